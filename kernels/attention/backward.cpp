@@ -194,12 +194,12 @@ void backward_rows(const Head<S>& h, const HeadGradients<S>& g, int64_t row, int
   }
 }
 
-template <class S> struct Backward {
+template <class S> struct AttentionBackwardTask {
   const AttentionBackward& a;
   Heads<S> heads;
   int64_t tiles, keys;
 
-  explicit Backward(const AttentionBackward& args)
+  explicit AttentionBackwardTask(const AttentionBackward& args)
       : a(args),
         heads(args.q, args.k, args.v, args.lo, args.hi, args.bias, args.scale),
         tiles((heads.rows + kTileRows - 1) / kTileRows),
@@ -276,7 +276,7 @@ template <class S> struct Backward {
 }  // namespace
 
 void run(Stream&, const AttentionBackward& args, const AttentionBackwardScratch&) {
-  dispatch_real(args.q.dtype, [&](auto zero) { Backward<decltype(zero)>(args).run(); });
+  dispatch_real(args.q.dtype, [&](auto zero) { AttentionBackwardTask<decltype(zero)>(args).run(); });
 }
 
 }  // namespace cpu

@@ -14,7 +14,7 @@ namespace {
 
 using namespace attention;
 
-template <class T> struct Backward {
+template <class T> struct AttentionBackwardTask {
   Inputs<T> in;
   T *d_q, *d_k, *d_v;
   float* d_bias;
@@ -28,8 +28,8 @@ struct Pair {
   float p, d_score;
 };
 template <class T>
-__device__ __forceinline__ Pair pair_at(const Shared& s, const Backward<T>& a, int row, int key_slot, int64_t key,
-                                        float product, float d_p) {
+__device__ __forceinline__ Pair pair_at(const Shared& s, const AttentionBackwardTask<T>& a, int row, int key_slot,
+                                        int64_t key, float product, float d_p) {
   if (!sees(s, row, key) || s.lse[row] == -INFINITY) { return {0, 0}; }
   const float bias = a.in.bias != nullptr ? a.in.bias[s.key_line[key_slot]] : 0.0f;
   const float p = expf(a.in.scale * product + bias - s.lse[row]);
@@ -38,7 +38,8 @@ __device__ __forceinline__ Pair pair_at(const Shared& s, const Backward<T>& a, i
 }
 
 // d_q of 64 rows: walks over the keys that they see.
-template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) attention_queries_kernel(Backward<T> a) {
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads) attention_queries_kernel(AttentionBackwardTask<T> a) {
   HEBB_SHARED(Shared, s);
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   const Place at = place_of(a.in, a.in.rows());
@@ -85,7 +86,8 @@ __device__ __forceinline__ int64_t first_token_above(const int32_t* bounds, int6
 }
 
 // d_k, d_v and d_bias of 64 keys: walks over the rows that see them. Tiles are [key][row] here.
-template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) attention_keys_kernel(Backward<T> a) {
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads) attention_keys_kernel(AttentionBackwardTask<T> a) {
   HEBB_SHARED(Shared, s);
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   const Place at = place_of(a.in, a.in.keys);
@@ -134,19 +136,19 @@ template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) att
 }
 
 template <class T> void backward(Stream& stream, const AttentionBackward& a) {
-  const Backward<T> b{.in = inputs_of<T>(a.q, a.k, a.v, a.lo, a.hi, a.bias, a.scale),
-                      .d_q = a.d_q.as<T>(),
-                      .d_k = a.d_k.as<T>(),
-                      .d_v = a.d_v.as<T>(),
-                      .d_bias = a.d_bias.as<float>(),
-                      .d_o = a.d_o.as<T>(),
-                      .o = a.o.as<T>(),
-                      .lse = a.lse.as<float>(),
-                      .accumulate_q = a.accumulate_q,
-                      .accumulate_k = a.accumulate_k,
-                      .accumulate_v = a.accumulate_v,
-                      .accumulate_bias = a.accumulate_bias,
-                      .has_other_keys = a.has_other_keys};
+  const AttentionBackwardTask<T> b{.in = inputs_of<T>(a.q, a.k, a.v, a.lo, a.hi, a.bias, a.scale),
+                                   .d_q = a.d_q.as<T>(),
+                                   .d_k = a.d_k.as<T>(),
+                                   .d_v = a.d_v.as<T>(),
+                                   .d_bias = a.d_bias.as<float>(),
+                                   .d_o = a.d_o.as<T>(),
+                                   .o = a.o.as<T>(),
+                                   .lse = a.lse.as<float>(),
+                                   .accumulate_q = a.accumulate_q,
+                                   .accumulate_k = a.accumulate_k,
+                                   .accumulate_v = a.accumulate_v,
+                                   .accumulate_bias = a.accumulate_bias,
+                                   .has_other_keys = a.has_other_keys};
   const int64_t heads = b.in.kv_heads * a.k.size(0);
   const auto tiles = [heads](int64_t lines) { return blocks_for((lines + kTile - 1) / kTile * heads, 1); };
   if (a.d_q.defined()) {

@@ -12,13 +12,14 @@ namespace {
 
 using namespace attention;
 
-template <class T> struct Forward {
+template <class T> struct AttentionForwardTask {
   Inputs<T> in;
   T* o;
   float* lse;
 };
 
-template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) attention_forward_kernel(Forward<T> a) {
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads) attention_forward_kernel(AttentionForwardTask<T> a) {
   HEBB_SHARED(Shared, s);
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   const Place at = place_of(a.in, a.in.rows());
@@ -71,7 +72,8 @@ void run(Stream& stream, const AttentionForward& a, const AttentionForwardScratc
   }
   dispatch_float(a.q.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const Forward<T> f{inputs_of<T>(a.q, a.k, a.v, a.lo, a.hi, a.bias, a.scale), a.o.as<T>(), a.lse.as<float>()};
+    const AttentionForwardTask<T> f{inputs_of<T>(a.q, a.k, a.v, a.lo, a.hi, a.bias, a.scale), a.o.as<T>(),
+                                    a.lse.as<float>()};
     const int64_t tiles = (f.in.tokens * f.in.group + kTile - 1) / kTile * f.in.kv_heads * a.k.size(0);
     dispatch_width(f.in.dv, [&](auto columns, unsigned slices) {
       HEBB_LAUNCH((attention_forward_kernel<T, columns()>), dim3(blocks_for(tiles, 1), slices), kThreads, 0, stream, f);

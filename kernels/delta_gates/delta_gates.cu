@@ -9,7 +9,7 @@ namespace hebb::HEBB_DEVICE {
 namespace {
 
 // Column: token and head; there are too few heads for a block a token.
-template <class T> struct Forward {
+template <class T> struct DeltaGatesForwardBody {
   float *g, *beta;
   const T *a, *b;
   const float *a_log, *dt_bias;
@@ -27,7 +27,7 @@ template <class T> struct Forward {
 };
 
 // A thread walks over the tokens of a block for one head.
-template <class T> struct Backward {
+template <class T> struct DeltaGatesBackwardBody {
   T *d_a, *d_b;
   float* partial;
   const float *d_g, *d_beta, *g, *beta;
@@ -65,10 +65,11 @@ void run(Stream& stream, const DeltaGatesForward& a) {
   const int64_t heads = a.a_log.numel();
   dispatch_float(a.a.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_element("delta_gates_forward", stream, 1, a.a.numel(),
-                 Forward<T>{a.g.as<float>(), a.beta.as<float>(), a.a.as<T>(), a.b.as<T>(), a.a_log.as<float>(),
-                            a.dt_bias.as<float>(), heads, static_cast<float>(a.beta_scale),
-                            static_cast<float>(a.dt_low), static_cast<float>(a.dt_high)});
+    each_element(
+        "delta_gates_forward", stream, 1, a.a.numel(),
+        DeltaGatesForwardBody<T>{a.g.as<float>(), a.beta.as<float>(), a.a.as<T>(), a.b.as<T>(), a.a_log.as<float>(),
+                                 a.dt_bias.as<float>(), heads, static_cast<float>(a.beta_scale),
+                                 static_cast<float>(a.dt_low), static_cast<float>(a.dt_high)});
   });
 }
 
@@ -78,24 +79,24 @@ void run(Stream& stream, const DeltaGatesBackward& a, const DeltaGatesBackwardSc
   dispatch_float(a.a.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element("delta_gates_backward", stream, blocks, heads,
-                 Backward<T>{.d_a = a.d_a.as<T>(),
-                             .d_b = a.d_b.as<T>(),
-                             .partial = partial,
-                             .d_g = a.d_g.as<float>(),
-                             .d_beta = a.d_beta.as<float>(),
-                             .g = a.g.as<float>(),
-                             .beta = a.beta.as<float>(),
-                             .a = a.a.as<T>(),
-                             .a_log = a.a_log.as<float>(),
-                             .dt_bias = a.dt_bias.as<float>(),
-                             .tokens = tokens,
-                             .heads = heads,
-                             .inverse_scale = static_cast<float>(1.0 / a.beta_scale),
-                             .dt_low = static_cast<float>(a.dt_low),
-                             .dt_high = static_cast<float>(a.dt_high),
-                             .b_is_step = a.b_is_step,
-                             .accumulate_a = a.accumulate_a,
-                             .accumulate_b = a.accumulate_b});
+                 DeltaGatesBackwardBody<T>{.d_a = a.d_a.as<T>(),
+                                           .d_b = a.d_b.as<T>(),
+                                           .partial = partial,
+                                           .d_g = a.d_g.as<float>(),
+                                           .d_beta = a.d_beta.as<float>(),
+                                           .g = a.g.as<float>(),
+                                           .beta = a.beta.as<float>(),
+                                           .a = a.a.as<T>(),
+                                           .a_log = a.a_log.as<float>(),
+                                           .dt_bias = a.dt_bias.as<float>(),
+                                           .tokens = tokens,
+                                           .heads = heads,
+                                           .inverse_scale = static_cast<float>(1.0 / a.beta_scale),
+                                           .dt_low = static_cast<float>(a.dt_low),
+                                           .dt_high = static_cast<float>(a.dt_high),
+                                           .b_is_step = a.b_is_step,
+                                           .accumulate_a = a.accumulate_a,
+                                           .accumulate_b = a.accumulate_b});
   });
   const auto add = [&](const Tensor& out, int64_t from) {
     if (out.defined()) {

@@ -152,7 +152,7 @@ template <class S> void step(const FwMlpStep& a, const FwMlpStepScratch& scratch
   });
 }
 
-template <class S> struct Backward {
+template <class S> struct FwMlpBackwardTask {
   const FwMlpBackward& a;
   const FwMlpBackwardScratch& scratch;
   const FwMlpSizes& s = a.sizes;
@@ -265,7 +265,7 @@ template <class S> struct Backward {
 };
 
 template <class S> void backward(const FwMlpBackward& a, const FwMlpBackwardScratch& scratch) {
-  const Backward<S> b{a, scratch};
+  const FwMlpBackwardTask<S> b{a, scratch};
   if (b.second) {
     residuals(a.pairs, b.s, a.chunk, a.vh, b.residual);
     b.directions();

@@ -315,7 +315,7 @@ template <class T> void step(Stream& stream, const FwMlpStep& a, const FwMlpStep
 }
 
 /// One call of FwMlpBackward.
-template <class T> struct Backward {
+template <class T> struct FwMlpBackwardTask {
   Stream& stream;
   const FwMlpBackward& a;
   const FwMlpBackwardScratch& scratch;
@@ -389,7 +389,7 @@ void run(Stream& stream, const FwMlpStep& a, const FwMlpStepScratch& scratch) {
 
 void run(Stream& stream, const FwMlpBackward& a, const FwMlpBackwardScratch& scratch) {
   dispatch_float(a.vh.dtype, [&](auto zero) {
-    Backward<decltype(zero)> b{stream, a, scratch};
+    FwMlpBackwardTask<decltype(zero)> b{stream, a, scratch};
     if (b.second) { b.tangents(Weights(scratch.tangent, a.sizes)); }
     b.to_activations(b.second ? Weights(scratch.tangent, a.sizes).b_down.template as<float>() : nullptr);
     b.to_queries();

@@ -9,7 +9,7 @@ namespace {
 
 using namespace delta;
 
-template <class T> struct Backward {
+template <class T> struct GatedDeltaBackwardTask {
   Sizes n;
   Inputs<T> in;
   Chunks chunks;
@@ -213,7 +213,8 @@ struct Adjoint {
 
 /// States at chunk starts and prediction errors.
 template <class T>
-__device__ __forceinline__ void recompute(const Backward<T>& a, int64_t row, int64_t head, float* scratch) {
+__device__ __forceinline__ void recompute(const GatedDeltaBackwardTask<T>& a, int64_t row, int64_t head,
+                                          float* scratch) {
   ScratchParts carve(scratch);
   Sweep sweep(carve, a.n, a.longest);
   const HeadInputs<T> in = a.in.head(a.n, head);
@@ -230,8 +231,8 @@ __device__ __forceinline__ void recompute(const Backward<T>& a, int64_t row, int
 }
 
 template <class T>
-__device__ __forceinline__ void differentiate(const Backward<T>& a, int64_t row, int64_t head, bool accumulate,
-                                              float* scratch, BlockReducer<double>& reduce) {
+__device__ __forceinline__ void differentiate(const GatedDeltaBackwardTask<T>& a, int64_t row, int64_t head,
+                                              bool accumulate, float* scratch, BlockReducer<double>& reduce) {
   const Sizes& n = a.n;
   ScratchParts carve(scratch);
   Adjoint adjoint(carve, n, a.longest, a.additive);
@@ -266,7 +267,8 @@ __device__ __forceinline__ void differentiate(const Backward<T>& a, int64_t row,
 }
 
 // A key head's gradient is the sum over its value heads, in order: they share a block.
-template <class T> __global__ void __launch_bounds__(kBlockThreads) gated_delta_backward_kernel(Backward<T> a) {
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads) gated_delta_backward_kernel(GatedDeltaBackwardTask<T> a) {
   const int64_t row = blockIdx.x / a.n.key_heads, first = blockIdx.x % a.n.key_heads * a.n.group();
   float* const scratch = a.scratch + blockIdx.x * a.scratch_stride;
   BlockReducer<double> reduce;
@@ -281,24 +283,24 @@ void on_plain_cores(Stream& stream, const GatedDeltaBackward& a, const GatedDelt
   HEBB_ASSERT(scratch.work.size(0) >= n.batch * n.key_heads);
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const Backward<T> b{.n = n,
-                        .in = Inputs<T>(a, n),
-                        .chunks = Chunks(a.grid),
-                        .d_q = a.d_q.as<T>(),
-                        .d_k = a.d_k.as<T>(),
-                        .d_v = a.d_v.as<T>(),
-                        .d_g = a.d_g.as<float>(),
-                        .d_beta = a.d_beta.as<float>(),
-                        .starts = scratch.starts.as<float>(),
-                        .errors = scratch.errors.as<float>(),
-                        .initial_sums = scratch.initial_sums.as<float>(),
-                        .scratch = scratch.work.as<float>(),
-                        .d_o = a.d_o.as<T>(),
-                        .initial = a.initial_state.as<float>(),
-                        .scratch_stride = scratch.work.size(1),
-                        .longest = a.grid.longest,
-                        .scale = static_cast<float>(a.scale),
-                        .additive = a.additive};
+    const GatedDeltaBackwardTask<T> b{.n = n,
+                                      .in = Inputs<T>(a, n),
+                                      .chunks = Chunks(a.grid),
+                                      .d_q = a.d_q.as<T>(),
+                                      .d_k = a.d_k.as<T>(),
+                                      .d_v = a.d_v.as<T>(),
+                                      .d_g = a.d_g.as<float>(),
+                                      .d_beta = a.d_beta.as<float>(),
+                                      .starts = scratch.starts.as<float>(),
+                                      .errors = scratch.errors.as<float>(),
+                                      .initial_sums = scratch.initial_sums.as<float>(),
+                                      .scratch = scratch.work.as<float>(),
+                                      .d_o = a.d_o.as<T>(),
+                                      .initial = a.initial_state.as<float>(),
+                                      .scratch_stride = scratch.work.size(1),
+                                      .longest = a.grid.longest,
+                                      .scale = static_cast<float>(a.scale),
+                                      .additive = a.additive};
     HEBB_LAUNCH(gated_delta_backward_kernel<T>, blocks_for(n.batch * n.key_heads, 1), kBlockThreads, 0, stream, b);
   });
 }

@@ -10,7 +10,7 @@ namespace {
 
 using namespace delta;
 
-template <class T> struct Forward {
+template <class T> struct GatedDeltaForwardTask {
   Sizes n;
   Inputs<T> in;
   Chunks chunks;
@@ -52,7 +52,8 @@ template <class T> __device__ __forceinline__ void write_output(const Sweep& swe
   block_rows(c, dv, [&](int64_t at, int64_t i, int64_t channel) { o[i * stride + channel] = from_float<T>(out[at]); });
 }
 
-template <class T> __global__ void __launch_bounds__(kBlockThreads) gated_delta_forward_kernel(Forward<T> a) {
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads) gated_delta_forward_kernel(GatedDeltaForwardTask<T> a) {
   const Sizes& n = a.n;
   const int64_t task = blockIdx.x, row = task / n.value_heads, head = task % n.value_heads,
                 stride = n.value_heads * n.value_dim;
@@ -126,19 +127,19 @@ void run(Stream& stream, const GatedDeltaForward& a, const GatedDeltaForwardScra
   }
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const Forward<T> f{.n = n,
-                       .in = Inputs<T>(a, n),
-                       .chunks = Chunks(a.grid),
-                       .o = a.o.as<T>(),
-                       .prediction = a.prediction.as<T>(),
-                       .state = a.state.as<float>(),
-                       .scratch = scratch.work.as<float>(),
-                       .initial = a.initial_state.as<float>(),
-                       .doc_start = a.doc_start.as<int32_t>(),
-                       .scratch_stride = scratch.work.size(1),
-                       .longest = a.grid.longest,
-                       .scale = static_cast<float>(a.scale),
-                       .additive = a.additive};
+    const GatedDeltaForwardTask<T> f{.n = n,
+                                     .in = Inputs<T>(a, n),
+                                     .chunks = Chunks(a.grid),
+                                     .o = a.o.as<T>(),
+                                     .prediction = a.prediction.as<T>(),
+                                     .state = a.state.as<float>(),
+                                     .scratch = scratch.work.as<float>(),
+                                     .initial = a.initial_state.as<float>(),
+                                     .doc_start = a.doc_start.as<int32_t>(),
+                                     .scratch_stride = scratch.work.size(1),
+                                     .longest = a.grid.longest,
+                                     .scale = static_cast<float>(a.scale),
+                                     .additive = a.additive};
     HEBB_LAUNCH(gated_delta_forward_kernel<T>, blocks_for(n.batch * n.value_heads, 1), kBlockThreads, 0, stream, f);
   });
 }

@@ -54,9 +54,9 @@ HEBB_KERNEL_PLANNED(KvmBackward)
 namespace cpu {
 namespace {
 
-template <class S> class Backward : DictionaryUnit {
+template <class S> class KvmBackwardUnit : DictionaryUnit {
  public:
-  Backward(const KvmBackward& a, const KvmBackwardScratch& scratch, int64_t unit)
+  KvmBackwardUnit(const KvmBackward& a, const KvmBackwardScratch& scratch, int64_t unit)
       : DictionaryUnit(a, unit),
         a_(a),
         book_(kvm_book<S>(scratch.slots, unit)),
@@ -322,7 +322,7 @@ void run(Stream&, const KvmBackward& args, const KvmBackwardScratch& scratch) {
   dispatch_real(args.q.dtype, [&](auto zero) {
     using S = decltype(zero);
     const int64_t d = args.q.size(3), group = args.q.size(2) / args.k.size(2);
-    run_units<Backward<S>>(args, scratch);
+    run_units<KvmBackwardUnit<S>>(args, scratch);
     add_partial<S>(args.d_norm_weight, scratch.partial, 0, d, false);
     add_partial<S>(args.d_norm_bias, scratch.partial, d, d, false);
     add_partial<S>(args.d_state_temp, scratch.partial, 2 * d, group, true);

@@ -38,9 +38,9 @@ template <class S> struct Work {
   std::vector<int32_t> target, order, codes;
 };
 
-template <class S> class Forward : DictionaryUnit {
+template <class S> class KvmForwardUnit : DictionaryUnit {
  public:
-  Forward(const KvmForward& a, const KvmForwardScratch& scratch, int64_t unit)
+  KvmForwardUnit(const KvmForward& a, const KvmForwardScratch& scratch, int64_t unit)
       : DictionaryUnit(a, unit),
         a_(a),
         ring_(a.rule.chunk * a.rule.window),
@@ -252,7 +252,7 @@ template <class S> class Forward : DictionaryUnit {
 }  // namespace
 
 void run(Stream&, const KvmForward& args, const KvmForwardScratch& scratch) {
-  dispatch_real(args.q.dtype, [&](auto zero) { run_units<Forward<decltype(zero)>>(args, scratch); });
+  dispatch_real(args.q.dtype, [&](auto zero) { run_units<KvmForwardUnit<decltype(zero)>>(args, scratch); });
 }
 
 }  // namespace cpu

@@ -17,7 +17,7 @@ template <class S> struct Gradients {
   bool accumulate_q, accumulate_k, accumulate_v, accumulate_rates, accumulate_mix;
 };
 
-template <class S> struct Backward {
+template <class S> struct LactBackwardTask {
   Fast<S> a;
   Gradients<S> d;
   int64_t slot;
@@ -36,7 +36,7 @@ template <class S> struct Backward {
 
 /// Gradients at z0 and z2 and the hidden values of all queries; tiles [T, h].
 template <class S> struct ReadBackHidden {
-  Backward<S> b;
+  LactBackwardTask<S> b;
 
   template <class Stage> __device__ void operator()(Stage& stage, int64_t pair, int64_t row, int64_t column) const {
     const Fast<S>& a = b.a;
@@ -61,7 +61,7 @@ template <class S> struct ReadBackHidden {
 
 /// d_q; tiles [T, D].
 template <class S> struct ReadBackQueries {
-  Backward<S> b;
+  LactBackwardTask<S> b;
 
   template <class Stage> __device__ void operator()(Stage& stage, int64_t pair, int64_t row, int64_t column) const {
     const Fast<S>& a = b.a;
@@ -82,7 +82,7 @@ template <class S> struct ReadBackQueries {
 /// What reads contribute to the gradients at all versions of the weights. Batches: pairs, matrices, and slots and the
 /// initial weights.
 template <class S> struct ReadBackWeights {
-  Backward<S> b;
+  LactBackwardTask<S> b;
 
   template <class Stage> __device__ void operator()(Stage& stage, int64_t batch, int64_t row, int64_t column) const {
     const Fast<S>& a = b.a;
@@ -122,7 +122,7 @@ template <class S> struct ReadBackWeights {
 
 /// Tokens of a document's last chunk write nothing. Rows: tokens of all rows and heads.
 template <class S> struct WriteZeros {
-  Backward<S> b;
+  LactBackwardTask<S> b;
 
   __device__ void operator()(int64_t item, int64_t c) const {
     const Fast<S>& a = b.a;
@@ -143,7 +143,7 @@ template <class S> struct WriteZeros {
 
 /// W' = N P / (|P| + eps), P = W + step, row by row: from W' to P, hence to W and the step, and to N.
 template <class S> struct UndoMove {
-  Backward<S> b;
+  LactBackwardTask<S> b;
   int64_t last_iterate;
 
   __device__ void operator()(int64_t item, int lane) const {
@@ -207,7 +207,7 @@ template <class S> struct MuonGradient {
 
 // From the gradient at the step to that at G: the momentum goes on to the next update, and comes from the one before.
 // One block a pair.
-template <class S> __global__ void __launch_bounds__(kBlockThreads) lact_undo_momentum_kernel(Backward<S> b) {
+template <class S> __global__ void __launch_bounds__(kBlockThreads) lact_undo_momentum_kernel(LactBackwardTask<S> b) {
   const Fast<S>& a = b.a;
   const int64_t pair = blockIdx.x;
   const Update u = a.update(pair, b.slot);
@@ -234,7 +234,7 @@ template <class S> __global__ void __launch_bounds__(kBlockThreads) lact_undo_mo
 /// eta0 c0 dh z2 s', s = silu(z0): z0, dh, z2 become their gradients; c0, b1, c2 what multiplies X in those of k and v.
 /// Tiles [window, h].
 template <class S> struct GatherBackHidden {
-  Backward<S> b;
+  LactBackwardTask<S> b;
 
   template <class Stage> __device__ void operator()(Stage& stage, int64_t pair, int64_t row, int64_t column) const {
     const Fast<S>& a = b.a;
@@ -290,7 +290,7 @@ template <class S> struct GatherBackHidden {
 
 /// d_k and d_v; batches: pairs and which; tiles [window, D].
 template <class S> struct GatherBackTokens {
-  Backward<S> b;
+  LactBackwardTask<S> b;
 
   template <class Stage> __device__ void operator()(Stage& stage, int64_t batch, int64_t row, int64_t column) const {
     const Fast<S>& a = b.a;
@@ -319,7 +319,7 @@ template <class S> struct GatherBackTokens {
 
 /// What gathering adds to the gradient at the weights that it used. Batches: pairs and matrices.
 template <class S> struct GatherBackWeights {
-  Backward<S> b;
+  LactBackwardTask<S> b;
 
   template <class Stage> __device__ void operator()(Stage& stage, int64_t batch, int64_t row, int64_t column) const {
     const Fast<S>& a = b.a;
@@ -341,7 +341,7 @@ template <class S> struct GatherBackWeights {
 
 /// d_rates and d_mix of the tokens that an update gathers.
 template <class S> struct WriteRates {
-  Backward<S> b;
+  LactBackwardTask<S> b;
 
   __device__ void operator()(int64_t pair, int64_t r) const {
     const Fast<S>& a = b.a;
@@ -376,7 +376,7 @@ template <class S> void undo_muon(Stream& stream, const Fast<S>& a, int64_t slot
 }
 
 /// From the gradient at the weights behind a slot's update to all that it came from.
-template <class S> void undo_update(Stream& stream, const Backward<S>& b) {
+template <class S> void undo_update(Stream& stream, const LactBackwardTask<S>& b) {
   const Fast<S>& a = b.a;
   const int64_t last = run_muon(stream, a, b.slot, true);
   each_warp("lact_undo_move", stream, a.pairs() * (2 * a.fast + a.dim), UndoMove<S>{b, last});
@@ -393,10 +393,11 @@ template <class S> void undo_update(Stream& stream, const Backward<S>& b) {
 
 template <class S> void backward(Stream& stream, const LactBackward& a, const LactBackwardScratch& scratch) {
   const Fast<S> f(a, scratch.memory, false, true);
-  Backward<S> b{f,
-                {a.d_q.as<S>(), a.d_k.as<S>(), a.d_v.as<S>(), a.d_rates.as<S>(), a.d_mix.as<S>(), scratch.sums.as<S>(),
-                 a.d_y.as<S>(), a.accumulate_q, a.accumulate_k, a.accumulate_v, a.accumulate_rates, a.accumulate_mix},
-                0};
+  LactBackwardTask<S> b{
+      f,
+      {a.d_q.as<S>(), a.d_k.as<S>(), a.d_v.as<S>(), a.d_rates.as<S>(), a.d_mix.as<S>(), scratch.sums.as<S>(),
+       a.d_y.as<S>(), a.accumulate_q, a.accumulate_k, a.accumulate_v, a.accumulate_rates, a.accumulate_mix},
+      0};
   HEBB_LAUNCH(lact_tables_kernel<S>, blocks_for(f.pairs(), 1), kBlockThreads, 0, stream, f);
   for (int64_t slot = 0; slot < f.at.slots; ++slot) { run_update(stream, f, slot, true); }
   each_element("lact_zeros", stream, f.pairs() * f.length, f.dim > 3 ? f.dim : 3, WriteZeros<S>{b});

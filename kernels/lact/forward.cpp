@@ -10,12 +10,12 @@ using lact::ScratchParts;
 using lact::Sizes;
 using lact::Weights;
 
-template <class S> struct Forward {
+template <class S> struct LactForwardParts {
   lact::Memory<S> memory;
   NewtonSchulz<S> muon;
   S *weights, *momentum, *sums, *mixed;  // used where nothing is carried
 
-  Forward(ScratchParts<S>& carve, const Sizes& n)
+  LactForwardParts(ScratchParts<S>& carve, const Sizes& n)
       : memory(carve, n),
         muon(carve, n.fast, n.dim, false),
         weights(carve.take(n.all())),
@@ -52,7 +52,7 @@ template <class S> struct Forward {
 
 template <class S> void forward_head(const LactForward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
   ScratchParts<S> carve(scratch);
-  Forward<S> f(carve, n);
+  LactForwardParts<S> f(carve, n);
   const bool carries = a.weights.defined();
   if (carries) { f.carry(a, n, row * n.heads + head); }
   const HeadInputs<S> in(a, n, head);
@@ -99,7 +99,7 @@ LactForwardScratch plan(Workspace& workspace, const LactForward& args) {
     elements = LactLayout(args.q.size(1), args.rule, dim, fast, args.weights.defined(), false).total;
   } else {
     cpu::delta::ScratchParts<float> carve(nullptr);
-    const cpu::Forward<float> forward(carve, cpu::lact::Sizes(dim, fast));
+    const cpu::LactForwardParts<float> forward(carve, cpu::lact::Sizes(dim, fast));
     slots = std::min<int64_t>(threads(), pairs);
     elements = carve.used();
   }

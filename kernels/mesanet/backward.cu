@@ -23,7 +23,7 @@ struct BackwardParts : Parts {
   int d_gam, d_beta, shares;
 };
 
-struct Backward {
+struct MesaBackwardTask {
   StateSweep sweep;
   BackwardParts parts;
   Rule rule;
@@ -255,7 +255,7 @@ class Adjoint {
   float* scratch_;
 };
 
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_solve_kernel(Backward a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_solve_kernel(MesaBackwardTask a) {
   const StateSweep& s = a.sweep;
   Adjoint adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, s.n, s.longest);
   for (int64_t task = blockIdx.x; task < a.count * s.n.heads; task += gridDim.x) {
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_solve_kernel(Ba
 }
 
 // One block a row and head: gradients at the chunks' starts, from the last to the first, and at lambda.
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_starts_kernel(Backward a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_starts_kernel(MesaBackwardTask a) {
   const StateSweep& s = a.sweep;
   const Sizes& n = s.n;
   const int64_t row = blockIdx.x / n.heads, head = blockIdx.x % n.heads;
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_starts_kernel(B
   }
 }
 
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_backward_kernel(Backward a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_backward_kernel(MesaBackwardTask a) {
   const StateSweep& s = a.sweep;
   const Sizes& n = s.n;
   Adjoint adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, n, s.longest);
@@ -339,22 +339,22 @@ void run(Stream& stream, const MesaBackward& a, const MesaBackwardScratch& scrat
                          .scratch = scratch.work.as<float>(),
                          .scratch_stride = scratch.work.size(1),
                          .longest = a.grid.longest};
-  const Backward b{.sweep = sweep,
-                   .parts = BackwardParts(n, a.grid.longest),
-                   .rule = Rule(a.rule),
-                   .d_q = a.d_q.as<float>(),
-                   .d_k = a.d_k.as<float>(),
-                   .d_v = a.d_v.as<float>(),
-                   .d_a = a.d_a.as<float>(),
-                   .d_b = a.d_b.as<float>(),
-                   .lambda_sums = scratch.lambda_sums.as<float>(),
-                   .solutions = scratch.solutions.as<float>(),
-                   .d_o = a.d_o.as<float>(),
-                   .x = a.x.as<float>(),
-                   .d_starts = {scratch.d_key_starts.as<float>(), scratch.d_value_starts.as<float>()},
-                   .count = count,
-                   .accumulate_a = a.accumulate_a,
-                   .accumulate_b = a.accumulate_b};
+  const MesaBackwardTask b{.sweep = sweep,
+                           .parts = BackwardParts(n, a.grid.longest),
+                           .rule = Rule(a.rule),
+                           .d_q = a.d_q.as<float>(),
+                           .d_k = a.d_k.as<float>(),
+                           .d_v = a.d_v.as<float>(),
+                           .d_a = a.d_a.as<float>(),
+                           .d_b = a.d_b.as<float>(),
+                           .lambda_sums = scratch.lambda_sums.as<float>(),
+                           .solutions = scratch.solutions.as<float>(),
+                           .d_o = a.d_o.as<float>(),
+                           .x = a.x.as<float>(),
+                           .d_starts = {scratch.d_key_starts.as<float>(), scratch.d_value_starts.as<float>()},
+                           .count = count,
+                           .accumulate_a = a.accumulate_a,
+                           .accumulate_b = a.accumulate_b};
   HEBB_ASSERT(scratch.work.size(1) >= b.parts.used());
   if (a.grid.states > 0) { HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep); }
   const unsigned blocks = blocks_for(slots < count * n.heads ? slots : count * n.heads, 1);

@@ -13,12 +13,12 @@ using mesa::Memory;
 using mesa::Sizes;
 
 /// Walks forward over the chunks of one head of one row.
-template <class S> struct Forward {
+template <class S> struct MesaForwardParts {
   ChunkSystems<S> systems;
   S *q, *x, *read, *pairs, *output;  // [c, dk] three times, [c, c], [c, dv]
   Memory<S> own;
 
-  Forward(ScratchParts<S>& carve, const Sizes& n, int64_t longest)
+  MesaForwardParts(ScratchParts<S>& carve, const Sizes& n, int64_t longest)
       : systems(carve, n, longest),
         q(carve.take(longest * n.key_dim)),
         x(carve.take(longest * n.key_dim)),
@@ -59,7 +59,7 @@ template <class S> struct Forward {
 
 template <class S> void forward_head(const MesaForward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
   ScratchParts<S> carve(scratch);
-  Forward<S> f(carve, n, a.grid.longest);
+  MesaForwardParts<S> f(carve, n, a.grid.longest);
   const HeadInputs<S> in(a, n, head);
   mesa::fill_lambda(a.rule, n.key_dim, a.lambda_raw.as<S>() + head * n.key_dim, f.systems.lambda);
   const bool carries = a.keys.defined();
@@ -203,7 +203,7 @@ MesaForwardScratch plan(Workspace& workspace, const MesaForward& args) {
   const Shape &k = args.k.shape, &v = args.v.shape;
   const DType dtype = sum_dtype(args.v.dtype);
   cpu::delta::ScratchParts<float> carve(nullptr);
-  const cpu::Forward<float> forward(carve, cpu::mesa::Sizes(k[3], v[3]), args.grid.longest);
+  const cpu::MesaForwardParts<float> forward(carve, cpu::mesa::Sizes(k[3], v[3]), args.grid.longest);
   MesaForwardScratch scratch;
   scratch.work = mesa_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], carve.used(), dtype);
   if (workspace.on_gpu()) {

@@ -21,7 +21,7 @@ struct ForwardParts : Parts {
   int q, x, read, pairs_of_x, output;
 };
 
-struct Forward {
+struct MesaForwardTask {
   StateSweep sweep;
   ForwardParts parts;
   Rule rule;
@@ -75,7 +75,7 @@ struct ChunkForward {
   }
 };
 
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_forward_kernel(Forward a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_forward_kernel(MesaForwardTask a) {
   const StateSweep& s = a.sweep;
   ChunkForward f(s.scratch + blockIdx.x * s.scratch_stride, a.parts, s.n, s.longest);
   const int64_t dk = s.n.key_dim;
@@ -174,13 +174,13 @@ void run(Stream& stream, const MesaForward& a, const MesaForwardScratch& scratch
                          .scratch_stride = scratch.work.size(1),
                          .longest = a.grid.longest};
   if (a.grid.states > 0) { HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep); }
-  const Forward f{.sweep = sweep,
-                  .parts = ForwardParts(n, a.grid.longest),
-                  .rule = Rule(a.rule),
-                  .o = a.o.as<float>(),
-                  .x = a.x.as<float>(),
-                  .residual = a.residual.as<float>(),
-                  .count = count};
+  const MesaForwardTask f{.sweep = sweep,
+                          .parts = ForwardParts(n, a.grid.longest),
+                          .rule = Rule(a.rule),
+                          .o = a.o.as<float>(),
+                          .x = a.x.as<float>(),
+                          .residual = a.residual.as<float>(),
+                          .count = count};
   HEBB_ASSERT(scratch.work.size(1) >= f.parts.used());
   HEBB_LAUNCH(mesa_forward_kernel, blocks_for(slots < count * n.heads ? slots : count * n.heads, 1), kBlockThreads, 0,
               stream, f);

@@ -48,9 +48,9 @@ HEBB_KERNEL_PLANNED(OvqBackward)
 namespace cpu {
 namespace {
 
-template <class S> class Backward : DictionaryUnit {
+template <class S> class OvqBackwardUnit : DictionaryUnit {
  public:
-  Backward(const OvqBackward& a, const OvqBackwardScratch& scratch, int64_t unit)
+  OvqBackwardUnit(const OvqBackward& a, const OvqBackwardScratch& scratch, int64_t unit)
       : DictionaryUnit(a, unit),
         a_(a),
         book_(ovq_book<S>(scratch.dictionary, unit)),
@@ -207,7 +207,7 @@ template <class S> class Backward : DictionaryUnit {
 }  // namespace
 
 void run(Stream&, const OvqBackward& args, const OvqBackwardScratch& scratch) {
-  dispatch_real(args.q.dtype, [&](auto zero) { run_units<Backward<decltype(zero)>>(args, scratch); });
+  dispatch_real(args.q.dtype, [&](auto zero) { run_units<OvqBackwardUnit<decltype(zero)>>(args, scratch); });
 }
 
 }  // namespace cpu

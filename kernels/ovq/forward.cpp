@@ -27,9 +27,9 @@ HEBB_KERNEL_PLANNED(OvqForward)
 namespace cpu {
 namespace {
 
-template <class S> class Forward : DictionaryUnit {
+template <class S> class OvqForwardUnit : DictionaryUnit {
  public:
-  Forward(const OvqForward& a, const OvqForwardScratch& scratch, int64_t unit)
+  OvqForwardUnit(const OvqForward& a, const OvqForwardScratch& scratch, int64_t unit)
       : DictionaryUnit(a, unit),
         a_(a),
         book_(ovq_book<S>(a.dictionary, unit)),
@@ -114,7 +114,7 @@ template <class S> class Forward : DictionaryUnit {
 }  // namespace
 
 void run(Stream&, const OvqForward& args, const OvqForwardScratch& scratch) {
-  dispatch_real(args.q.dtype, [&](auto zero) { run_units<Forward<decltype(zero)>>(args, scratch); });
+  dispatch_real(args.q.dtype, [&](auto zero) { run_units<OvqForwardUnit<decltype(zero)>>(args, scratch); });
 }
 
 }  // namespace cpu

@@ -10,7 +10,7 @@ namespace hebb::HEBB_DEVICE {
 namespace {
 
 /// out_t = a x_{t-1} + b x_t with a = sigmoid(shift), b = 1 - a, or without shift a = 1, b = 0.
-template <class T, int N> struct Forward {
+template <class T, int N> struct PairShiftForwardBody {
   T* out;
   const T *x, *previous;
   const float* shift;
@@ -34,7 +34,7 @@ template <class T, int N> struct Forward {
   }
 };
 
-template <class T, int N> struct Backward {
+template <class T, int N> struct PairShiftBackwardBody {
   T* d_x;
   const T* d_out;
   const float* shift;
@@ -97,9 +97,9 @@ template <class T> void backward(Stream& stream, const PairShiftBackward& a) {
     dispatch_pack<T>(
         keys,
         [&](auto pack) {
-          each_element(
-              "pair_shift_backward", stream, tokens, keys / pack(),
-              Backward<T, pack()>{a.d_k.as<T>(), a.d_k_out.as<T>(), nullptr, doc_start, length, keys, a.accumulate_k});
+          each_element("pair_shift_backward", stream, tokens, keys / pack(),
+                       PairShiftBackwardBody<T, pack()>{a.d_k.as<T>(), a.d_k_out.as<T>(), nullptr, doc_start, length,
+                                                        keys, a.accumulate_k});
         },
         a.d_k.data, a.d_k_out.data);
   }
@@ -108,8 +108,8 @@ template <class T> void backward(Stream& stream, const PairShiftBackward& a) {
         values,
         [&](auto pack) {
           each_element("pair_shift_backward", stream, tokens, values / pack(),
-                       Backward<T, pack()>{a.d_v.as<T>(), a.d_v_out.as<T>(), a.shift.as<float>(), doc_start, length,
-                                           values, a.accumulate_v});
+                       PairShiftBackwardBody<T, pack()>{a.d_v.as<T>(), a.d_v_out.as<T>(), a.shift.as<float>(),
+                                                        doc_start, length, values, a.accumulate_v});
         },
         a.d_v.data, a.d_v_out.data);
   }
@@ -134,9 +134,9 @@ void run(Stream& stream, const PairShiftForward& a) {
       dispatch_pack<T>(
           channels,
           [&](auto pack) {
-            each_element(
-                "pair_shift_forward", stream, tokens, channels / pack(),
-                Forward<T, pack()>{out.as<T>(), x.as<T>(), previous.as<T>(), weight, doc_start, length, channels});
+            each_element("pair_shift_forward", stream, tokens, channels / pack(),
+                         PairShiftForwardBody<T, pack()>{out.as<T>(), x.as<T>(), previous.as<T>(), weight, doc_start,
+                                                         length, channels});
           },
           out.data, x.data, previous.data);
     };

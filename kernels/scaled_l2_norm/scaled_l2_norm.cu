@@ -9,7 +9,7 @@
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-template <class T> struct Forward {
+template <class T> struct ScaledL2NormForwardBody {
   T* y;
   const T* x;
   const float* scale;
@@ -36,7 +36,7 @@ template <class T> struct Forward {
   }
 };
 
-template <class T> struct Backward {
+template <class T> struct ScaledL2NormBackwardBody {
   T* d_x;
   float* partial;
   const T *d_y, *x;
@@ -85,8 +85,8 @@ void run(Stream& stream, const ScaledL2NormForward& a) {
     using T = decltype(zero);
     const int lanes = lanes_for<kPack<T>>(a.x.size(2));
     each_group("scaled_l2_norm_forward", stream, a.x.size(0) * a.x.size(1), lanes,
-               Forward<T>{a.y.as<T>(), a.x.as<T>(), a.scale.as<float>(), a.x.size(1), a.x.size(2), lanes,
-                          can_vectorise<kPack<T>>(a.x.size(2), a.y.data, a.x.data)});
+               ScaledL2NormForwardBody<T>{a.y.as<T>(), a.x.as<T>(), a.scale.as<float>(), a.x.size(1), a.x.size(2),
+                                          lanes, can_vectorise<kPack<T>>(a.x.size(2), a.y.data, a.x.data)});
   });
 }
 
@@ -96,9 +96,9 @@ void run(Stream& stream, const ScaledL2NormBackward& a, const ScaledL2NormBackwa
     using T = decltype(zero);
     const int lanes = lanes_for<kPack<T>>(a.x.size(2));
     each_group("scaled_l2_norm_backward", stream, blocks * heads, lanes,
-               Backward<T>{a.d_x.as<T>(), scratch.partial.as<float>(), a.d_y.as<T>(), a.x.as<T>(), a.scale.as<float>(),
-                           tokens, heads, a.x.size(2), lanes, a.accumulate,
-                           can_vectorise<kPack<T>>(a.x.size(2), a.d_x.data, a.d_y.data, a.x.data)});
+               ScaledL2NormBackwardBody<T>{a.d_x.as<T>(), scratch.partial.as<float>(), a.d_y.as<T>(), a.x.as<T>(),
+                                           a.scale.as<float>(), tokens, heads, a.x.size(2), lanes, a.accumulate,
+                                           can_vectorise<kPack<T>>(a.x.size(2), a.d_x.data, a.d_y.data, a.x.data)});
   });
   add_column_sums(stream, a.d_scale, scratch.partial, blocks);
 }

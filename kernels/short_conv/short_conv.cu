@@ -273,7 +273,7 @@ template <class T, int kTaps, int N, bool kNormed> struct BackwardWalk {
   }
 };
 
-template <class T> struct Forward {
+template <class T> struct ShortConvForwardBody {
   T* y;
   Convolution<T> convolution;
   bool silu;
@@ -462,7 +462,8 @@ template <class T> void forward(Stream& stream, const ShortConvForward& a) {
     walk(std::false_type{});
   });
   if (!walks) {
-    each_element("short_conv_forward", stream, rows * in.length, in.channels, Forward<T>{a.y.as<T>(), in, a.silu});
+    each_element("short_conv_forward", stream, rows * in.length, in.channels,
+                 ShortConvForwardBody<T>{a.y.as<T>(), in, a.silu});
   }
   if (a.scale.defined() && !normed) {
     const Tensor y = a.y.view({rows * in.length, in.channels});

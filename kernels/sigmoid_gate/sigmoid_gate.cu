@@ -7,7 +7,7 @@ namespace hebb::HEBB_DEVICE {
 namespace {
 
 /// Row: token and head.
-template <class T, int N> struct Forward {
+template <class T, int N> struct SigmoidGateForwardBody {
   T* y;
   const T *x, *gate;
   int64_t channels;
@@ -29,7 +29,7 @@ template <class T, int N> struct Forward {
 };
 
 /// A group of lanes a row, for the sum over its channels.
-template <class T> struct Backward {
+template <class T> struct SigmoidGateBackwardBody {
   T *d_x, *d_gate;
   const T *d_y, *x, *gate;
   int64_t channels;
@@ -74,7 +74,7 @@ void run(Stream& stream, const SigmoidGateForward& a) {
         channels,
         [&](auto pack) {
           each_element("sigmoid_gate_forward", stream, a.x.numel() / channels, channels / pack(),
-                       Forward<T, pack()>{a.y.as<T>(), a.x.as<T>(), a.gate.as<T>(), channels, by_head});
+                       SigmoidGateForwardBody<T, pack()>{a.y.as<T>(), a.x.as<T>(), a.gate.as<T>(), channels, by_head});
         },
         a.y.data, a.x.data, by_head ? nullptr : a.gate.data);
   });
@@ -88,17 +88,18 @@ void run(Stream& stream, const SigmoidGateBackward& a) {
     const bool by_head = a.gate.numel() != a.x.numel(),
                vector = can_vectorise<N>(channels, a.d_x.data, a.d_y.data, a.x.data);
     each_group("sigmoid_gate_backward", stream, a.x.numel() / channels, lanes_for<N>(channels),
-               Backward<T>{.d_x = a.d_x.as<T>(),
-                           .d_gate = a.d_gate.as<T>(),
-                           .d_y = a.d_y.as<T>(),
-                           .x = a.x.as<T>(),
-                           .gate = a.gate.as<T>(),
-                           .channels = channels,
-                           .lanes = lanes_for<N>(channels),
-                           .by_head = by_head,
-                           .accumulate_x = a.accumulate_x,
-                           .accumulate_gate = a.accumulate_gate,
-                           .vector = vector && (by_head || can_vectorise<N>(channels, a.d_gate.data, a.gate.data))});
+               SigmoidGateBackwardBody<T>{
+                   .d_x = a.d_x.as<T>(),
+                   .d_gate = a.d_gate.as<T>(),
+                   .d_y = a.d_y.as<T>(),
+                   .x = a.x.as<T>(),
+                   .gate = a.gate.as<T>(),
+                   .channels = channels,
+                   .lanes = lanes_for<N>(channels),
+                   .by_head = by_head,
+                   .accumulate_x = a.accumulate_x,
+                   .accumulate_gate = a.accumulate_gate,
+                   .vector = vector && (by_head || can_vectorise<N>(channels, a.d_gate.data, a.gate.data))});
   });
 }
 

@@ -8,7 +8,7 @@
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-template <class T, int N> struct Forward {
+template <class T, int N> struct TokenShiftForwardBody {
   T* y;
   const T *x, *previous;
   const float* mu;
@@ -33,7 +33,7 @@ template <class T, int N> struct Forward {
 };
 
 // A thread walks over the tokens of a block in a pack of channels.
-template <class T, int N> struct Backward {
+template <class T, int N> struct TokenShiftBackwardBody {
   T* d_x;
   float* partial;
   const T *d_y, *x;
@@ -81,14 +81,14 @@ void run(Stream& stream, const TokenShiftForward& a) {
         channels,
         [&](auto pack) {
           each_element("token_shift_forward", stream, a.x.size(0) * length, channels / pack(),
-                       Forward<T, pack()>{.y = a.y.as<T>(),
-                                          .x = a.x.as<T>(),
-                                          .previous = a.previous.as<T>(),
-                                          .mu = a.mu.as<float>(),
-                                          .doc_start = a.doc_start.as<int32_t>(),
-                                          .length = length,
-                                          .channels = channels,
-                                          .zero_start = a.zero_start});
+                       TokenShiftForwardBody<T, pack()>{.y = a.y.as<T>(),
+                                                        .x = a.x.as<T>(),
+                                                        .previous = a.previous.as<T>(),
+                                                        .mu = a.mu.as<float>(),
+                                                        .doc_start = a.doc_start.as<int32_t>(),
+                                                        .length = length,
+                                                        .channels = channels,
+                                                        .zero_start = a.zero_start});
         },
         a.y.data, a.x.data, a.previous.data, a.mu.data);
   });
@@ -103,17 +103,17 @@ void run(Stream& stream, const TokenShiftBackward& a, const TokenShiftBackwardSc
         channels,
         [&](auto pack) {
           each_element("token_shift_backward", stream, blocks, channels / pack(),
-                       Backward<T, pack()>{.d_x = a.d_x.as<T>(),
-                                           .partial = scratch.partial.as<float>(),
-                                           .d_y = a.d_y.as<T>(),
-                                           .x = a.x.as<T>(),
-                                           .mu = a.mu.as<float>(),
-                                           .doc_start = a.doc_start.as<int32_t>(),
-                                           .length = length,
-                                           .channels = channels,
-                                           .tokens = tokens,
-                                           .zero_start = a.zero_start,
-                                           .accumulate = a.accumulate});
+                       TokenShiftBackwardBody<T, pack()>{.d_x = a.d_x.as<T>(),
+                                                         .partial = scratch.partial.as<float>(),
+                                                         .d_y = a.d_y.as<T>(),
+                                                         .x = a.x.as<T>(),
+                                                         .mu = a.mu.as<float>(),
+                                                         .doc_start = a.doc_start.as<int32_t>(),
+                                                         .length = length,
+                                                         .channels = channels,
+                                                         .tokens = tokens,
+                                                         .zero_start = a.zero_start,
+                                                         .accumulate = a.accumulate});
         },
         a.d_x.data, scratch.partial.data, a.d_y.data, a.x.data, a.mu.data);
   });

@@ -24,7 +24,7 @@ template <class T> struct Mix {
   }
 };
 
-template <class T, int N> struct Forward {
+template <class T, int N> struct ValueResidualForwardBody {
   T* y;
   const T *v, *first;
   Mix<T> mix;
@@ -43,7 +43,7 @@ template <class T, int N> struct Forward {
 };
 
 // A thread walks over the tokens of a block in a pack of channels.
-template <class T, int N> struct Backward {
+template <class T, int N> struct ValueResidualBackwardBody {
   T *d_v, *d_first, *d_mix;  // d_mix: of the gates
   float* partial;
   const T *d_y, *v, *first;
@@ -92,7 +92,8 @@ void run(Stream& stream, const ValueResidualForward& a) {
         channels,
         [&](auto pack) {
           each_element("value_residual_forward", stream, tokens, channels / pack(),
-                       Forward<T, pack()>{a.y.as<T>(), a.v.as<T>(), a.first.as<T>(), {a.mix.data, a.gated}, channels});
+                       ValueResidualForwardBody<T, pack()>{
+                           a.y.as<T>(), a.v.as<T>(), a.first.as<T>(), {a.mix.data, a.gated}, channels});
         },
         a.y.data, a.v.data, a.first.data, a.mix.data);
   });
@@ -108,19 +109,19 @@ void run(Stream& stream, const ValueResidualBackward& a, const ValueResidualBack
         channels,
         [&](auto pack) {
           each_element("value_residual_backward", stream, blocks, channels / pack(),
-                       Backward<T, pack()>{.d_v = a.d_v.as<T>(),
-                                           .d_first = a.d_first.as<T>(),
-                                           .d_mix = d_gate,
-                                           .partial = partial.as<float>(),
-                                           .d_y = a.d_y.as<T>(),
-                                           .v = a.v.as<T>(),
-                                           .first = a.first.as<T>(),
-                                           .mix = {a.mix.data, a.gated},
-                                           .tokens = tokens,
-                                           .channels = channels,
-                                           .accumulate_v = a.accumulate_v,
-                                           .accumulate_first = a.accumulate_first,
-                                           .accumulate_mix = a.accumulate_mix});
+                       ValueResidualBackwardBody<T, pack()>{.d_v = a.d_v.as<T>(),
+                                                            .d_first = a.d_first.as<T>(),
+                                                            .d_mix = d_gate,
+                                                            .partial = partial.as<float>(),
+                                                            .d_y = a.d_y.as<T>(),
+                                                            .v = a.v.as<T>(),
+                                                            .first = a.first.as<T>(),
+                                                            .mix = {a.mix.data, a.gated},
+                                                            .tokens = tokens,
+                                                            .channels = channels,
+                                                            .accumulate_v = a.accumulate_v,
+                                                            .accumulate_first = a.accumulate_first,
+                                                            .accumulate_mix = a.accumulate_mix});
         },
         a.d_v.data, a.d_first.data, d_gate, partial.data, a.d_y.data, a.v.data, a.first.data, a.mix.data);
   });
