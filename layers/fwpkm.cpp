@@ -45,7 +45,7 @@ struct FwpkmConfig final : LayerConfig {
     f.field("key_update", key_update)
         .one_of({"entropy", "memory", "none"})
         .help("entropy: keys move to even out their use; memory: to lower the prediction error; none: they stay.");
-    f.field("value_lr", value_lr).min(0).help("Rate of the value rows.");
+    f.field("value_lr", value_lr).min(0).help("Rate of the value slots.");
     f.field("key_lr", key_lr).min(0).help("Rate of the keys.").only_with(key_update != "none", "a key_update");
     f.field("value_step", value_step)
         .one_of({"slots", "unit"})
@@ -189,7 +189,7 @@ class Fwpkm final : public Layer {
   FwPkmOptions o_;
   MemoryBranch branch_;
   Param *keys_, *values_;
-  std::shared_ptr<FastRowLog> undo_;  // from the first run of a pass that is recomputed to the second
+  std::shared_ptr<FastValueLog> undo_;  // from the first run of a pass that is recomputed to the second
 };
 
 std::unique_ptr<Layer> FwpkmConfig::make(const BuildContext& c) const { return std::make_unique<Fwpkm>(c, *this); }

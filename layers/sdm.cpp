@@ -96,7 +96,7 @@ void SdmConfig::fields(Fields& f) {
   f.field("state_dtype", state_dtype)
       .one_of({"fp32", "bf16"})
       .help(
-          "Rows of the table while a bf16 run trains or validates: bf16 moves half of the bytes, gradients of decays "
+          "Slots of the table while a bf16 run trains or validates: bf16 moves half of the bytes, gradients of decays "
           "become less exact.");
 }
 
@@ -139,7 +139,7 @@ class Sdm final : public Layer {
   std::string name_;
   SparseDeltaConfig delta_;
   HeadGate gate_;
-  bool has_narrow_rows_;  // in bf16 runs
+  bool has_narrow_slots_;  // in bf16 runs
   Projection q_, k_, v_, a_, b_, g_, o_;
   Param *a_log_, *dt_bias_, *norm_weight_ = nullptr, *norm_bias_ = nullptr, *memory_ = nullptr;
 };
@@ -161,7 +161,7 @@ Sdm::Sdm(const BuildContext& c, const SdmConfig& config)
       name_(c.name),
       delta_(delta_config(config, d_)),
       gate_(head_gate(config.out_gate)),
-      has_narrow_rows_(config.state_dtype == "bf16") {
+      has_narrow_slots_(config.state_dtype == "bf16") {
   const int64_t heads = delta_.heads, values = heads * delta_.value_dim, scores = heads * 2 * delta_.subkeys;
   q_ = declare_projection(c, "q_proj", scores, d_, config.bias);
   k_ = declare_projection(c, "k_proj", scores, d_, config.bias);
@@ -182,7 +182,7 @@ Sdm::Sdm(const BuildContext& c, const SdmConfig& config)
     const double std = config.memory_init_std.value_or(std::pow(static_cast<double>(d_), -0.5));
     ParamSpec spec{c.name + ".memory", {heads, delta_.slots(), delta_.value_dim}, init::truncated_normal(std)};
     spec.initial_state = true;
-    spec.memory_table = has_narrow_rows_;  // rows begin as its rounded copy
+    spec.memory_table = has_narrow_slots_;  // slots begin as its rounded copy
     memory_ = &c.params.declare(std::move(spec));
   }
 }
@@ -208,8 +208,8 @@ Var Sdm::forward(Pass& pass, Var x, LayerState* state) {
   in.dt_bias = pass.param(*dt_bias_);
   in.memory = memory_ != nullptr ? pass.param(*memory_) : Var{};
   SparseDeltaState* const carried = state != nullptr ? &static_cast<State*>(state)->delta : nullptr;
-  const DType rows = carried == nullptr && has_narrow_rows_ ? tape.dtype(x) : dtype;
-  Var y = sparse_delta(pass, in, delta_, carried, name_, rows);  // [N, H D]
+  const DType slots = carried == nullptr && has_narrow_slots_ ? tape.dtype(x) : dtype;
+  Var y = sparse_delta(pass, in, delta_, carried, name_, slots);  // [N, H D]
   Var weight = norm_weight_ != nullptr ? pass.param(*norm_weight_) : Var{};
   if (norm_bias_ != nullptr) {
     const Shape flat = tape.shape(y), by_head{flat[0] * delta_.heads, delta_.value_dim};
@@ -224,8 +224,8 @@ double Sdm::flops_per_token(int64_t) const {
   const double d = static_cast<double>(d_), heads = static_cast<double>(delta_.heads),
                n = static_cast<double>(delta_.subkeys);
   const double values = heads * static_cast<double>(delta_.value_dim);
-  const double rows = 4 * static_cast<double>(delta_.write.count) + 2 * static_cast<double>(delta_.read.count);
-  return 2 * d * (4 * heads * n + (gate_ != HeadGate::none ? 3 : 2) * values + 2 * heads) + values * rows;
+  const double accesses = 4 * static_cast<double>(delta_.write.count) + 2 * static_cast<double>(delta_.read.count);
+  return 2 * d * (4 * heads * n + (gate_ != HeadGate::none ? 3 : 2) * values + 2 * heads) + values * accesses;
 }
 
 std::unique_ptr<Layer> SdmConfig::make(const BuildContext& c) const { return std::make_unique<Sdm>(c, *this); }

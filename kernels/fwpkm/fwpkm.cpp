@@ -167,7 +167,7 @@ template <class S> void write_values(const FastWriteValues& a) {
   parallel_for(a.readers.count.as<int32_t>()[0], 4, [&](int64_t begin, int64_t end) {
     for (int64_t u = begin; u < end; ++u) {
       S* row = a.values.as<S>() + a.readers.slots.as<int32_t>()[u] * dv;
-      if (a.rows.defined()) { std::copy_n(row, dv, a.rows.as<S>() + u * dv); }
+      if (a.before.defined()) { std::copy_n(row, dv, a.before.as<S>() + u * dv); }
       const S step = S(a.step) / S(starts[u + 1] - starts[u]);
       for (int64_t i = starts[u]; i < starts[u + 1]; ++i) {
         const int64_t t = readers[i] / e;
@@ -239,13 +239,13 @@ void run(Stream&, const FastReadValues& a) {
   });
 }
 
-void run(Stream&, const FastRestoreRows& a) {
+void run(Stream&, const FastRestoreValues& a) {
   dispatch_real(a.values.dtype, [&](auto zero) {
     using S = decltype(zero);
     const int64_t dv = a.values.size(1);
     parallel_for(a.readers.count.as<int32_t>()[0], 16, [&](int64_t begin, int64_t end) {
       for (int64_t u = begin; u < end; ++u) {
-        std::copy_n(a.rows.as<S>() + u * dv, dv, a.values.as<S>() + a.readers.slots.as<int32_t>()[u] * dv);
+        std::copy_n(a.before.as<S>() + u * dv, dv, a.values.as<S>() + a.readers.slots.as<int32_t>()[u] * dv);
       }
     });
   });
@@ -270,7 +270,7 @@ void run(Stream&, const FastMeasureStep& a) {
     }
     for (int64_t u = 0; u < a.readers.count.as<int32_t>()[0]; ++u) {
       step += static_cast<double>(
-          squared_distance(dv, a.rows.as<S>() + u * dv, a.values.as<S>() + a.readers.slots.as<int32_t>()[u] * dv));
+          squared_distance(dv, a.before.as<S>() + u * dv, a.values.as<S>() + a.readers.slots.as<int32_t>()[u] * dv));
     }
     a.sums.as<double>()[0] += loss;
     a.sums.as<double>()[1] += step;

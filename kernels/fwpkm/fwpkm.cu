@@ -6,9 +6,9 @@
 #include "kernels/fwpkm/slot_gradient_sums.cuh"
 
 // Values of a product-key memory. Everything scales with the R E entries of a chunk and the U slots that they touch,
-// never with the table: readers are found by a radix sort (about 70 bytes an entry), rows are read and written by entry
-// or by slot. Bound: HBM, E rows a token of reading, every touched row twice of writing; errors and readings of a chunk
-// stay in L2. 2 E dv FLOPs a token each.
+// never with the table: readers are found by a radix sort (about 70 bytes an entry), slots are read and written by
+// entry or by slot. Bound: HBM, E slots a token of reading, every touched slot twice of writing; errors and readings of
+// a chunk stay in L2. 2 E dv FLOPs a token each.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -110,12 +110,12 @@ template <class T> struct Read {
 /// Row: number of a slot.
 struct Restore {
   float* values;
-  const float* rows;
+  const float* before;
   Readers readers;
   int64_t width;
 
   __device__ void operator()(int64_t u, int64_t c) const {
-    if (u < readers.count[0]) { values[readers.slots[u] * width + c] = rows[u * width + c]; }
+    if (u < readers.count[0]) { values[readers.slots[u] * width + c] = before[u * width + c]; }
   }
 };
 
@@ -137,7 +137,7 @@ constexpr int kMeasureBlocks = 128;
 // partial [2, blocks]; block b takes the tokens and slots b, b + blocks, ...
 template <class T>
 __global__ void __launch_bounds__(kEachThreads)
-    measure_kernel(double* partial, const float* values, const float* rows, const T* vh, Pairs<T> pairs,
+    measure_kernel(double* partial, const float* values, const float* before, const T* vh, Pairs<T> pairs,
                    Readers readers, FastChunk chunk, int64_t all, int64_t width) {
   double sums[2] = {};
   for (int64_t r = blockIdx.x; r < all; r += gridDim.x) {
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kEachThreads)
   for (int64_t u = blockIdx.x; u < readers.count[0]; u += gridDim.x) {
     for (int64_t c = threadIdx.x; c < width; c += kEachThreads) {
       const double moved =
-          static_cast<double>(values[readers.slots[u] * width + c]) - static_cast<double>(rows[u * width + c]);
+          static_cast<double>(values[readers.slots[u] * width + c]) - static_cast<double>(before[u * width + c]);
       sums[1] += moved * moved;
     }
   }
@@ -221,10 +221,10 @@ void run(Stream& stream, const FastReadValues& a) {
   });
 }
 
-void run(Stream& stream, const FastRestoreRows& a) {
+void run(Stream& stream, const FastRestoreValues& a) {
   const Readers readers(a.readers);
   each_element("fast_restore", stream, readers.capacity, a.values.size(1),
-               Restore{a.values.as<float>(), a.rows.as<float>(), readers, a.values.size(1)});
+               Restore{a.values.as<float>(), a.before.as<float>(), readers, a.values.size(1)});
 }
 
 void run(Stream& stream, const FastWriteValues& a) {
@@ -234,7 +234,7 @@ void run(Stream& stream, const FastWriteValues& a) {
               WriteSum{{a.lookup.weights.as<float>(), a.error.as<float>(), a.pairs.targets.as<int32_t>(), a.chunk,
                         entries, width},
                        a.values.as<float>(),
-                       a.rows.as<float>(),
+                       a.before.as<float>(),
                        readers,
                        static_cast<float>(a.step)});
 }
@@ -246,7 +246,7 @@ void run(Stream& stream, const FastMeasureStep& a) {
   dispatch_float(a.vh.dtype, [&](auto zero) {
     using T = decltype(zero);
     HEBB_LAUNCH(measure_kernel<T>, blocks_for(blocks, 1), kEachThreads, 0, stream, partial, a.values.as<float>(),
-                a.rows.as<float>(), a.vh.as<T>(), Pairs<T>(a.pairs), readers, a.chunk, a.chunk.tokens(),
+                a.before.as<float>(), a.vh.as<T>(), Pairs<T>(a.pairs), readers, a.chunk, a.chunk.tokens(),
                 a.values.size(1));
   });
   each_warp("fast_measures", stream, 2, AddMeasures{a.sums.as<double>(), partial, blocks});

@@ -101,8 +101,8 @@ struct FastIndexReaders {
 };
 HEBB_KERNEL_WITH_SCRATCH(FastIndexReaders)
 
-/// vh [., dv] = sum of weights times rows of values [n n, dv]; error [R, dv] (undefined: not wanted) =
-/// w (v_target - vh) of tokens with a pair. Bound: memory, E rows a token.
+/// vh [., dv] = sum of weights times slots of values [n n, dv]; error [R, dv] (undefined: not wanted) =
+/// w (v_target - vh) of tokens with a pair. Bound: memory, E slots a token.
 struct FastReadValues {
   Tensor vh, error;
   FastLookup lookup;
@@ -112,11 +112,11 @@ struct FastReadValues {
 };
 HEBB_KERNEL(FastReadValues)
 
-/// values[i] += step / n_i sum over readers of a error, error [R, dv] of FastReadValues. rows [U, dv]
+/// values[i] += step / n_i sum over readers of a error, error [R, dv] of FastReadValues. before [U, dv]
 /// (undefined: not wanted) = values[slots] before that.
-/// Bound: memory, E rows of `error` a token (cache) and every touched row once.
+/// Bound: memory, E rows of `error` a token (cache) and every touched slot once.
 struct FastWriteValues {
-  Tensor values, rows, error;
+  Tensor values, before, error;
   FastLookup lookup;
   FastReaders readers;
   FastChunk chunk;
@@ -125,12 +125,12 @@ struct FastWriteValues {
 };
 HEBB_KERNEL(FastWriteValues)
 
-/// values[slots] = rows [U, dv].
-struct FastRestoreRows {
-  Tensor values, rows;
+/// values[slots] = before [U, dv].
+struct FastRestoreValues {
+  Tensor values, before;
   FastReaders readers;
 };
-HEBB_KERNEL(FastRestoreRows)
+HEBB_KERNEL(FastRestoreValues)
 
 /// next = keys - rate d(A_0 + A_1)/d keys: the entropy step. next_norms [H, 2, n] = |next|^2. usage
 /// [2, n] = m. `count`: tokens that count in m.
@@ -156,9 +156,9 @@ struct FastMemoryStep {
 };
 HEBB_KERNEL_WITH_SCRATCH(FastMemoryStep)
 
-/// sums[0] += sum w |e|^2 / 2; sums[1] += |values - rows|^2 (f64).
+/// sums[0] += sum w |e|^2 / 2; sums[1] += |values - before|^2 (f64).
 struct FastMeasureStep {
-  Tensor sums, values, rows, vh;
+  Tensor sums, values, before, vh;
   FastReaders readers;
   FastChunk chunk;
   FastPairs pairs;
@@ -166,11 +166,11 @@ struct FastMeasureStep {
 HEBB_KERNEL(FastMeasureStep)
 
 /// Backward of reading and, with `through`, of the value updates (docs/layers/fwpkm.md, Gradient through updates), from
-/// the last chunk to the first: d_weights, d_v +=, d_w +=. rows: the chunks' values before their updates, one chunk
+/// the last chunk to the first: d_weights, d_v +=, d_w +=. before: the chunks' values before their updates, one chunk
 /// behind the other; undefined: they are still in `values`.
 struct FastValuesBackward {
   Tensor d_weights, d_v, d_w;
-  Tensor d_out, vh, rows, values;
+  Tensor d_out, vh, before, values;
   FastLookup lookup;
   FastReaders readers;  // of all chunks
   FastChunks chunks;

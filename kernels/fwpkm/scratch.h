@@ -20,7 +20,7 @@ struct FastMemoryStepScratch {
 };
 
 struct FastValuesBackwardScratch {
-  Tensor adjoint;  // [min(n n, most slots of all chunks), dv]: gradients of rows that later chunks read
+  Tensor adjoint;  // [min(n n, most slots of all chunks), dv]: gradients of slots that later chunks read
   Tensor place;    // [n n] i32: where they are
   Tensor d_vh;     // [R, dv]
 };

@@ -25,18 +25,18 @@ template <class S> struct ValuesBackward {
   const FastValuesBackwardScratch& scratch;
   FastChunk chunk;
   FastReaders readers;
-  int64_t dv, entries, first_row, end_row;  // rows of the chunk among those of all chunks
+  int64_t dv, entries, first_slot, end_slot;  // slots of the chunk among those of all chunks
 
   const S* row(int64_t g) const {
-    return a.rows.defined() ? a.rows.as<S>() + (first_row + readers.local.as<int32_t>()[g]) * dv
-                            : a.values.as<S>() + a.lookup.slots.as<int32_t>()[g] * dv;
+    return a.before.defined() ? a.before.as<S>() + (first_slot + readers.local.as<int32_t>()[g]) * dv
+                              : a.values.as<S>() + a.lookup.slots.as<int32_t>()[g] * dv;
   }
-  bool is_read_later(int64_t slot) const { return scratch.place.as<int32_t>()[slot] > end_row; }
+  bool is_read_later(int64_t slot) const { return scratch.place.as<int32_t>()[slot] > end_slot; }
   S* adjoint(int64_t slot) const {
     const int64_t at = scratch.adjoint.size(0) < a.values.size(0) ? scratch.place.as<int32_t>()[slot] - 1 : slot;
     return scratch.adjoint.as<S>() + at * dv;
   }
-  /// Gradient of what the update made of the row of entry g; null where no later chunk read it.
+  /// Gradient of what the update made of the slot of entry g; null where no later chunk read it.
   const S* d_next(int64_t g) const {
     const int64_t slot = a.lookup.slots.as<int32_t>()[g];
     return is_read_later(slot) ? adjoint(slot) : nullptr;

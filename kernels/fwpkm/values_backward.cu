@@ -2,17 +2,17 @@
 #include "kernels/fwpkm/slot_gradient_sums.cuh"
 
 // Gradients of a chunk's readings and of the step of its values, from the last chunk to the first, in two launches
-// each: what a token reads and writes, by one block, and the adjoints of the rows that it read. Each row of the next
-// adjoint is read twice, the second time from L1. 8 E dv FLOPs a token; bound: HBM, of each entry the old row, the next
-// adjoint and half an update of it.
+// each: what a token reads and writes, by one block, and the adjoints of the slots that it read. Each slot of the next
+// adjoint is read twice, the second time from L1. 8 E dv FLOPs a token; bound: HBM, of each entry the old slot, the
+// next adjoint and half an update of it.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 /// See FastValuesBackward.
-template <class T> struct Backward {
+template <class T> struct FwpkmValuesBackwardTask {
   const T *d_out, *vh;
   T *d_v, *d_w;
-  const float *rows, *values, *weights;  // rows: of the chunk
+  const float *before, *values, *weights;  // before: of the chunk
   float *d_weights, *adjoint, *d_vh;
   const int32_t *slots, *place;
   Pairs<T> pairs;
@@ -34,13 +34,13 @@ template <class T> struct Backward {
     return step / static_cast<float>(starts[1] - starts[0]);
   }
   __device__ const float* old_row(int64_t g) const {
-    return rows != nullptr ? rows + readers.local[g] * width : values + slots[g] * width;
+    return before != nullptr ? before + readers.local[g] * width : values + slots[g] * width;
   }
 };
 
 /// d_weights = step / n <d_next, v - vh>, to be weighed with w, of one entry by one warp.
 template <class T>
-__device__ __forceinline__ void inner(const Backward<T>& b, int64_t token, int64_t target, int64_t g,
+__device__ __forceinline__ void inner(const FwpkmValuesBackwardTask<T>& b, int64_t token, int64_t target, int64_t g,
                                       int lane HEBB_WHERE_PARAMETER) {
   const float* const d = b.d_next(g);
   float sum = 0;
@@ -53,8 +53,8 @@ __device__ __forceinline__ void inner(const Backward<T>& b, int64_t token, int64
 
 /// d_vh, and d_v of the target, of a column.
 template <class T>
-__device__ __forceinline__ void reading_gradient(const Backward<T>& b, int64_t r, int64_t token, int64_t target,
-                                                 int64_t c) {
+__device__ __forceinline__ void reading_gradient(const FwpkmValuesBackwardTask<T>& b, int64_t r, int64_t token,
+                                                 int64_t target, int64_t c) {
   float push = 0;
   for (int64_t g = token * b.entries; g < (token + 1) * b.entries && target >= 0; ++g) {
     const float* const d = b.d_next(g);
@@ -67,7 +67,7 @@ __device__ __forceinline__ void reading_gradient(const Backward<T>& b, int64_t r
 
 /// d_w, before d_weights is complete, by one warp.
 template <class T>
-__device__ __forceinline__ void write_weight_gradient(const Backward<T>& b, int64_t token,
+__device__ __forceinline__ void write_weight_gradient(const FwpkmValuesBackwardTask<T>& b, int64_t token,
                                                       int lane HEBB_WHERE_PARAMETER) {
   float sum = 0;
   for (int64_t g = token * b.entries + lane; g < (token + 1) * b.entries; g += 32) {
@@ -79,8 +79,8 @@ __device__ __forceinline__ void write_weight_gradient(const Backward<T>& b, int6
 
 /// The rest of d_weights of one entry, by one warp.
 template <class T>
-__device__ __forceinline__ void slot_weight_gradient(const Backward<T>& b, int64_t r, int64_t token, int64_t target,
-                                                     int64_t g, int lane HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void slot_weight_gradient(const FwpkmValuesBackwardTask<T>& b, int64_t r, int64_t token,
+                                                     int64_t target, int64_t g, int lane HEBB_WHERE_PARAMETER) {
   const float *const old = b.old_row(g), *const d_vh = b.d_vh + r * b.width;
   float sum = 0;
   for (int64_t c = lane; c < b.width; c += 32) { sum += old[c] * d_vh[c]; }
@@ -89,7 +89,8 @@ __device__ __forceinline__ void slot_weight_gradient(const Backward<T>& b, int64
 }
 
 /// Grid: tokens of the chunk.
-template <class T> __global__ void __launch_bounds__(kEachThreads) fast_token_backward_kernel(Backward<T> b) {
+template <class T>
+__global__ void __launch_bounds__(kEachThreads) fast_token_backward_kernel(FwpkmValuesBackwardTask<T> b) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int64_t r = blockIdx.x, token = token_of(b.chunk, r), target = b.target(token);
   const int64_t first = token * b.entries, end = first + b.entries;
@@ -106,7 +107,7 @@ template <class T> __global__ void __launch_bounds__(kEachThreads) fast_token_ba
 }
 
 template <class T> struct AdjointSum : WeightedRows {
-  Backward<T> b;
+  FwpkmValuesBackwardTask<T> b;
 
   __device__ __forceinline__ void finish(int64_t u, int64_t c, float sum) const {
     const int64_t slot = b.readers.slots[u];
@@ -141,27 +142,27 @@ void values_backward(Stream& stream, const FastValuesBackward& a, const FastValu
   for (int64_t c = a.chunks.count() - 1; c >= 0; --c) {
     const FastChunk chunk = a.chunks.at(c);
     const Readers readers(readers_of(a.readers, a.chunks, c, entries, table));
-    const Backward<T> b{a.d_out.as<T>(),
-                        a.vh.as<T>(),
-                        a.d_v.as<T>(),
-                        a.d_w.as<T>(),
-                        a.rows.defined() ? a.rows.as<float>() + c * most * width : nullptr,
-                        a.values.as<float>(),
-                        a.lookup.weights.as<float>(),
-                        a.d_weights.as<float>(),
-                        scratch.adjoint.as<float>(),
-                        scratch.d_vh.as<float>(),
-                        a.lookup.slots.as<int32_t>(),
-                        scratch.place.as<int32_t>(),
-                        Pairs<T>(a.pairs),
-                        readers,
-                        chunk,
-                        entries,
-                        width,
-                        (c + 1) * most,
-                        static_cast<float>(a.step),
-                        a.through && scratch.adjoint.size(0) == table,
-                        a.through};
+    const FwpkmValuesBackwardTask<T> b{a.d_out.as<T>(),
+                                       a.vh.as<T>(),
+                                       a.d_v.as<T>(),
+                                       a.d_w.as<T>(),
+                                       a.before.defined() ? a.before.as<float>() + c * most * width : nullptr,
+                                       a.values.as<float>(),
+                                       a.lookup.weights.as<float>(),
+                                       a.d_weights.as<float>(),
+                                       scratch.adjoint.as<float>(),
+                                       scratch.d_vh.as<float>(),
+                                       a.lookup.slots.as<int32_t>(),
+                                       scratch.place.as<int32_t>(),
+                                       Pairs<T>(a.pairs),
+                                       readers,
+                                       chunk,
+                                       entries,
+                                       width,
+                                       (c + 1) * most,
+                                       static_cast<float>(a.step),
+                                       a.through && scratch.adjoint.size(0) == table,
+                                       a.through};
     HEBB_LAUNCH(fast_token_backward_kernel<T>, blocks_for(chunk.tokens(), 1), kEachThreads, 0, stream, b);
     if (a.through && c > 0) {
       sum_readers("fast_adjoint", stream, readers, width,

@@ -29,7 +29,7 @@ struct SoftmaxRows {
 HEBB_KERNEL(SoftmaxRows)
 
 /// r [N, dv] = sum over all entries e of a token of weights[e] values[slots[e]].
-/// slots, weights [N, E]; values [slots, dv]. Bound: memory, E rows a token.
+/// slots, weights [N, E]; values [slots, dv]. Bound: memory, E slots a token.
 struct SlotRead {
   Tensor r, slots, weights, values;
 };

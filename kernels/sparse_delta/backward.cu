@@ -4,10 +4,10 @@
 #include "kernels/sparse_delta/slots.cuh"
 
 // The grid of the forward pass, twice: backward in time for the adjoint G of M, forward for M itself, with known
-// writes. FLOPs: H D (6 W + 2 R) and H D (4 W + 2 R) a token. HBM: 2 W + 2 R rows of G and 2 W + R of M a token and
+// writes. FLOPs: H D (6 W + 2 R) and H D (4 W + 2 R) a token. HBM: 2 W + 2 R slots of G and 2 W + R of M a token and
 // head, and the slots' sums over rows of the batch, B + 2 tables of fp32, once. What a token both writes and reads is
 // one access, made by the warp that writes: so a token has one round of loads, and two barriers backward, one forward.
-// With bf16 rows, W = R = 64: 840 and 560 instructions a warp and token, 1,700 and 1,130 cycles of an SM, where HBM
+// With bf16 slots, W = R = 64: 840 and 560 instructions a warp and token, 1,700 and 1,130 cycles of an SM, where HBM
 // takes 1,550 and 1,170 with one block an SM.
 namespace hebb::HEBB_DEVICE {
 namespace {
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(32 * Tiling<Stored>::kWarps)
       }
       now.e.scale(now.beta);
       const Part<Stored> u = at.spread(now.e), d_write = at.spread(now.d_write), d_reading = at.spread(now.d_reading);
-      // Rows that the token writes and rows that it only reads are different ones: their loads and stores need no
+      // Slots that the token writes and slots that it only reads are different ones: their loads and stores need no
       // order. What it reads of its own writes comes from registers.
       float* const by_write = out.by_write + (place * 2 + 1) * in.writes;
       float* const by_read = out.by_read + place * in.reads;

@@ -40,7 +40,7 @@ HEBB_KERNEL_PLANNED(SparseDeltaIndex)
 
 Tensor sparse_delta_table(Workspace& workspace, const SparseDeltaInputs& in) {
   if (!in.uses.write_codes.defined()) { return {}; }
-  const auto table = [&](Shape shape) { return workspace.tensor(shape, in.place_type, "sparse delta rows"); };
+  const auto table = [&](Shape shape) { return workspace.tensor(shape, in.place_type, "sparse delta slots"); };
   const int64_t heads = in.v.size(1), dim = in.v.size(2);
   if (workspace.on_gpu()) {
     const int64_t slices = cpu::sparse_delta::divide_up(dim, kSparseDeltaSlice);

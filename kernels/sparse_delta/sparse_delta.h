@@ -52,7 +52,7 @@ struct SparseDeltaInputs {
 };
 
 /// y, error [N, H, D]: readings and e (undefined: not kept). state [B, H, slots, D] advances for carried sequences.
-/// Bound: memory, 2 W + R rows of D a token and head; FLOPs H D (4 W + 2 R) a token.
+/// Bound: memory, 2 W + R slots of D numbers a token and head; FLOPs H D (4 W + 2 R) a token.
 struct SparseDeltaForward {
   Tensor y, error, state;
   SparseDeltaInputs in;
@@ -71,7 +71,7 @@ SparseDeltaProducts sparse_delta_products(Workspace& workspace, const SparseDelt
 /// From d_y and e, in two sweeps that need no snapshots of M: backward in time for the adjoint G of M, which gives the
 /// gradient d_u of u = beta e (and d_memory), then forward for M itself, whose writes k u are known.
 /// d_v overwritten or added to; d_memory += per sequence, in order. No sequence is carried.
-/// Bound: memory, 2 W + 2 R rows of G and 2 W + R of M a token and head.
+/// Bound: memory, 2 W + 2 R slots of G and 2 W + R of M a token and head.
 struct SparseDeltaBackward {
   Tensor d_v, d_memory;  // may be undefined
   SparseDeltaProducts products;

@@ -8,12 +8,12 @@
 
 namespace hebb {
 
-FastRowLog::FastRowLog(Arena& arena, const FwPkmOptions& o, int64_t batch, int64_t length, int64_t chunk, DType dtype,
-                       Keep keep_rows, bool keep_keys)
+FastValueLog::FastValueLog(Arena& arena, const FwPkmOptions& o, int64_t batch, int64_t length, int64_t chunk,
+                           DType dtype, Keep keep_values, bool keep_keys)
     : slot_count_(o.subkeys * o.subkeys),
       value_dim_(o.value_dim),
       entries_per_token_(o.heads * o.top_k),
-      keep_rows_(keep_rows),
+      keep_values_(keep_values),
       chunks_{{batch, length, 0, length}, std::min(chunk, length)},
       most_(fast_capacity(largest_chunk() * entries_per_token_, slot_count_)) {
   for (int64_t c = 0; c < count(); ++c) {
@@ -32,33 +32,33 @@ FastRowLog::FastRowLog(Arena& arena, const FwPkmOptions& o, int64_t batch, int64
   readers_ = Buffer(arena, {n * h * k}, DType::i32, "readers of slots");
   local_ = Buffer(arena, {n * h * k}, DType::i32, "readers of slots");
   counts_ = Buffer(arena, {count()}, DType::i32, "touched slots");
-  rows_ = Buffer(arena,
-                 {keep_rows == Keep::all      ? total_
-                  : keep_rows == Keep::latest ? most_
-                                              : 0,
-                  value_dim_},
-                 dtype, "touched rows");
+  values_ = Buffer(arena,
+                   {keep_values == Keep::all      ? total_
+                    : keep_values == Keep::latest ? most_
+                                                  : 0,
+                    value_dim_},
+                   dtype, "touched slots");
   keys_ = Buffer(arena, {key_copies_, h, 2, o.subkeys, o.half_dim}, dtype, "keys of chunks");
   usage_ = Buffer(arena, {count(), 2, o.subkeys}, dtype, "use of keys");
 }
 
-FastChunks FastRowLog::first_chunks(int64_t count) const {
+FastChunks FastValueLog::first_chunks(int64_t count) const {
   FastChunks some = chunks_;
   some.all.count = std::min(chunks_.all.count, count * chunks_.size);
   return some;
 }
 
-Tensor FastRowLog::rows(int64_t c) const {
-  const int64_t first = keep_rows_ == Keep::all ? c * most_ * value_dim_ : 0;
-  return rows_.tensor().slice(first, {readers(c).slots.size(0), value_dim_});
+Tensor FastValueLog::values_before(int64_t c) const {
+  const int64_t first = keep_values_ == Keep::all ? c * most_ * value_dim_ : 0;
+  return values_.tensor().slice(first, {readers(c).slots.size(0), value_dim_});
 }
 
-Tensor FastRowLog::keys(int64_t c) const {
+Tensor FastValueLog::keys(int64_t c) const {
   const Shape& s = keys_.tensor().shape;
   return keys_.tensor().slice(c % key_copies_ * (s.numel() / key_copies_), {s[1], s[2], s[3], s[4]});
 }
 
-Tensor FastRowLog::usage(int64_t c) const {
+Tensor FastValueLog::usage(int64_t c) const {
   const int64_t n = usage_.tensor().size(2);
   return usage_.tensor().slice(c * 2 * n, {2, n});
 }
@@ -67,7 +67,7 @@ namespace {
 
 /// What the kernels of a chunk hand on to each other, and the norms of keys to the next chunk.
 struct StepBuffers {
-  StepBuffers(Arena& arena, const FwPkmOptions& o, const FastRowLog& log, DType dtype)
+  StepBuffers(Arena& arena, const FwPkmOptions& o, const FastValueLog& log, DType dtype)
       : key_norms(arena, {o.heads, 2, o.subkeys}, dtype, "key norms"),
         error(arena, {log.largest_chunk(), o.value_dim}, dtype, "prediction errors") {}
   Buffer key_norms, error;
@@ -89,7 +89,7 @@ std::vector<double> host_values(Stream& stream, const Tensor& t) {
   return out;
 }
 
-void measure_keys(Stream& stream, Measures& m, const FastRowLog& log, int64_t c, const FwPkmOptions& o) {
+void measure_keys(Stream& stream, Measures& m, const FastValueLog& log, int64_t c, const FwPkmOptions& o) {
   if (o.key_update == KeyUpdate::entropy) {
     for (const double u : host_values(stream, log.usage(c))) { m.key_loss += u * std::log(u + 1e-8); }
   }
@@ -104,7 +104,7 @@ struct Updates {
   Stream& stream;
   Arena& arena;
   const FwPkmOptions& o;
-  const FastRowLog& log;
+  const FastValueLog& log;
   const StepBuffers& buffers;
   Tensor q, vh, values;
   FastPairs pairs;
@@ -173,7 +173,7 @@ struct Updates {
   }
   void write(int64_t c, bool keep) const {
     run(stream, FastWriteValues{.values = values,
-                                .rows = keep ? log.rows(c) : Tensor{},
+                                .before = keep ? log.values_before(c) : Tensor{},
                                 .error = buffers.error,
                                 .lookup = log.lookup(),
                                 .readers = log.readers(c),
@@ -183,13 +183,15 @@ struct Updates {
   }
 };
 
-void restore_rows(Stream& stream, const FastRowLog& log, const Tensor& values, int64_t updates) {
-  for (int64_t c = updates - 1; c >= 0; --c) { run(stream, FastRestoreRows{values, log.rows(c), log.readers(c)}); }
+void restore_values(Stream& stream, const FastValueLog& log, const Tensor& values, int64_t updates) {
+  for (int64_t c = updates - 1; c >= 0; --c) {
+    run(stream, FastRestoreValues{values, log.values_before(c), log.readers(c)});
+  }
 }
 
 struct FwPkmNode final : Node {
   FwPkmOptions o;
-  std::shared_ptr<FastRowLog> log;
+  std::shared_ptr<FastValueLog> log;
   Tensor values;  // of the frozen table
   Var q, v, w, vh;
   bool frozen = false;
@@ -216,7 +218,7 @@ struct FwPkmNode final : Node {
                                              .d_w = d_w,
                                              .d_out = tape.grad(vh),
                                              .vh = tape.value(vh),
-                                             .rows = frozen ? Tensor{} : log->rows(),
+                                             .before = frozen ? Tensor{} : log->values_before(),
                                              .values = values,
                                              .lookup = log->lookup(),
                                              .readers = log->readers(),
@@ -271,7 +273,7 @@ void record(Pass& pass, const Tensor& from, const std::string& name, std::vector
 struct RowPass {
   Pass& pass;
   const FwPkmOptions& o;
-  FastRowLog& log;
+  FastValueLog& log;
   Param &keys, &values;
   Tensor q, v, w, vh;
   std::string name;
@@ -332,7 +334,7 @@ struct RowPass {
     if (measures != nullptr && !pass.stream().counting()) {
       run(pass.stream(), FastMeasureStep{.sums = measures->sums,
                                          .values = values.value,
-                                         .rows = log.rows(c),
+                                         .before = log.values_before(c),
                                          .vh = vh,
                                          .readers = log.readers(c),
                                          .chunk = log.chunks().at(c),
@@ -355,12 +357,12 @@ struct RowPass {
 }  // namespace
 
 Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const FwPkmOptions& o,
-              const std::string& name, std::shared_ptr<FastRowLog>& undo) {
+              const std::string& name, std::shared_ptr<FastValueLog>& undo) {
   Tape& tape = pass.tape;
   Stream& stream = pass.stream();
   const DType dtype = tape.dtype(q);
   if (tape.recomputing() && undo != nullptr) {
-    restore_rows(stream, *undo, values.value, undo->count());
+    restore_values(stream, *undo, values.value, undo->count());
     copy(stream, keys.value, undo->keys(0));
   }
   undo.reset();
@@ -373,11 +375,13 @@ Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const
                                                                  : publish || measured || backward ? chunks
                                                                                                    : chunks - 1;
   const bool keep = updates > 0 && (backward || again || !publish);
-  const auto keep_rows = keep ? FastRowLog::Keep::all : measured ? FastRowLog::Keep::latest : FastRowLog::Keep::none;
+  const auto keep_values = keep       ? FastValueLog::Keep::all
+                           : measured ? FastValueLog::Keep::latest
+                                      : FastValueLog::Keep::none;
   FwPkmNode node;
   node.o = o;
-  node.log = std::make_shared<FastRowLog>(tape.arena(), o, pass.batch(), length, chunk, sum_dtype(dtype), keep_rows,
-                                          backward || again);
+  node.log = std::make_shared<FastValueLog>(tape.arena(), o, pass.batch(), length, chunk, sum_dtype(dtype), keep_values,
+                                            backward || again);
   node.values = values.value;
   node.q = q;
   node.v = v;
@@ -389,7 +393,7 @@ Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const
     measures.sums = Buffer(tape.arena(), {2}, DType::f64, "memory statistics");
     fill_zero(stream, measures.sums);
   }
-  FastRowLog& log = *node.log;
+  FastValueLog& log = *node.log;
   RowPass{pass,
           o,
           log,
@@ -404,7 +408,7 @@ Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const
   if (publish) {
     copy(stream, keys.value, log.keys(updates));
   } else {
-    restore_rows(stream, log, values.value, updates);
+    restore_values(stream, log, values.value, updates);
   }
   if (again) { undo = node.log; }
   const Var vh = node.vh;
@@ -415,8 +419,8 @@ Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const
 void fwpkm_read(Stream& stream, Arena& arena, const FwPkmOptions& o, const Tensor& q, const FastChunk& chunk,
                 const Param& keys, const Param& values, const Tensor& vh) {
   const Tensor q4 = q.view({chunk.batch * chunk.length, o.heads, 2, o.half_dim});
-  const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype), FastRowLog::Keep::none,
-                       false);
+  const FastValueLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype),
+                         FastValueLog::Keep::none, false);
   const Buffer key_norms(arena, {o.heads, 2, o.subkeys}, sum_dtype(q.dtype), "key norms");
   run(stream, FastLookupKeys{.out = log.lookup(),
                              .key_norms = key_norms,
@@ -438,8 +442,8 @@ void fwpkm_update(Stream& stream, Arena& arena, const FwPkmOptions& o, const Ten
   const int64_t tokens = chunk.batch * chunk.length, pairs = pairs_of(targets, chunk);
   if (pairs == 0) { return; }
   const Tensor q4 = q.view({tokens, o.heads, 2, o.half_dim});
-  const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype), FastRowLog::Keep::none,
-                       false);
+  const FastValueLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype),
+                         FastValueLog::Keep::none, false);
   const StepBuffers buffers(arena, o, log, sum_dtype(q.dtype));
   const Buffer vh(arena, {tokens, o.value_dim}, q.dtype, "memory reading");
   copy_to_device(stream, log.targets(), targets.data());

@@ -19,15 +19,15 @@ struct FwPkmOptions {
 };
 
 /// Everything about one row of chunks that its backward pass, or putting the fast weights back, needs:
-/// lookups, reader lists, the rows of V that each chunk found, the keys of each chunk. Grows with the
-/// rows touched, at most min(n n, tokens H k) per chunk.
-class FastRowLog {
+/// lookups, reader lists, the slots of V that each chunk found, the keys of each chunk. Grows with the
+/// slots touched, at most min(n n, tokens H k) per chunk.
+class FastValueLog {
  public:
-  /// Which chunks' old rows have memory of their own.
+  /// Which chunks' old values have memory of their own.
   enum class Keep { none, latest, all };
   /// keep_keys: the keys of all chunks stay, not only two states of them.
-  FastRowLog(Arena& arena, const FwPkmOptions& options, int64_t batch, int64_t length, int64_t chunk, DType dtype,
-             Keep keep_rows, bool keep_keys);
+  FastValueLog(Arena& arena, const FwPkmOptions& options, int64_t batch, int64_t length, int64_t chunk, DType dtype,
+               Keep keep_values, bool keep_keys);
 
   const FastChunks& chunks() const { return chunks_; }
   /// The first `count` of them.
@@ -36,11 +36,11 @@ class FastRowLog {
   FastLookup lookup() const { return {entries_, scores_, probs_, slots_, weights_}; }
   FastReaders readers() const { return {unique_, starts_, readers_, local_, counts_}; }
   FastReaders readers(int64_t c) const { return readers_of(readers(), chunks_, c, entries_per_token_, slot_count_); }
-  Tensor rows() const { return rows_; }      // of all chunks, one behind the other, with Keep::all
-  Tensor rows(int64_t c) const;              // [capacity, dv]
-  Tensor all_keys() const { return keys_; }  // of all chunks, with keep_keys
-  Tensor keys(int64_t c) const;              // keys that chunk c reads; c = count(): those after the row
-  Tensor usage() const { return usage_; }    // [chunks, 2, n]
+  Tensor values_before() const { return values_; }  // of all chunks, one behind the other, with Keep::all
+  Tensor values_before(int64_t c) const;            // [capacity, dv]
+  Tensor all_keys() const { return keys_; }         // of all chunks, with keep_keys
+  Tensor keys(int64_t c) const;                     // keys that chunk c reads; c = count(): those after the row
+  Tensor usage() const { return usage_; }           // [chunks, 2, n]
   Tensor usage(int64_t c) const;
   Tensor targets() const { return targets_; }
   int64_t total_capacity() const { return total_; }
@@ -48,10 +48,10 @@ class FastRowLog {
 
  private:
   int64_t slot_count_, value_dim_, entries_per_token_, key_copies_;
-  Keep keep_rows_;
+  Keep keep_values_;
   FastChunks chunks_;
   int64_t most_, total_ = 0;  // distinct slots of a chunk and of all, at most
-  Buffer entries_, scores_, probs_, slots_, weights_, targets_, unique_, starts_, readers_, local_, counts_, rows_,
+  Buffer entries_, scores_, probs_, slots_, weights_, targets_, unique_, starts_, readers_, local_, counts_, values_,
       keys_, usage_;
 };
 
@@ -60,7 +60,7 @@ class FastRowLog {
 /// as they were. `undo` carries what a repeated pass (recomputation) starts from. `name`.entries and `name`.slots are
 /// recorded and forced.
 Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const FwPkmOptions& options,
-              const std::string& name, std::shared_ptr<FastRowLog>& undo);
+              const std::string& name, std::shared_ptr<FastValueLog>& undo);
 
 /// Lookup and reading of tokens [first, first + count) of every row with the fast weights of now:
 /// part of vh [B T, dv]. No gradient.

@@ -479,7 +479,7 @@ TEST_CASE("the memory plan of sdm with rows in bf16 counts two bytes a number, a
   const MemoryPlan a = plan_memory(narrow), b = plan_memory(wide);
   const auto row_bytes = [](const MemoryPlan& p) {
     int64_t bytes = 0;
-    for (const Arena::Use& use : p.work_peak) { bytes += use.name.ends_with("sparse delta rows") ? use.bytes : 0; }
+    for (const Arena::Use& use : p.work_peak) { bytes += use.name.ends_with("sparse delta slots") ? use.bytes : 0; }
     return bytes;
   };
   CHECK(row_bytes(a) == 2 * 2 * 2 * 900 * 64 * 2);  // rows of the batch, heads, slices, slots, channels, bytes

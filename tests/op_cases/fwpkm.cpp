@@ -187,21 +187,21 @@ void run_chunk(Machine& m, const Sizes& s, const FastLookup& lookup, const FastP
   CAPTURE(c);
   const FastChunk chunk = s.chunks().at(c);
   const FastReaders readers = readers_of(all, s.chunks(), c, s.entries(), s.slots());
-  const Shape rows{s.capacity(c), s.dv}, errors{chunk.tokens(), s.dv};
+  const Shape changed{s.capacity(c), s.dv}, errors{chunk.tokens(), s.dv};
   // In bf16 of readings as they were rounded: no numbers to compare.
   const Tensor error = m.is_bf16() ? m.scratch(errors) : m.float_sum(errors);
   m.run(FastReadValues{m.sum(s.values()), error, lookup, m.parameter(s.table()), chunk, pairs});
   m.run(FastReadValues{m.sum(s.values()), {}, lookup, m.parameter(s.table()), chunk, {}});
   for (const bool keep : {false, true}) {
-    m.run(FastWriteValues{m.float_sum(s.table()), keep ? m.float_sum(rows) : Tensor{}, m.parameter(errors), lookup,
+    m.run(FastWriteValues{m.float_sum(s.table()), keep ? m.float_sum(changed) : Tensor{}, m.parameter(errors), lookup,
                           readers, chunk, pairs, 0.8});
   }
-  m.run(FastRestoreRows{m.float_sum(s.table()), m.parameter(rows), readers});
-  m.run(FastMeasureStep{m.double_sum({2}), m.parameter(s.table()), m.parameter(rows), m.input(s.values()), readers,
+  m.run(FastRestoreValues{m.float_sum(s.table()), m.parameter(changed), readers});
+  m.run(FastMeasureStep{m.double_sum({2}), m.parameter(s.table()), m.parameter(changed), m.input(s.values()), readers,
                         chunk, pairs});
 }
 
-void run_values(Machine& m, const Sizes& s, bool weighted, bool pairs_only, bool through, bool has_rows) {
+void run_values(Machine& m, const Sizes& s, bool weighted, bool pairs_only, bool through, bool has_before) {
   FastLookup lookup = lookup_of(m, s);
   lookup.slots = m.integers(s.per_slot(), crowded_slots(s));
   const FastPairs pairs = pairs_of(m, s, weighted, pairs_only);
@@ -213,7 +213,7 @@ void run_values(Machine& m, const Sizes& s, bool weighted, bool pairs_only, bool
                            .d_w = weighted ? m.sum({s.tokens()}) : Tensor{},
                            .d_out = m.input(s.values()),
                            .vh = m.input(s.values()),
-                           .rows = has_rows ? m.parameter({s.capacity(), s.dv}) : Tensor{},
+                           .before = has_before ? m.parameter({s.capacity(), s.dv}) : Tensor{},
                            .values = m.parameter(s.table()),
                            .lookup = lookup,
                            .readers = readers,
