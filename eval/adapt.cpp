@@ -52,12 +52,14 @@ class Adapt final : public EvalTask {
     std::vector<DomainRows> rows;
     for (const Domain& d : domains_) { rows.push_back(cut(c, d, length)); }
     const bool adapts = c.session.has_fast_weights();
-    c.progress.begin("adapt", total_tokens(rows, adapts));
-    done_ = 0;
+    c.begin("adapt", total_tokens(rows, adapts));
     std::vector<std::vector<double>> nll{evaluate(c, rows)};
     for (const DomainRows& domain : rows) {
       if (adapts) {
-        c.item([&] { return adapt(c, domain), Json(); }, true);
+        c.items({.count = 1,
+                 .compute = [&](size_t) { return adapt(c, domain), Json(); },
+                 .moves_weights = true,
+                 .units = [&](size_t) { return static_cast<uint64_t>(domain.adapt * domain.length); }});
       }
       nll.push_back(adapts ? evaluate(c, rows) : nll[0]);  // without fast weights nothing has changed
     }
@@ -101,12 +103,6 @@ class Adapt final : public EvalTask {
     return static_cast<uint64_t>((adapts ? adapted : 0) + stages * evaluated);
   }
 
-  void step(EvalContext& c, int64_t tokens) {
-    done_ += static_cast<uint64_t>(tokens);
-    c.progress.update(done_);
-    c.poll();
-  }
-
   void adapt(EvalContext& c, const DomainRows& d) {
     ScoringModel::RowReading reading;
     reading.rows = batch_;
@@ -118,15 +114,17 @@ class Adapt final : public EvalTask {
         tokens.insert(tokens.end(), row.begin(), row.end());
       }
       c.session.read_rows(tokens, reading);
-      step(c, batch_ * d.length);
+      c.step(static_cast<uint64_t>(batch_ * d.length));
     }
   }
 
   /// Mean loss of every domain, fast weights as they are.
   std::vector<double> evaluate(EvalContext& c, const std::vector<DomainRows>& rows) {
     std::vector<double> nll;
-    for (const DomainRows& d : rows) {
-      nll.push_back(kept_number(c.item([&] { return Json(evaluate(c, d)); })));
+    const auto units = [&](size_t i) { return static_cast<uint64_t>(rows[i].count * rows[i].length); };
+    const auto compute = [&](size_t i) { return Json(evaluate(c, rows[i])); };
+    for (const Json& item : c.items({.count = rows.size(), .compute = compute, .units = units})) {
+      nll.push_back(kept_number(item));
     }
     return nll;
   }
@@ -141,7 +139,7 @@ class Adapt final : public EvalTask {
            c.session.score(all.first(all.size() - 1), all.subspan(1), *state, {FastUpdate::never, true})) {
         sum += loss;
       }
-      step(c, d.length);
+      c.step(static_cast<uint64_t>(d.length));
     }
     return sum / static_cast<double>(d.count * d.length);
   }
@@ -179,7 +177,6 @@ class Adapt final : public EvalTask {
   std::vector<Domain> domains_;
   std::optional<int64_t> length_, max_tokens_, chunk_;
   int64_t batch_ = 8;
-  uint64_t done_ = 0;
 };
 
 }  // namespace

@@ -64,24 +64,23 @@ template <class R> class Choice : public EvalTask {
     const Tokenizer& tokenizer = c.text_tokenizer();
     const int64_t length = scoring_.length(c);
     LikelihoodScorer scorer(c, scoring_.freeze_fast_weights);
-    c.progress.begin(kind_name(), records.size());
-    for (size_t i = 0; i < records.size(); ++i) {
-      c.poll();
-      const Json predictions = c.item([&] {
-        const std::string before = shots.before(i);
-        std::vector<ScoredText> texts;
-        for (size_t j = 0; j < count(records[i]); ++j) {
-          const auto [context, continuation] = parts(records[i], j);
-          texts.push_back(encode_pair(tokenizer, before + context, continuation, length, records[i].where));
-        }
-        return predict(c, records[i], before, texts, scorer.score(texts, records[i].where));
-      });
-      for (size_t m = 0; m < measures().size(); ++m) {
-        add(records[i], measures()[m].metric, score(records[i], predictions.items()[m].as_int()));
+    c.begin(kind_name(), records.size());
+    const auto compute = [&](size_t i) {
+      const std::string before = shots.before(i);
+      std::vector<ScoredText> texts;
+      for (size_t j = 0; j < count(records[i]); ++j) {
+        const auto [context, continuation] = parts(records[i], j);
+        texts.push_back(encode_pair(tokenizer, before + context, continuation, length, records[i].where));
       }
-      c.progress.update(i + 1);
-    }
+      return predict(c, records[i], before, texts, scorer.score(texts, records[i].where));
+    };
+    const std::vector<Json> predictions = c.items({.count = records.size(), .compute = compute});
     c.progress.end();
+    for (size_t i = 0; i < records.size(); ++i) {
+      for (size_t m = 0; m < measures().size(); ++m) {
+        add(records[i], measures()[m].metric, score(records[i], predictions[i].items()[m].as_int()));
+      }
+    }
     EvalResult result;
     for (const auto& [metric, values] : all_) { result.mean(metric, values); }
     add_groups(result, groups_);

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <numeric>
 #include <set>
@@ -121,29 +120,6 @@ const std::vector<EvalKind>& eval_kinds() {
       {"efficiency", make_efficiency},
   };
   return kinds;
-}
-
-void EvalContext::poll() const {
-  if (stop_requested && stop_requested()) { throw Error(ExitCode::kStopped, "evaluation stopped by a signal"); }
-}
-
-Json EvalContext::item(const std::function<Json()>& compute, bool moves_weights) {
-  if (journal == nullptr) { return compute(); }
-  if (journal->has_next()) {
-    const EvalJournal::Item& kept = journal->next();
-    samples += kept.samples;
-    if (!journal->has_next() && journal->weights()) { session.restore_fast_weights(*journal->weights()); }
-    return kept.value;
-  }
-  const size_t logged = samples.size();
-  const Json value = compute();
-  journal->add({value, samples.substr(logged), moves_weights});
-  const double now = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  if (moves_weights && now - weights_kept >= weights_interval) {
-    journal->keep_weights(session.save_fast_weights());
-    weights_kept = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
-  return value;
 }
 
 const Tokenizer& EvalContext::text_tokenizer() const {

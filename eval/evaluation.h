@@ -34,6 +34,15 @@ struct EvalResult {
 /// error. `values` is not empty.
 Json mean_metric(std::span<const double> values);
 
+/// Items of an evaluation: documents, records, rows or samples.
+struct ItemList {
+  size_t count = 0;
+  std::function<Json(size_t i)> compute;             // item i, which depends on i alone unless `moves_weights`
+  bool moves_weights = false;                        // it changes fast weights that the next one reads
+  std::function<bool(const Json& value)> ends = {};  // whether the list ends behind an item of this value
+  std::function<uint64_t(size_t i)> units = {};      // of the progress bar that item i is; one each where absent
+};
+
 /// What tasks share.
 struct EvalContext {
   ScoringModel& session;
@@ -47,17 +56,26 @@ struct EvalContext {
   EvalJournal* journal = nullptr;        // of the evaluation that runs; null: nothing is kept
   double weights_interval = 60;          // at least, between two times that fast weights are kept [s]
   double weights_kept = 0;               // when they were, on a clock that never goes back [s]
+  int64_t items_before = 0;              // of this evaluation, in earlier lists
+  uint64_t done = 0;                     // units of the progress bar
 
-  /// The next item of a long evaluation: what `compute` gives, or what an interrupted run has kept of it, with the
-  /// samples that it logged. Runs of an evaluation have the same items in the same order. Where an item changes fast
-  /// weights that the next one reads, `moves_weights`.
-  Json item(const std::function<Json()>& compute, bool moves_weights = false);
-  /// Throws Stopped after a signal; called between documents or examples.
+  /// The bar of an evaluation of so many units.
+  void begin(std::string_view title, uint64_t units);
+  /// The values of a list, in order: what `compute` gives, or what an interrupted run has kept, with the samples that
+  /// an item logged. Runs of an evaluation have the same lists in the same order. Moves the bar, which stands behind
+  /// the units of the list at the end. Errors: Stopped after a signal, and those of `compute`.
+  std::vector<Json> items(const ItemList& list);
+  /// So many units of an item are done. Errors: Stopped after a signal.
+  void step(uint64_t units);
+  /// Throws Stopped after a signal.
   void poll() const;
   /// For kinds that read text. Throws ConfigError when the checkpoint names no tokenizer.
   const Tokenizer& text_tokenizer() const;
   /// Notes an example: `id`, hash of its tokens, and what the task adds.
   void log_sample(const std::string& id, std::span<const int32_t> tokens, Json rest);
+
+ private:
+  Json item(const ItemList& list, size_t i);
 };
 
 /// One entry of "evaluations", read and checked.

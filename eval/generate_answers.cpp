@@ -49,24 +49,23 @@ class Generate final : public EvalTask {
     const Shots shots = Shots::read<GenerateRecord>(fewshot_, file_, c.seed);
     const auto weights = c.session.save_fast_weights();
     std::map<std::string, std::vector<double>> scores;
-    c.progress.begin("generate", records.size());
-    for (size_t i = 0; i < records.size(); ++i) {
-      c.poll();
+    c.begin("generate", records.size());
+    const auto compute = [&](size_t i) {
+      c.session.restore_fast_weights(weights);  // examples do not influence each other
       const std::string prompt = shots.before(i) + records[i].prompt;
-      const Json text = c.item([&] {
-        c.session.restore_fast_weights(weights);  // examples do not influence each other
-        const std::vector<int32_t> ids = checked_prompt_ids(c, prompt, records[i].where);
-        const std::string text = answer(c, records[i], i, ids);
-        note(c, records[i], ids, prompt, text);
-        return Json(text);
-      });
+      const std::vector<int32_t> ids = checked_prompt_ids(c, prompt, records[i].where);
+      const std::string text = answer(c, records[i], i, ids);
+      note(c, records[i], ids, prompt, text);
+      return Json(text);
+    };
+    const std::vector<Json> texts = c.items({.count = records.size(), .compute = compute});
+    c.progress.end();
+    for (size_t i = 0; i < records.size(); ++i) {
       const AnswerScore score = find_answer_score(score_of(records[i]));
       if (score != nullptr) {
-        scores[score_of(records[i])].push_back(score(text.as_string(), records[i].answers, records[i].classes));
+        scores[score_of(records[i])].push_back(score(texts[i].as_string(), records[i].answers, records[i].classes));
       }
-      c.progress.update(i + 1);
     }
-    c.progress.end();
     EvalResult result;
     result.metric("examples", static_cast<double>(records.size()), static_cast<int64_t>(records.size()));
     for (const auto& [name, values] : scores) { result.mean(name, values); }

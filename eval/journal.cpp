@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -46,8 +47,8 @@ std::string differences(const Json& a, const Json& b) {
   return names;
 }
 
-Json item_json(const EvalJournal::Item& item) {
-  Json json = Json::object({{"value", item.value}});
+Json item_json(int64_t index, const EvalJournal::Item& item) {
+  Json json = Json::object({{"index", index}, {"value", item.value}});
   if (!item.samples.empty()) { json.set("samples", item.samples); }
   if (item.moves_weights) { json.set("moves_weights", true); }
   return json;
@@ -90,9 +91,9 @@ void EvalJournal::read(const std::function<void(const std::string& text)>& note)
   size_t begin = 0;
   for (size_t end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
     const std::optional<Json> json = parse_line(std::string_view(text).substr(begin, end - begin), file_.string());
-    if (!json) {
+    const bool is_item = json && json->is_object() && json->find("index") != nullptr;
+    if (!json || (!is_first && !is_item)) {
       items_.clear();
-      lines_.clear();
       note(file_.string() + " is damaged (byte " + std::to_string(begin) + ") and not used");
       return;
     }
@@ -100,25 +101,24 @@ void EvalJournal::read(const std::function<void(const std::string& text)>& note)
       note(file_.string() + " is of another evaluation (" + differences(key_, *json) + ") and not used");
       return;
     }
-    if (!is_first) {
-      items_.push_back(item_of(*json));
-      lines_.push_back(text.substr(begin, end + 1 - begin));
-    }
+    if (!is_first) { items_.emplace(json->at("index").as_int(), item_of(*json)); }
     is_first = false;
   }
+  const size_t read = items_.size();
   read_weights();
-  is_whole_ = !is_first && begin == text.size() && lines_.size() == items_.size();
-  lines_.resize(items_.size());
+  is_whole_ = !is_first && begin == text.size() && read == items_.size();
   if (!items_.empty()) {
     note(file_.string() + ": going on behind " + std::to_string(items_.size()) + " finished items");
   }
 }
 
 void EvalJournal::read_weights() {
-  size_t fixed = 0;  // items before the first that moved weights
-  while (fixed < items_.size() && !items_[fixed].moves_weights) { ++fixed; }
-  if (fixed == items_.size()) { return; }
-  const auto usable = [&]() -> size_t {
+  const auto moves = [&](int64_t index) { return items_.contains(index) && items_.at(index).moves_weights; };
+  const auto stays = [&](int64_t index) { return items_.contains(index) && !items_.at(index).moves_weights; };
+  if (std::none_of(items_.begin(), items_.end(), [&](const auto& item) { return moves(item.first); })) { return; }
+  int64_t fixed = 0;  // items before the first that moved weights
+  while (stays(fixed)) { ++fixed; }
+  const auto usable = [&]() -> int64_t {
     if (!fs::exists(weights_file())) { return fixed; }
     const std::string bytes = read_file(weights_file());
     const std::string start = line_of(key_);
@@ -127,8 +127,8 @@ void EvalJournal::read_weights() {
     const std::string_view hash = rest.substr(rest.size() - kHashDigits);
     rest.remove_suffix(kHashDigits);
     if (hash_of(rest) != hash) { return fixed; }
-    uint64_t count = 0, tensors = 0, size = 0;
-    if (!take(rest, count) || !take(rest, tensors) || count > items_.size()) { return fixed; }
+    uint64_t items = 0, tensors = 0, size = 0;
+    if (!take(rest, items) || !take(rest, tensors) || items > items_.size()) { return fixed; }
     Weights weights;
     for (uint64_t i = 0; i < tensors; ++i) {
       if (!take(rest, size) || rest.size() < size) { return fixed; }
@@ -136,16 +136,17 @@ void EvalJournal::read_weights() {
       rest.remove_prefix(size);
     }
     weights_ = std::move(weights);
-    while (count < items_.size() && !items_[count].moves_weights) { ++count; }
+    auto count = static_cast<int64_t>(items);
+    while (stays(count)) { ++count; }
     return count;
   };
-  items_.resize(usable());
+  items_.erase(items_.lower_bound(usable()), items_.end());
 }
 
 void EvalJournal::open() {
   if (!is_whole_) {
     std::string text = line_of(key_);
-    for (const std::string& line : lines_) { text += line; }
+    for (const auto& [index, item] : items_) { text += line_of(item_json(index, item)); }
     write_file_atomic(file_, text);
   }
   fd_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
@@ -165,9 +166,14 @@ void EvalJournal::write(const std::string& text) {
   }
 }
 
-void EvalJournal::add(const Item& item) {
+const EvalJournal::Item* EvalJournal::find(int64_t index) const {
+  const auto at = items_.find(index);
+  return at != items_.end() ? &at->second : nullptr;
+}
+
+void EvalJournal::add(int64_t index, const Item& item) {
   if (fd_ < 0) { open(); }
-  write(line_of(item_json(item)));
+  write(line_of(item_json(index, item)));
   ++added_;
 }
 

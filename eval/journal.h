@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,7 +11,7 @@
 namespace hebb {
 
 /// What an evaluation has finished, item by item, in a file beside its result, so that an interrupted one goes on there
-/// (docs/verbs/eval.md, Interruptions). Every item is one line that is appended when it is finished.
+/// (docs/verbs/eval.md, Interruptions). Every item has an index and is one line that is appended when it is finished.
 class EvalJournal {
  public:
   using Weights = std::vector<std::vector<char>>;
@@ -28,18 +29,20 @@ class EvalJournal {
   EvalJournal(const EvalJournal&) = delete;
   EvalJournal& operator=(const EvalJournal&) = delete;
 
-  /// Items that were kept and that next() has not given yet.
-  bool has_next() const { return given_ < items_.size(); }
-  const Item& next() { return items_[given_++]; }
+  /// The item of this index that was kept; null where none was. Where items move fast weights the kept ones are the
+  /// first ones.
+  const Item* find(int64_t index) const;
+  /// Index of the last item that was kept; -1: none.
+  int64_t last() const { return items_.empty() ? -1 : items_.rbegin()->first; }
   /// Fast weights behind the last kept item, where one of them moved them.
   const std::optional<Weights>& weights() const { return weights_; }
 
-  /// Appends an item. Errors: CheckpointError (disk full).
-  void add(const Item& item);
+  /// Appends an item that was not kept. Errors: CheckpointError (disk full).
+  void add(int64_t index, const Item& item);
   /// Keeps the fast weights behind all items so far, so that they can be gone on from.
   void keep_weights(const Weights& weights);
   /// Items so far, kept and added.
-  int64_t size() const { return static_cast<int64_t>(given_) + added_; }
+  int64_t size() const { return static_cast<int64_t>(items_.size()) + added_; }
   /// Removes the files: the evaluation is complete.
   void remove();
 
@@ -52,11 +55,9 @@ class EvalJournal {
 
   fs::path file_;
   Json key_;
-  std::vector<Item> items_;
-  std::vector<std::string> lines_;  // of the kept items
+  std::map<int64_t, Item> items_;  // that were kept, by index
   std::optional<Weights> weights_;
   bool is_whole_ = false;  // the file holds the kept items and nothing else
-  size_t given_ = 0;
   int64_t added_ = 0;
   int fd_ = -1;
 };

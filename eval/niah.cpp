@@ -94,7 +94,7 @@ class Niah final : public EvalTask {
     const int64_t count = ready_made_.empty() ? samples_.count : static_cast<int64_t>(ready_made_.size());
     const bool has_passes = c.session.has_fast_weights();  // without, more passes change nothing
     const size_t lengths = ready_made_.empty() ? words_.size() : 1, runs = has_passes ? passes_.size() : 1;
-    c.progress.begin("niah", static_cast<uint64_t>(count) * lengths * runs);
+    c.begin("niah", static_cast<uint64_t>(count) * lengths * runs);
     EvalResult result;
     result.source = !ready_made_.empty() ? "official" : is_built_in() ? "builtin" : "custom";
     std::map<int64_t, Scores> by_passes;
@@ -147,20 +147,65 @@ class Niah final : public EvalTask {
     return j;
   }
 
+  /// Samples of one length by index, made one after the other.
+  class Samples {
+   public:
+    Samples(const Niah& niah, int64_t words) : niah_(niah), source_(niah.text_, niah.needles_, words) {}
+    /// Null behind the end of the text. Indices grow from call to call.
+    const NeedleSample* at(size_t i) {
+      if (!niah_.ready_made_.empty()) { return &niah_.ready_made_[i]; }
+      for (; made_ <= i; ++made_) {
+        if (!source_.next(sample_)) { return nullptr; }
+      }
+      return &sample_;
+    }
+
+   private:
+    const Niah& niah_;
+    NeedleSource source_;
+    NeedleSample sample_;
+    size_t made_ = 0;
+  };
+
   /// All samples of a length, from the checkpoint's fast weights.
   Scores one_run(EvalContext& c, int64_t words, int64_t passes, int64_t count,
                  const std::vector<std::vector<char>>& weights) {
+    const std::string label =
+        (ready_made_.empty() ? std::to_string(words) + " words, " : "") + std::to_string(passes) + " passes, sample ";
+    Samples made(*this, words);
+    std::unique_ptr<ModelState> last;  // its pending pairs go on
+    const auto compute = [&](size_t i) {
+      const NeedleSample* sample = made.at(i);
+      if (sample == nullptr) { return Json(); }
+      if (fast_weights_ == "reset") {
+        c.session.restore_fast_weights(weights);
+        last.reset();
+      }
+      return score(c, *sample, passes, label + std::to_string(i), last);
+    };
+    const auto is_none = [](const Json& sample) { return sample.is_null(); };
     // Where samples depend on those before, pending pairs included, the run can only be kept as a whole.
     const bool carries = fast_weights_ == "carry" && c.session.has_fast_weights();
-    Json samples = Json::array();
-    const auto all = [&] {
-      samples = Json::array();
-      each_sample(c, words, passes, count, weights, !carries, [&](const Json& sample) { samples.push(sample); });
+    const auto all = [&](size_t) {
+      Json samples = Json::array();
+      for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+        const Json sample = compute(i);
+        if (is_none(sample)) { break; }
+        samples.push(sample);
+        c.step(1);
+      }
       return samples;
     };
-    samples = carries ? c.item(all) : all();
+    std::vector<Json> samples;
+    if (carries) {
+      const auto units = [&](size_t) { return static_cast<uint64_t>(count); };
+      samples = c.items({.count = 1, .compute = all, .units = units})[0].items();
+    } else {
+      samples = c.items({.count = static_cast<size_t>(count), .compute = compute, .ends = is_none});
+      if (!samples.empty() && is_none(samples.back())) { samples.pop_back(); }
+    }
     Scores scores;
-    for (const Json& sample : samples.items()) { scores.add(sample); }
+    for (const Json& sample : samples) { scores.add(sample); }
     if (scores.exact.empty()) {
       throw DataError(text_.path, "haystacks of " + std::to_string(words) + " words", "no document long enough",
                       "a document of at least half as many words");
@@ -170,33 +215,6 @@ class Niah final : public EvalTask {
                          std::to_string(count) + " samples");
     }
     return scores;
-  }
-
-  void each_sample(EvalContext& c, int64_t words, int64_t passes, int64_t count,
-                   const std::vector<std::vector<char>>& weights, bool are_items,
-                   const std::function<void(const Json& sample)>& use) {
-    NeedleSource source(text_, needles_, words);
-    std::unique_ptr<ModelState> last;  // its pending pairs go on
-    NeedleSample sample;
-    const std::string label =
-        (ready_made_.empty() ? std::to_string(words) + " words, " : "") + std::to_string(passes) + " passes, sample ";
-    for (int64_t i = 0; i < count; ++i) {
-      c.poll();
-      if (!ready_made_.empty()) {
-        sample = ready_made_[static_cast<size_t>(i)];
-      } else if (!source.next(sample)) {
-        break;
-      }
-      const auto compute = [&] {
-        if (fast_weights_ == "reset") {
-          c.session.restore_fast_weights(weights);
-          last.reset();
-        }
-        return score(c, sample, passes, label + std::to_string(i), last);
-      };
-      use(are_items ? c.item(compute) : compute());
-      c.progress.update(static_cast<uint64_t>(++done_));
-    }
   }
 
   /// [exact, digits, candidate, tokens].
@@ -241,7 +259,6 @@ class Niah final : public EvalTask {
   std::vector<int64_t> words_{4000}, passes_{1, 2, 3, 4};
   std::string update_after_ = "prompt", fast_weights_ = "carry";
   std::vector<NeedleSample> ready_made_;
-  int64_t done_ = 0;
 };
 
 }  // namespace

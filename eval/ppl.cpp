@@ -45,69 +45,94 @@ class StreamPpl final : public EvalTask {
                         "a segment length, since the configuration has no train.sequence_length");
     }
     const TokenSource source = data_.open(c.tokenizer.get());
+    const std::vector<int64_t> tokens = predicted(source, length);
     const int64_t vocab = c.session.source().model.vocab_size;
-    const int64_t total = std::min(max_tokens_.value_or(INT64_MAX), source.tokens() - source.documents());
-    c.progress.begin("stream_ppl", static_cast<uint64_t>(std::max<int64_t>(total, 0)));
+    c.begin("stream_ppl", static_cast<uint64_t>(std::accumulate(tokens.begin(), tokens.end(), int64_t{0})));
     saved_ = c.session.save_fast_weights();
-    const bool moves_weights = c.session.has_fast_weights() && carry_ != "none" && !freeze_;
-    for (int64_t d = 0; d < source.documents() && tokens_ < total; ++d) {
-      c.poll();
-      const Json totals =
-          c.item([&] { return document(c, read_document(source, d, INT64_MAX, vocab), length, total); }, moves_weights);
-      sum_ = kept_number(totals.at("sum"));
-      tokens_ = totals.at("tokens").as_int();
-      bytes_ = totals.at("bytes").as_int();
-      for (const Json& point : totals.at("curve").items()) { curve_.push(point); }
-      ++documents_;
-      c.progress.update(static_cast<uint64_t>(tokens_));
-    }
+    const auto compute = [&](size_t d) {
+      return document(c, static_cast<int64_t>(d), read_document(source, static_cast<int64_t>(d), INT64_MAX, vocab),
+                      length, tokens[d]);
+    };
+    const std::vector<Json> documents =
+        c.items({.count = tokens.size(),
+                 .compute = compute,
+                 .moves_weights = c.session.has_fast_weights() && carry_ != "none" && !freeze_,
+                 .units = [&](size_t d) { return static_cast<uint64_t>(tokens[d]); }});
     c.progress.end();
-    return result();
+    return result(documents, tokens);
   }
 
  private:
-  /// The totals behind a document.
-  Json document(EvalContext& c, const std::vector<int32_t>& ids, int64_t length, int64_t total) {
-    const int64_t n = static_cast<int64_t>(ids.size()), stride = layout_ == "paper" ? length + 1 : length;
-    std::vector<double> losses;
-    std::unique_ptr<ModelState> state = c.session.new_state();
-    const ScoringModel::Reading reading{FastUpdate::streaming, freeze_};
-    for (int64_t s = 0; s + 1 < n && tokens_ < total; s += stride) {
-      c.poll();
-      if (carry_ != "all" && s > 0) { state = c.session.new_state(); }
-      if (carry_ == "none") { c.session.restore_fast_weights(saved_); }
+  /// What is read of a document at once: tokens [from, from + count), of which the first is not predicted.
+  struct Segment {
+    int64_t from = 0, count = 0;
+  };
+
+  /// The segments of n tokens of which at most `most` are predicted.
+  std::vector<Segment> segments(int64_t n, int64_t length, int64_t most) const {
+    const int64_t stride = layout_ == "paper" ? length + 1 : length;
+    std::vector<Segment> segments;
+    for (int64_t s = 0, tokens = 0; s + 1 < n && tokens < most; s += stride) {
       // "paper": segment k ends k tokens early (docs/evaluations/perplexity.md, Papers).
       const int64_t lost = layout_ == "paper" ? s / stride : 0;
-      const int64_t count = std::min({length + 1 - lost, n - s, total - tokens_ + 1});
+      const int64_t count = std::min({length + 1 - lost, n - s, most - tokens + 1});
       if (count < 2) { break; }
-      const std::vector<double> part =
-          score_all(c, std::span(ids).subspan(static_cast<size_t>(s), static_cast<size_t>(count)), *state, reading);
-      c.session.flush(*state, reading);
-      losses.insert(losses.end(), part.begin(), part.end());
-      for (const double l : part) { sum_ += l; }
-      tokens_ += count - 1;
-      if (c.tokenizer != nullptr) {
-        for (const int32_t id : std::span(ids).subspan(static_cast<size_t>(s + 1), static_cast<size_t>(count - 1))) {
-          bytes_ += c.tokenizer->text_bytes(id);
-        }
-      }
-      c.progress.update(static_cast<uint64_t>(tokens_));
+      segments.push_back({s, count});
+      tokens += count - 1;
     }
-    log_document(c, documents_, ids, losses);
-    return Json::object({{"sum", sum_},
-                         {"tokens", tokens_},
-                         {"bytes", bytes_},
-                         {"curve", documents_ < 10 ? curve_of(losses) : Json::array()}});
+    return segments;
   }
 
-  Json curve_of(const std::vector<double>& losses) const {
+  /// Predicted tokens of each document that is read.
+  std::vector<int64_t> predicted(const TokenSource& source, int64_t length) const {
+    const int64_t total = std::min(max_tokens_.value_or(INT64_MAX), source.tokens() - source.documents());
+    std::vector<int64_t> tokens;
+    int64_t before = 0;
+    for (int64_t d = 0; d < source.documents() && before < total; ++d) {
+      int64_t own = 0;
+      for (const Segment& s :
+           segments(source.document_start(d + 1) - source.document_start(d), length, total - before)) {
+        own += s.count - 1;
+      }
+      tokens.push_back(own);
+      before += own;
+    }
+    return tokens;
+  }
+
+  /// Sum of the losses and bytes of a document of which so many tokens are predicted; points of its curve.
+  Json document(EvalContext& c, int64_t d, const std::vector<int32_t>& ids, int64_t length, int64_t tokens) const {
+    std::vector<double> losses;
+    int64_t bytes = 0;
+    std::unique_ptr<ModelState> state = c.session.new_state();
+    const ScoringModel::Reading reading{FastUpdate::streaming, freeze_};
+    for (const Segment& s : segments(static_cast<int64_t>(ids.size()), length, tokens)) {
+      c.poll();
+      if (carry_ != "all" && s.from > 0) { state = c.session.new_state(); }
+      if (carry_ == "none") { c.session.restore_fast_weights(saved_); }
+      const auto part = std::span(ids).subspan(static_cast<size_t>(s.from), static_cast<size_t>(s.count));
+      const std::vector<double> found = score_all(c, part, *state, reading);
+      c.session.flush(*state, reading);
+      losses.insert(losses.end(), found.begin(), found.end());
+      if (c.tokenizer != nullptr) {
+        for (const int32_t id : part.subspan(1)) { bytes += c.tokenizer->text_bytes(id); }
+      }
+      c.step(static_cast<uint64_t>(s.count - 1));
+    }
+    log_document(c, d, ids, losses);
+    return Json::object({{"sum", std::accumulate(losses.begin(), losses.end(), 0.0)},
+                         {"bytes", bytes},
+                         {"curve", d < 10 ? curve_of(d, losses) : Json::array()}});
+  }
+
+  static Json curve_of(int64_t d, const std::vector<double>& losses) {
     Json curve = Json::array();
     for (size_t from = 0; from < losses.size(); from += 128) {
       const size_t to = std::min(losses.size(), from + 128);
       double sum = 0;
       for (size_t i = from; i < to; ++i) { sum += losses[i]; }
       Json point = Json::object();
-      point.set("document", documents_);
+      point.set("document", d);
       point.set("from", static_cast<int64_t>(from));
       point.set("to", static_cast<int64_t>(to));
       point.set("nll", sum / static_cast<double>(to - from));
@@ -116,19 +141,28 @@ class StreamPpl final : public EvalTask {
     return curve;
   }
 
-  EvalResult result() const {
+  EvalResult result(const std::vector<Json>& documents, const std::vector<int64_t>& predicted) const {
     EvalResult r;
-    if (tokens_ == 0) {
+    const int64_t tokens = std::accumulate(predicted.begin(), predicted.end(), int64_t{0});
+    if (tokens == 0) {
       r.status = "failed";
       r.reason = data_.path + ": no document with two tokens";
       return r;
     }
-    const double nll = sum_ / static_cast<double>(tokens_);
-    r.metric("nll", nll, tokens_);
-    r.metric("ppl", std::exp(nll), tokens_);
-    r.metric("tokens", static_cast<double>(tokens_), tokens_);
-    if (bytes_ > 0) { r.metric("bits_per_byte", sum_ / (static_cast<double>(bytes_) * std::log(2.0)), bytes_); }
-    r.series.set("curve", curve_);
+    double sum = 0;
+    int64_t bytes = 0;
+    Json curve = Json::array();
+    for (const Json& document : documents) {
+      sum += kept_number(document.at("sum"));
+      bytes += document.at("bytes").as_int();
+      for (const Json& point : document.at("curve").items()) { curve.push(point); }
+    }
+    const double nll = sum / static_cast<double>(tokens);
+    r.metric("nll", nll, tokens);
+    r.metric("ppl", std::exp(nll), tokens);
+    r.metric("tokens", static_cast<double>(tokens), tokens);
+    if (bytes > 0) { r.metric("bits_per_byte", sum / (static_cast<double>(bytes) * std::log(2.0)), bytes); }
+    r.series.set("curve", curve);
     return r;
   }
 
@@ -137,9 +171,6 @@ class StreamPpl final : public EvalTask {
   std::string carry_ = "fast", layout_ = "exact";
   bool freeze_ = false;
   std::vector<std::vector<char>> saved_;
-  double sum_ = 0;
-  int64_t tokens_ = 0, bytes_ = 0, documents_ = 0;
-  Json curve_ = Json::array();
 };
 
 struct Bins {
@@ -207,37 +238,22 @@ class PositionPpl final : public EvalTask {
       return none;
     }
     const std::vector<int64_t> edges = bins_.edges(length_);
-    std::vector<double> sum(edges.size() - 1, 0.0), base(edges.size() - 1, 0.0);
-    std::vector<int64_t> count(edges.size() - 1, 0);
-    int64_t documents = 0;
+    const std::vector<int64_t> documents = long_documents(source);
     const auto saved = c.session.save_fast_weights();
-    c.progress.begin("position_ppl", static_cast<uint64_t>(source.documents()));
-    for (int64_t d = 0; d < source.documents() && documents < max_documents_.value_or(INT64_MAX); ++d) {
-      c.poll();
-      c.progress.update(static_cast<uint64_t>(d));
-      if (source.document_start(d + 1) - source.document_start(d) < length_) { continue; }
-      const std::vector<int32_t> ids = read_document(source, d, length_ + 1, vocab);
-      if (ids.size() < 2) { continue; }
-      ++documents;
-      const Json totals = c.item([&] {
-        const std::vector<double> losses = pass(c, ids, static_cast<int64_t>(ids.size()), saved);
-        log_document(c, d, ids, losses);
-        add(edges, losses, sum, &count);
-        if (baseline_) { add(edges, pass(c, ids, *baseline_, saved), base, nullptr); }
-        Json bins = Json::array();
-        for (size_t i = 0; i < count.size(); ++i) { bins.push(Json::array({sum[i], base[i], count[i]})); }
-        return bins;
-      });
-      for (size_t i = 0; i < count.size(); ++i) {
-        const auto& bin = totals.items()[i].items();
-        sum[i] = kept_number(bin[0]);
-        base[i] = kept_number(bin[1]);
-        count[i] = bin[2].as_int();
-      }
+    c.begin("position_ppl", documents.size());
+    const auto compute = [&](size_t i) {
+      const std::vector<int32_t> ids = read_document(source, documents[i], length_ + 1, vocab);
+      const std::vector<double> losses = pass(c, ids, static_cast<int64_t>(ids.size()), saved);
+      log_document(c, documents[i], ids, losses);
+      const std::vector<double> reset = baseline_ ? pass(c, ids, *baseline_, saved) : std::vector<double>();
+      return binned(edges, losses, reset);
+    };
+    std::vector<Bin> bins(edges.size() - 1);
+    for (const Json& document : c.items({.count = documents.size(), .compute = compute})) {
+      for (size_t i = 0; i < bins.size(); ++i) { bins[i].add(document.items()[i].items()); }
     }
-    c.progress.update(static_cast<uint64_t>(source.documents()));
     c.progress.end();
-    return result(edges, sum, base, count, documents);
+    return result(edges, bins, static_cast<int64_t>(documents.size()));
   }
 
  private:
@@ -248,6 +264,28 @@ class PositionPpl final : public EvalTask {
     }
     return tokens;
   }
+
+  /// Those that are read.
+  std::vector<int64_t> long_documents(const TokenSource& source) const {
+    std::vector<int64_t> documents;
+    const int64_t least = std::max<int64_t>(length_, 2), most = max_documents_.value_or(INT64_MAX);
+    for (int64_t d = 0; d < source.documents() && static_cast<int64_t>(documents.size()) < most; ++d) {
+      if (source.document_start(d + 1) - source.document_start(d) >= least) { documents.push_back(d); }
+    }
+    return documents;
+  }
+
+  /// Sums of losses, with and without all of the context, and tokens.
+  struct Bin {
+    double sum = 0, base = 0;
+    int64_t count = 0;
+    /// [sum, base, count].
+    void add(const std::vector<Json>& values) {
+      sum += kept_number(values[0]);
+      base += kept_number(values[1]);
+      count += values[2].as_int();
+    }
+  };
 
   /// Losses of one document; all state, fast weights included, restarts every `context` tokens.
   std::vector<double> pass(EvalContext& c, const std::vector<int32_t>& ids, int64_t context,
@@ -267,18 +305,23 @@ class PositionPpl final : public EvalTask {
     return losses;
   }
 
-  void add(const std::vector<int64_t>& edges, const std::vector<double>& losses, std::vector<double>& sum,
-           std::vector<int64_t>* count) const {
+  /// [sum, base, count] of every bin; `reset` may be empty.
+  Json binned(const std::vector<int64_t>& edges, const std::vector<double>& losses,
+              const std::vector<double>& reset) const {
+    std::vector<Bin> bins(edges.size() - 1);
     for (size_t p = 0; p < losses.size(); ++p) {
       const int64_t at = bins_.kind == "modulo" ? static_cast<int64_t>(p) % bins_.period : static_cast<int64_t>(p);
-      const size_t bin = static_cast<size_t>(std::upper_bound(edges.begin(), edges.end(), at) - edges.begin()) - 1;
-      sum[bin] += losses[p];
-      if (count != nullptr) { ++(*count)[bin]; }
+      Bin& bin = bins[static_cast<size_t>(std::upper_bound(edges.begin(), edges.end(), at) - edges.begin()) - 1];
+      bin.sum += losses[p];
+      bin.base += reset.empty() ? 0.0 : reset[p];
+      ++bin.count;
     }
+    Json values = Json::array();
+    for (const Bin& bin : bins) { values.push(Json::array({bin.sum, bin.base, bin.count})); }
+    return values;
   }
 
-  EvalResult result(const std::vector<int64_t>& edges, const std::vector<double>& sum, const std::vector<double>& base,
-                    const std::vector<int64_t>& count, int64_t documents) const {
+  EvalResult result(const std::vector<int64_t>& edges, const std::vector<Bin>& sums, int64_t documents) const {
     EvalResult r;
     if (documents == 0) {
       r.status = "failed";
@@ -288,20 +331,21 @@ class PositionPpl final : public EvalTask {
     Json bins = Json::array();
     double total = 0;
     int64_t tokens = 0;
-    for (size_t i = 0; i < count.size(); ++i) {
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const Bin& own = sums[i];
       Json bin = Json::object();
       bin.set("from", edges[i]);
       bin.set("to", edges[i + 1]);
-      bin.set("tokens", count[i]);
-      if (count[i] > 0) {
-        const double n = static_cast<double>(count[i]);
-        bin.set("nll", sum[i] / n);
-        bin.set("ppl", std::exp(sum[i] / n));
-        if (baseline_) { bin.set("gain", (base[i] - sum[i]) / n); }
+      bin.set("tokens", own.count);
+      if (own.count > 0) {
+        const double n = static_cast<double>(own.count);
+        bin.set("nll", own.sum / n);
+        bin.set("ppl", std::exp(own.sum / n));
+        if (baseline_) { bin.set("gain", (own.base - own.sum) / n); }
       }
       bins.push(bin);
-      total += sum[i];
-      tokens += count[i];
+      total += own.sum;
+      tokens += own.count;
     }
     r.series.set("by_position", bins);
     r.metric("nll", total / static_cast<double>(tokens), tokens);

@@ -41,22 +41,25 @@ class Recall : public EvalTask {
  public:
   EvalResult run(EvalContext& c) final {
     const std::vector<Setting> settings = make_settings(c);
-    int64_t rows = 0, done = 0;
+    int64_t rows = 0;
     for (const Setting& s : settings) {
       check(c, s);
       rows += s.samples;
     }
-    c.progress.begin(kind_name(), static_cast<uint64_t>(rows));
+    c.begin(kind_name(), static_cast<uint64_t>(rows));
     const auto weights = c.session.save_fast_weights();
     EvalResult result;
     Score all;
     Json table = Json::array();
     for (const Setting& s : settings) {
+      const auto compute = [&](size_t k) {
+        c.session.restore_fast_weights(weights);  // rows do not influence each other
+        return answers(c, asked_row(s, k));
+      };
       Score score;
-      for (int64_t k = 0; k < s.samples; ++k) {
-        c.poll();
-        add_row(c, k, s, weights, score);
-        c.progress.update(static_cast<uint64_t>(++done));
+      size_t k = 0;
+      for (const Json& found : c.items({.count = static_cast<size_t>(s.samples), .compute = compute})) {
+        add_row(c, k++, s, found, score);
       }
       const int64_t length = s.task.lengths.front();
       Json point = point_of(score);
@@ -125,7 +128,8 @@ class Recall : public EvalTask {
 
   /// The model's answers to a row that is read `readings_` times, each from an empty state; fast weights stay from
   /// reading to reading. The last one counts: [token, log-likelihood] where something is asked, one after the other.
-  Json answers(EvalContext& c, std::span<const int32_t> inputs, std::span<const int32_t> targets) const {
+  Json answers(EvalContext& c, const TaskRow& row) const {
+    const std::span<const int32_t> inputs(row.inputs), targets(row.targets);
     constexpr ScoringModel::Reading kReading{FastUpdate::streaming, false};
     for (int64_t reading = 1; reading < readings_; ++reading) {
       const std::unique_ptr<ModelState> state = c.session.new_state();
@@ -143,30 +147,33 @@ class Recall : public EvalTask {
     return list;
   }
 
-  void add_row(EvalContext& c, int64_t k, const Setting& s, const std::vector<std::vector<char>>& weights,
-               Score& score) {
-    const TaskRow row = generate_task_row(s.task, static_cast<uint64_t>(k));
-    size_t used = row.inputs.size();  // nothing after the last answer matters
-    while (used > 0 && row.targets[used - 1] == kIgnored) { --used; }
-    const std::span<const int32_t> inputs(row.inputs.data(), used), targets(row.targets.data(), used);
-    const Json found = c.item([&] {
-      c.session.restore_fast_weights(weights);  // rows do not influence each other
-      return answers(c, inputs, targets);
-    });
+  /// Row k as far as its last answer: nothing behind it matters.
+  static TaskRow asked_row(const Setting& s, size_t k) {
+    TaskRow row = generate_task_row(s.task, k);
+    while (!row.inputs.empty() && row.targets.back() == kIgnored) {
+      row.inputs.pop_back();
+      row.targets.pop_back();
+    }
+    return row;
+  }
+
+  /// Scores the answers that were found to row k.
+  void add_row(EvalContext& c, size_t k, const Setting& s, const Json& found, Score& score) {
+    const TaskRow row = asked_row(s, k);
     begin_row(row);
     Score own;
     Json predictions = Json::array(), references = Json::array();
     double log_likelihood = 0;
     auto answer = found.items().begin();
-    for (size_t i = 0; i < used; ++i) {
-      if (targets[i] == kIgnored) { continue; }
+    for (size_t i = 0; i < row.inputs.size(); ++i) {
+      if (row.targets[i] == kIgnored) { continue; }
       const Json &token = *answer++, &likelihood = *answer++;
-      const bool is_right = token.as_int() == targets[i];
+      const bool is_right = token.as_int() == row.targets[i];
       if (!note(s, row, i, is_right)) { continue; }
       score.add(is_right);
       own.add(is_right);
       predictions.push(token);
-      references.push(targets[i]);
+      references.push(row.targets[i]);
       log_likelihood += kept_number(likelihood);
     }
     if (own.asked > 0) {
@@ -175,7 +182,7 @@ class Recall : public EvalTask {
       sample.set("references", references);
       sample.set("score", own.accuracy());
       sample.set("ll", log_likelihood);
-      c.log_sample(s.name + ", row " + std::to_string(k), inputs, sample);
+      c.log_sample(s.name + ", row " + std::to_string(k), row.inputs, sample);
     }
   }
 };

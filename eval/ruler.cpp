@@ -91,8 +91,8 @@ class Ruler final : public EvalTask {
     }
   }
 
-  int64_t size(const Cell& cell) const {
-    return cell.ready_made.empty() ? samples_.count : static_cast<int64_t>(cell.ready_made.size());
+  size_t size(const Cell& cell) const {
+    return cell.ready_made.empty() ? static_cast<size_t>(samples_.count) : cell.ready_made.size();
   }
 
   void skip(const std::string& task, int64_t length, const std::string& reason) {
@@ -128,38 +128,36 @@ class Ruler final : public EvalTask {
 
   /// Scores all samples. A cell of which one cannot be made is left without scores.
   void run_cells(EvalContext& c, RulerMaker& maker, std::vector<Cell>& cells) {
-    int64_t total = 0, before = 0;
+    size_t total = 0;
     for (const Cell& cell : cells) { total += size(cell); }
-    c.progress.begin("ruler", static_cast<uint64_t>(total));
+    c.begin("ruler", total);
     const auto weights = c.session.save_fast_weights();
     for (Cell& cell : cells) {
-      for (int64_t j = 0; j < size(cell); ++j) {
-        c.poll();
-        const Json item = c.item([&] {
-          c.session.restore_fast_weights(weights);  // samples do not influence each other
-          return scored(c, maker, cell, j);
-        });
-        if (item.is_string()) {
-          c.progress.message("left out: " + item.as_string());
-          skip(cell.task->name, cell.length, "sample " + std::to_string(j) + ": " + item.as_string());
-          cell.scores.clear();
-          break;
-        }
+      const auto compute = [&](size_t j) {
+        c.session.restore_fast_weights(weights);  // samples do not influence each other
+        return scored(c, maker, cell, j);
+      };
+      const auto is_missing = [](const Json& item) { return item.is_string(); };
+      const std::vector<Json> items = c.items({.count = size(cell), .compute = compute, .ends = is_missing});
+      if (!items.empty() && is_missing(items.back())) {
+        const std::string& reason = items.back().as_string();
+        c.progress.message("left out: " + reason);
+        skip(cell.task->name, cell.length, "sample " + std::to_string(items.size() - 1) + ": " + reason);
+        continue;
+      }
+      for (const Json& item : items) {
         cell.scores.push_back(item.items()[0].as_double());
         cell.tokens.push_back(item.items()[1].as_double());
-        c.progress.update(static_cast<uint64_t>(before + j + 1));
       }
-      before += size(cell);
     }
     c.progress.end();
   }
 
   /// [score, tokens] of sample j, or the reason why there is none.
-  Json scored(EvalContext& c, RulerMaker& maker, const Cell& cell, int64_t j) const {
-    const auto i = static_cast<size_t>(j);
-    if (!cell.ready_made.empty()) { return score(c, cell, cell.ready_made[i], j); }
+  Json scored(EvalContext& c, RulerMaker& maker, const Cell& cell, size_t j) const {
+    if (!cell.ready_made.empty()) { return score(c, cell, cell.ready_made[j], j); }
     try {
-      return score(c, cell, maker.sample(*cell.task, cell.length, i), j);
+      return score(c, cell, maker.sample(*cell.task, cell.length, j), j);
     } catch (const ConfigError& error) { return error.what(); }
   }
 
@@ -195,7 +193,7 @@ class Ruler final : public EvalTask {
   }
 
   /// Score and tokens of a sample.
-  Json score(EvalContext& c, const Cell& cell, const RulerSample& sample, int64_t j) const {
+  Json score(EvalContext& c, const Cell& cell, const RulerSample& sample, size_t j) const {
     const std::string id =
         cell.task->name + ", length " + std::to_string(cell.length) + ", sample " + std::to_string(j);
     const std::vector<int32_t> ids = checked_prompt_ids(c, sample.input + sample.answer_prefix, id);

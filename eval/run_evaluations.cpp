@@ -156,6 +156,7 @@ EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext con
     context.journal = &journal;
     context.seed = e.seed;
     context.samples.clear();
+    context.items_before = 0;
     const EvalResult result = run_one(e, context);
     context.session.restore_fast_weights(weights);  // evaluations do not influence each other
     apply({}, context.session.model());

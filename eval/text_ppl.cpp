@@ -22,24 +22,22 @@ class Cloze final : public EvalTask {
     const Tokenizer& tokenizer = c.text_tokenizer();
     const int64_t length = scoring_.length(c);
     LikelihoodScorer scorer(c, scoring_.freeze_fast_weights);
-    std::vector<double> greedy, lls;
-    c.progress.begin("cloze", records.size());
-    for (size_t i = 0; i < records.size(); ++i) {
-      c.poll();
+    c.begin("cloze", records.size());
+    const auto compute = [&](size_t i) {
       const ClozeRecord& r = records[i];
-      const Json item = c.item([&] {
-        const std::string prompt = shots.before(i) + r.context;
-        const ScoredText text = encode_pair(tokenizer, prompt, r.target, length, r.where);
-        const Likelihood likelihood = scorer.score({&text, 1}, r.where)[0];
-        const double score = likelihood.is_greedy ? 1.0 : 0.0;
-        c.log_sample(
-            r.id, text.ids,
-            Json::object({{"prompt", prompt}, {"references", r.target}, {"score", score}, {"ll", likelihood.ll}}));
-        return Json::array({score, likelihood.ll});
-      });
+      const std::string prompt = shots.before(i) + r.context;
+      const ScoredText text = encode_pair(tokenizer, prompt, r.target, length, r.where);
+      const Likelihood likelihood = scorer.score({&text, 1}, r.where)[0];
+      const double score = likelihood.is_greedy ? 1.0 : 0.0;
+      c.log_sample(
+          r.id, text.ids,
+          Json::object({{"prompt", prompt}, {"references", r.target}, {"score", score}, {"ll", likelihood.ll}}));
+      return Json::array({score, likelihood.ll});
+    };
+    std::vector<double> greedy, lls;
+    for (const Json& item : c.items({.count = records.size(), .compute = compute})) {
       greedy.push_back(item.items()[0].as_double());
       lls.push_back(kept_number(item.items()[1]));
-      c.progress.update(i + 1);
     }
     c.progress.end();
     EvalResult result;
@@ -63,28 +61,28 @@ class Rolling final : public EvalTask {
     const Tokenizer& tokenizer = c.text_tokenizer();
     const int64_t length = scoring_.length(c);
     const auto weights = c.session.save_fast_weights();
+    c.begin("rolling", records.size());
+    const auto compute = [&](size_t i) {
+      c.session.restore_fast_weights(weights);
+      std::vector<int32_t> ids = prefix_ids(tokenizer, true);
+      const std::vector<int32_t> text = tokenizer.encode(records[i].text);
+      ids.insert(ids.end(), text.begin(), text.end());
+      const double nll = score(c, ids, length);
+      const int64_t scored = std::max<int64_t>(0, static_cast<int64_t>(ids.size()) - 1);
+      c.log_sample(records[i].id, ids, Json::object({{"tokens", scored}, {"ll", -nll}}));
+      return Json::array({nll, scored});
+    };
     double sum = 0;
     int64_t tokens = 0, words = 0, bytes = 0;
-    c.progress.begin("rolling", records.size());
-    for (size_t i = 0; i < records.size(); ++i) {
-      const RollingRecord& r = records[i];
-      const Json item = c.item([&] {
-        c.session.restore_fast_weights(weights);
-        std::vector<int32_t> ids = prefix_ids(tokenizer, true);
-        const std::vector<int32_t> text = tokenizer.encode(r.text);
-        ids.insert(ids.end(), text.begin(), text.end());
-        const double nll = score(c, ids, length);
-        const int64_t scored = std::max<int64_t>(0, static_cast<int64_t>(ids.size()) - 1);
-        c.log_sample(r.id, ids, Json::object({{"tokens", scored}, {"ll", -nll}}));
-        return Json::array({nll, scored});
-      });
+    for (const Json& item : c.items({.count = records.size(), .compute = compute})) {
       sum += kept_number(item.items()[0]);
       tokens += item.items()[1].as_int();
-      words += r.words.value_or(static_cast<int64_t>(count_split_pieces(r.text)));
-      bytes += r.bytes.value_or(static_cast<int64_t>(r.text.size()));
-      c.progress.update(i + 1);
     }
     c.progress.end();
+    for (const RollingRecord& r : records) {
+      words += r.words.value_or(static_cast<int64_t>(count_split_pieces(r.text)));
+      bytes += r.bytes.value_or(static_cast<int64_t>(r.text.size()));
+    }
     return result(sum, tokens, words, bytes);
   }
 
@@ -137,29 +135,26 @@ class AnswerPpl final : public EvalTask {
     records.resize(std::min(records.size(), static_cast<size_t>(max_examples_.value_or(INT64_MAX))));
     const Tokenizer& tokenizer = c.text_tokenizer();
     const auto weights = c.session.save_fast_weights();
+    c.begin("answer_ppl", records.size());
+    const auto compute = [&](size_t i) {
+      const Parts parts = encode(tokenizer, records[i]);
+      if (parts.size() > max_tokens_ || records[i].length.value_or(0) > max_record_length_) { return Json(); }
+      if (fast_weights_ == "reset") { c.session.restore_fast_weights(weights); }
+      const double nll = score(c, parts);
+      const auto scored = static_cast<int64_t>(parts.answer.size());
+      c.log_sample(
+          records[i].id, parts.all(),
+          Json::object({{"prompt", records[i].context + records[i].question}, {"tokens", scored}, {"ll", -nll}}));
+      return Json::array({nll, scored});
+    };
     double sum = 0;
     int64_t tokens = 0, examples = 0;
-    c.progress.begin("answer_ppl", records.size());
-    for (size_t i = 0; i < records.size(); ++i) {
-      c.poll();
-      const Parts parts = encode(tokenizer, records[i]);
-      if (parts.size() <= max_tokens_ && records[i].length.value_or(0) <= max_record_length_) {
-        const bool carries = fast_weights_ == "carry" && c.session.has_fast_weights();
-        sum += kept_number(c.item(
-            [&] {
-              if (fast_weights_ == "reset") { c.session.restore_fast_weights(weights); }
-              const double nll = score(c, parts);
-              c.log_sample(records[i].id, parts.all(),
-                           Json::object({{"prompt", records[i].context + records[i].question},
-                                         {"tokens", static_cast<int64_t>(parts.answer.size())},
-                                         {"ll", -nll}}));
-              return Json(nll);
-            },
-            carries));
-        tokens += static_cast<int64_t>(parts.answer.size());
-        ++examples;
-      }
-      c.progress.update(i + 1);
+    const bool carries = fast_weights_ == "carry" && c.session.has_fast_weights();
+    for (const Json& item : c.items({.count = records.size(), .compute = compute, .moves_weights = carries})) {
+      if (item.is_null()) { continue; }
+      sum += kept_number(item.items()[0]);
+      tokens += item.items()[1].as_int();
+      ++examples;
     }
     c.progress.end();
     return result(sum, tokens, examples, static_cast<int64_t>(records.size()) - examples);
