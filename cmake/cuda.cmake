@@ -50,12 +50,14 @@ if(HEBB_CUDA STREQUAL "AUTO" OR HEBB_CUDA STREQUAL "ON")
   if(hebb_nvcc_works AND CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     find_package(CUDAToolkit)
-    if(TARGET CUDA::cudart_static AND TARGET CUDA::cublasLt)
+    # Of cuBLASLt the build needs the header alone: the library is loaded at run time.
+    find_path(HEBB_CUBLASLT_INCLUDE cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+    if(TARGET CUDA::cudart_static AND HEBB_CUBLASLT_INCLUDE)
       set(HEBB_CUDA_FOUND ON)
     endif()
   endif()
   if(HEBB_CUDA STREQUAL "ON" AND NOT HEBB_CUDA_FOUND)
-    message(FATAL_ERROR "hebb: HEBB_CUDA=ON, but no CUDA toolkit with cuBLASLt was found; install it, name it with -DCMAKE_CUDA_COMPILER=.../nvcc, or configure with -DHEBB_CUDA=OFF")
+    message(FATAL_ERROR "hebb: HEBB_CUDA=ON, but no CUDA toolkit with the headers of cuBLASLt was found; install it, name it with -DCMAKE_CUDA_COMPILER=.../nvcc, or configure with -DHEBB_CUDA=OFF")
   endif()
 elseif(NOT HEBB_CUDA STREQUAL "OFF" AND NOT HEBB_CUDA STREQUAL "EMULATED")
   message(FATAL_ERROR "hebb: HEBB_CUDA=${HEBB_CUDA}, expected AUTO, ON, OFF or EMULATED")
@@ -77,10 +79,15 @@ if(HEBB_CUDA_FOUND)
   target_compile_definitions(hebb_cuda PRIVATE HEBB_HAVE_CUDA=1)
   target_compile_options(hebb_cuda PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall;-Xptxas=--warn-on-spills>)
-  target_link_libraries(hebb_cuda PUBLIC CUDA::cudart_static CUDA::cublasLt)
+  target_link_libraries(hebb_cuda PUBLIC CUDA::cudart_static)
+  set_source_files_properties(${HEBB_CUDA_HOST} PROPERTIES COMPILE_OPTIONS -idirafter${HEBB_CUBLASLT_INCLUDE})
+  if(CUDA_cublasLt_LIBRARY AND NOT CUDA_cublasLt_LIBRARY MATCHES "/stubs/")  # FindCUDAToolkit's; the first place that is looked in
+    set_source_files_properties(${CMAKE_SOURCE_DIR}/core/cuda_blas.cpp PROPERTIES COMPILE_DEFINITIONS
+      HEBB_CUBLASLT_FILE="${CUDA_cublasLt_LIBRARY}")
+  endif()
   # The library of the host code and that of the device code call each other.
   target_compile_definitions(hebb_lib PUBLIC HEBB_HAVE_CUDA=1 HEBB_HAVE_NCCL=1)  # NCCL itself is loaded at run time
-  target_link_libraries(hebb_cuda PUBLIC hebb_lib ${CMAKE_DL_LIBS})
+  target_link_libraries(hebb_cuda PUBLIC hebb_lib)
   target_link_libraries(hebb_lib PUBLIC hebb_cuda)
 endif()
 

@@ -1,5 +1,3 @@
-#include <dlfcn.h>
-
 #include <chrono>
 #include <cstddef>
 #include <thread>
@@ -7,6 +5,7 @@
 #include "comm/nccl_communicator.h"
 #include "core/cuda_device.h"
 #include "core/error.h"
+#include "core/shared_library.h"
 
 // The part of NCCL's binary interface that hebb uses, as version 2.19 has it; later versions keep it.
 namespace hebb {
@@ -45,9 +44,8 @@ struct Library {
   int version = 0;
 };
 
-template <class F> void find(void* handle, const char* name, F*& function) {
-  function = reinterpret_cast<F*>(::dlsym(handle, name));
-  if (function == nullptr) { throw CommError("nccl", std::string("libnccl.so.2 has no ") + name); }
+template <class F> void find(const SharedLibrary& library, const char* name, F*& function) {
+  if (!library.find(name, function)) { throw CommError("nccl", library.path() + " has no " + name); }
 }
 
 std::string version_text(int version) {
@@ -56,32 +54,31 @@ std::string version_text(int version) {
 }
 
 Library load() {
-  void* handle = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* why = ::dlerror();
-    throw CommError("nccl",
-                    std::string("cannot be loaded: ") + (why != nullptr ? why : "unknown error") +
-                        "; install the package libnccl2 or nvidia-nccl, and name its folder in LD_LIBRARY_PATH");
+  const SharedLibrary library({"libnccl.so.2"});
+  if (!library.problem().empty()) {
+    throw CommError(
+        "nccl",
+        library.problem() + "; install the package libnccl2 or nvidia-nccl, and name its folder in LD_LIBRARY_PATH");
   }
   Library l{};
-  find(handle, "ncclGetVersion", l.GetVersion);
+  find(library, "ncclGetVersion", l.GetVersion);
   if (l.GetVersion(&l.version) != kSuccess || l.version < kOldest) {
     throw CommError("nccl",
                     "too old (found " + version_text(l.version) + ", expected at least " + version_text(kOldest) + ")");
   }
-  find(handle, "ncclGetUniqueId", l.GetUniqueId);
-  find(handle, "ncclCommInitRankConfig", l.CommInitRankConfig);
-  find(handle, "ncclCommGetAsyncError", l.CommGetAsyncError);
-  find(handle, "ncclCommAbort", l.CommAbort);
-  find(handle, "ncclGetErrorString", l.GetErrorString);
-  find(handle, "ncclGetLastError", l.GetLastError);
-  find(handle, "ncclGroupStart", l.GroupStart);
-  find(handle, "ncclGroupEnd", l.GroupEnd);
-  find(handle, "ncclSend", l.Send);
-  find(handle, "ncclRecv", l.Recv);
-  find(handle, "ncclAllGather", l.AllGather);
-  find(handle, "ncclBroadcast", l.Broadcast);
-  find(handle, "ncclAllReduce", l.AllReduce);
+  find(library, "ncclGetUniqueId", l.GetUniqueId);
+  find(library, "ncclCommInitRankConfig", l.CommInitRankConfig);
+  find(library, "ncclCommGetAsyncError", l.CommGetAsyncError);
+  find(library, "ncclCommAbort", l.CommAbort);
+  find(library, "ncclGetErrorString", l.GetErrorString);
+  find(library, "ncclGetLastError", l.GetLastError);
+  find(library, "ncclGroupStart", l.GroupStart);
+  find(library, "ncclGroupEnd", l.GroupEnd);
+  find(library, "ncclSend", l.Send);
+  find(library, "ncclRecv", l.Recv);
+  find(library, "ncclAllGather", l.AllGather);
+  find(library, "ncclBroadcast", l.Broadcast);
+  find(library, "ncclAllReduce", l.AllReduce);
   return l;
 }
 

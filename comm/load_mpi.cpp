@@ -1,9 +1,8 @@
 #include "comm/load_mpi.h"
 
-#include <dlfcn.h>
-
 #include "core/error.h"
 #include "core/files.h"
+#include "core/shared_library.h"
 
 namespace hebb {
 namespace {
@@ -24,12 +23,12 @@ Module load() {
                     "and openmpi-bin (tools/setup.sh --mpi), and build again");
   }
   // Open MPI loads plug-ins that look for its symbols among those of the program.
-  void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (handle == nullptr) {
-    throw CommError("mpi", std::string(::dlerror()) + "; install the packages libopenmpi3 and openmpi-bin");
+  const SharedLibrary library({path}, SharedLibrary::Symbols::shared);
+  if (!library.problem().empty()) {
+    throw CommError("mpi", library.problem() + "; install the packages libopenmpi3 and openmpi-bin");
   }
   const auto find = [&](const char* name) {
-    void* symbol = ::dlsym(handle, name);
+    void* symbol = library.find(name);
     if (symbol == nullptr) { throw CommError("mpi", path.string() + " is of another build: it has no " + name); }
     return symbol;
   };

@@ -2,15 +2,14 @@
 // Included by core/cuda_*.cpp only.
 #include <cuda_runtime_api.h>
 
-#include <cublasLt.h>
-
 #include <string>
 #include <type_traits>
 
+#include "core/cuda_blas.h"
 #include "core/error.h"
 #include "core/upload_ring.h"
 
-namespace hebb::cuda {
+namespace hebb::HEBB_DEVICE {
 
 /// What Stream::native points to.
 struct NativeStream {
@@ -23,6 +22,9 @@ struct NativeStream {
 
 /// Of a stream that create_stream() did not make: the default stream of the process.
 NativeStream& native(Stream& stream);
+
+/// device_problem() before it is remembered.
+std::string find_device_problem();
 
 /// Faults of kernels, which stay and are reported by whatever asks next.
 inline bool is_fault(cudaError_t error) {
@@ -48,10 +50,4 @@ template <class What> void check(cudaError_t error, const What& what) {
                                                      : ""));
 }
 
-inline void check(cublasStatus_t status, const std::string& what) {
-  if (status != CUBLAS_STATUS_SUCCESS) {
-    throw Error(ExitCode::kOther, "cublasLt: " + what + ": " + cublasLtGetStatusString(status));
-  }
-}
-
-}  // namespace hebb::cuda
+}  // namespace hebb::HEBB_DEVICE

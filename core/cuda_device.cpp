@@ -9,7 +9,7 @@
 
 #include "core/cuda_check.h"
 
-namespace hebb::cuda {
+namespace hebb::HEBB_DEVICE {
 namespace {
 
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
@@ -27,7 +27,7 @@ std::unique_ptr<NativeStream> make_native_stream() {
   check(cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking), "cudaStreamCreate");
   check(cudaMalloc(&state->workspace, kWorkspaceBytes), "workspace of a stream");
   ++counters().allocations;
-  check(cublasLtCreate(&state->blas), "cublasLtCreate");
+  check(cublas_lt().Create(&state->blas), "cublasLtCreate");
   return state;
 }
 
@@ -66,6 +66,8 @@ std::string code_problem() {
          "); configure with -DCMAKE_CUDA_ARCHITECTURES=" + digits + "-real";
 }
 
+}  // namespace
+
 std::string find_device_problem() {
   int count = 0, driver = 0, runtime = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
@@ -78,10 +80,10 @@ std::string find_device_problem() {
     return driver == 0 ? "there is no driver"
                        : "its driver is for CUDA " + text(driver) + ", this build for CUDA " + text(runtime);
   }
-  return error == cudaSuccess ? code_problem() : cudaGetErrorString(error);
+  if (error != cudaSuccess) { return cudaGetErrorString(error); }
+  const std::string no_code = code_problem();
+  return no_code.empty() ? products_problem() : no_code;
 }
-
-}  // namespace
 
 std::string device_problem() {
   static const std::string problem = find_device_problem();  // the first question starts the driver: a second or more
@@ -148,7 +150,7 @@ void destroy_stream(Stream& stream) {
   const std::unique_ptr<NativeStream> state(&native(stream));
   stream.native = nullptr;
   cudaStreamSynchronize(state->stream);
-  cublasLtDestroy(state->blas);
+  cublas_lt().Destroy(state->blas);
   cudaFree(state->workspace);
   cudaStreamDestroy(state->stream);
 }
@@ -345,4 +347,4 @@ void allow_shared_bytes(const void* kernel, int64_t bytes) {
   most = bytes;
 }
 
-}  // namespace hebb::cuda
+}  // namespace hebb::HEBB_DEVICE

@@ -22,10 +22,15 @@ struct DeviceInfo {
   std::string uuid{};  // "GPU-5fd4f087-86f3-7a43-b711-4771313afc50"; empty in the emulator
 };
 
-/// Number of devices that this process can use; 0 where there is no driver, no device, or no code for it in this build.
+/// Number of devices that this process can use; 0 where there is no driver, no device, no code for it in this build, or
+/// no library of matrix products.
 int device_count();
 /// Why device_count() is 0, with the remedy where there is one; empty where there is a device.
 std::string device_problem();
+/// Why the library of matrix products cannot be used; empty where it can.
+std::string products_problem();
+/// That library: "cuBLASLt 13.1.0, /usr/local/cuda/lib64/libcublasLt.so.13". Errors: Error where there is none.
+std::string products_library();
 /// The device that the calling thread uses (the first unless use_device was called).
 DeviceInfo device_info();
 /// Of the same device; without a question to the driver about memory, so for each launch.

@@ -276,7 +276,7 @@ std::vector<int64_t> SafetensorsFile::integers(std::string_view name) const {
 }
 
 uint32_t write_safetensors(const fs::path& path, const std::vector<NamedTensor>& tensors,
-                           const std::map<std::string, std::string>& metadata) {
+                           const std::map<std::string, std::string>& metadata, DeviceReader* reader) {
   std::vector<const NamedTensor*> order;
   for (const NamedTensor& tensor : tensors) {
     HEBB_ASSERT(tensor.name != kMetadata);
@@ -319,7 +319,14 @@ uint32_t write_safetensors(const fs::path& path, const std::vector<NamedTensor>&
   const uint64_t length = text.size();
   write(&length, 8);
   write(text.data(), text.size());
-  for (const NamedTensor* t : order) { write(t->tensor.data, static_cast<size_t>(t->tensor.bytes())); }
+  for (const NamedTensor* t : order) {
+    if (t->on_device) {
+      HEBB_ASSERT(reader != nullptr);
+      reader->read(t->tensor, write);
+    } else {
+      write(t->tensor.data, static_cast<size_t>(t->tensor.bytes()));
+    }
+  }
   file.close();
   return crc;
 }

@@ -4,15 +4,16 @@
 #include <string_view>
 #include <vector>
 
+#include "core/device_reader.h"
 #include "core/files.h"
-#include "core/tensor.h"
 
 namespace hebb {
 
-/// One tensor to write: host memory, row-major.
+/// One tensor to write, row-major.
 struct NamedTensor {
   std::string name;
   Tensor tensor;
+  bool on_device = false;  // else in memory of the host
 };
 
 /// Reads a safetensors file through a memory map (docs/formats/safetensors.md): checks header length, JSON,
@@ -53,8 +54,8 @@ class SafetensorsFile {
 /// Writes sorted by dtype width (descending) then name, the header padded with spaces to a multiple
 /// of 8; fsynced. Not atomic by itself: callers write into a temporary folder or path.
 /// Names are unique and not "__metadata__". Returns the CRC-32 of the file. Throws CheckpointError
-/// (path, system's reason).
+/// (path, system's reason). `reader` reads tensors on a device; needed where there is one.
 uint32_t write_safetensors(const fs::path& path, const std::vector<NamedTensor>& tensors,
-                           const std::map<std::string, std::string>& metadata = {});
+                           const std::map<std::string, std::string>& metadata = {}, DeviceReader* reader = nullptr);
 
 }  // namespace hebb

@@ -89,7 +89,7 @@ if [ $found = 0 ]; then
   library=$(ls "${header%/include/*}"/lib/libcublasLt.so."$toolkit" 2>/dev/null)
   [ -n "$header" ] && [ -n "$library" ] || stop "no cublasLt.h beside $nvcc, nor libcublasLt.so.$toolkit among Python's packages: install cuBLAS of CUDA $toolkit"
   echo "  cuBLASLt: $library"
-  cublas=(-DCUDA_cublasLt_LIBRARY="$library" -DCMAKE_CXX_FLAGS="-idirafter $(dirname "$header")")
+  cublas=(-DCUDA_cublasLt_LIBRARY="$library" -DHEBB_CUBLASLT_INCLUDE="$(dirname "$header")")
 fi
 mkdir -p "$out" || exit
 revision=$(git rev-parse --short HEAD 2>/dev/null || echo 'no git')

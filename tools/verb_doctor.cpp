@@ -76,6 +76,8 @@ void run_doctor() {
 #endif
 #ifdef HEBB_HAVE_CUDA
   feature("CUDA", problem.empty(), ("built, but " + problem).c_str());
+  const std::string products = products_of_gpu();
+  std::printf("  %-16s %s\n", "GPU products", products.c_str());
 #else
   feature("CUDA", false, "no: build with a CUDA toolkit and -DHEBB_CUDA=ON");
 #endif

@@ -8,6 +8,8 @@ namespace hebb {
 namespace cuda {
 int device_count();
 std::string device_problem();
+std::string products_problem();
+std::string products_library();
 }  // namespace cuda
 #endif
 
@@ -20,6 +22,13 @@ std::string gpu_problem() {
   return "in a build without CUDA";
 #endif
 }
+
+#ifdef HEBB_HAVE_CUDA
+std::string products_of_gpu() {
+  const std::string problem = cuda::products_problem();
+  return problem.empty() ? cuda::products_library() : "no: " + problem;
+}
+#endif
 
 void require_no_tf32_override() {
   for (const char* name : {"NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY"}) {

@@ -15,6 +15,9 @@ struct Compute {
 /// where one can.
 std::string gpu_problem();
 
+/// The library of matrix products on the GPU and its version, or why there is none. In builds with CUDA.
+std::string products_of_gpu();
+
 /// Throws ConfigError where NVIDIA_TF32_OVERRIDE is set: libraries of the GPU would take it over what train.allow_tf32
 /// says, silently.
 void require_no_tf32_override();

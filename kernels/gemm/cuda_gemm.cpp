@@ -7,7 +7,7 @@
 #include "core/cuda_check.h"
 #include "kernels/gemm/cuda_layout.h"
 
-namespace hebb::cuda {
+namespace hebb::HEBB_DEVICE {
 namespace {
 
 cudaDataType_t data_type(DType dtype) {
@@ -25,17 +25,17 @@ struct Plan {
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
   ~Plan() {
-    cublasLtMatrixLayoutDestroy(out);
-    cublasLtMatrixLayoutDestroy(right);
-    cublasLtMatrixLayoutDestroy(left);
-    cublasLtMatmulDescDestroy(operation);
+    cublas_lt().MatrixLayoutDestroy(out);
+    cublas_lt().MatrixLayoutDestroy(right);
+    cublas_lt().MatrixLayoutDestroy(left);
+    cublas_lt().MatmulDescDestroy(operation);
   }
 };
 
 cublasLtMatrixLayout_t layout_of(const ColumnMajor& matrix) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, data_type(matrix.tensor.dtype), static_cast<uint64_t>(matrix.rows),
-                                   static_cast<uint64_t>(matrix.columns), matrix.stride),
+  check(cublas_lt().MatrixLayoutCreate(&layout, data_type(matrix.tensor.dtype), static_cast<uint64_t>(matrix.rows),
+                                       static_cast<uint64_t>(matrix.columns), matrix.stride),
         "cublasLtMatrixLayoutCreate");
   return layout;
 }
@@ -45,12 +45,12 @@ bool in_tf32(const Stream& stream, const Gemm& g) { return (stream.allows_tf32 |
 void describe(Plan& plan, const Stream& stream, const Gemm& g) {
   const ColumnMajorProduct product = column_major(g);
   const cublasComputeType_t compute = in_tf32(stream, g) ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-  check(cublasLtMatmulDescCreate(&plan.operation, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  check(cublas_lt().MatmulDescCreate(&plan.operation, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
   const cublasOperation_t left = product.left.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t right = product.right.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-  check(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof(left)),
+  check(cublas_lt().MatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof(left)),
         "transposition");
-  check(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof(right)),
+  check(cublas_lt().MatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof(right)),
         "transposition");
   plan.left = layout_of(product.left);
   plan.right = layout_of(product.right);
@@ -69,9 +69,9 @@ uint32_t alignment_of(const Tensor& tensor) {
 std::optional<cublasLtMatmulAlgo_t> ask(const Plan& plan, const NativeStream& state, int64_t workspace_bytes,
                                         uint32_t schemes, uint32_t a, uint32_t b, uint32_t c) {
   cublasLtMatmulPreference_t preference = nullptr;
-  check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
+  check(cublas_lt().MatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+    check(cublas_lt().MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
           "cublasLtMatmulPreferenceSetAttribute");
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes));
@@ -82,9 +82,9 @@ std::optional<cublasLtMatmulAlgo_t> ask(const Plan& plan, const NativeStream& st
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c);
   cublasLtMatmulHeuristicResult_t best{};
   int found = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(state.blas, plan.operation, plan.left, plan.right,
-                                                               plan.out, plan.out, preference, 1, &best, &found);
-  cublasLtMatmulPreferenceDestroy(preference);
+  const cublasStatus_t status = cublas_lt().MatmulAlgoGetHeuristic(state.blas, plan.operation, plan.left, plan.right,
+                                                                   plan.out, plan.out, preference, 1, &best, &found);
+  cublas_lt().MatmulPreferenceDestroy(preference);
   const bool is_usable = status == CUBLAS_STATUS_SUCCESS && found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
   return is_usable ? std::optional(best.algo) : std::nullopt;
 }
@@ -102,7 +102,7 @@ void choose(Plan& plan, const NativeStream& state, const Gemm& g, int64_t worksp
     found = ask(plan, state, workspace_bytes, CUBLASLT_REDUCTION_SCHEME_MASK, element(g.a), element(g.b), element(g.c));
   }
   if (!found) {
-    throw Error(ExitCode::kOther, "cublasLt " + std::to_string(cublasLtGetVersion()) +
+    throw Error(ExitCode::kOther, "cublasLt " + std::to_string(cublas_lt().GetVersion()) +
                                       ": no algorithm for a product of " + std::to_string(g.m) + " x " +
                                       std::to_string(g.n) + " x " + std::to_string(g.k));
   }
@@ -173,10 +173,10 @@ void run(Stream& stream, const Gemm& g) {
   const Plan& plan = plan_of(stream, state, g, scratch.bytes);
   const auto alpha = static_cast<float>(g.alpha);
   const float beta = g.accumulate ? 1.0f : 0.0f;
-  check(cublasLtMatmul(state.blas, plan.operation, &alpha, g.b.data, plan.left, g.a.data, plan.right, &beta, g.c.data,
-                       plan.out, g.c.data, plan.out, &plan.algorithm, scratch.data, static_cast<size_t>(scratch.bytes),
-                       state.stream),
+  check(cublas_lt().Matmul(state.blas, plan.operation, &alpha, g.b.data, plan.left, g.a.data, plan.right, &beta,
+                           g.c.data, plan.out, g.c.data, plan.out, &plan.algorithm, scratch.data,
+                           static_cast<size_t>(scratch.bytes), state.stream),
         "cublasLtMatmul");
 }
 
-}  // namespace hebb::cuda
+}  // namespace hebb::HEBB_DEVICE

@@ -93,6 +93,20 @@ TEST_CASE("tensors are written by width, then name, and read back with metadata"
   CHECK(file.at("y").shape_text() == "[]");
 }
 
+TEST_CASE("tensors of the CPU device are written in place", "[fast]") {
+  const TempFolder folder;
+  std::vector<float> w{1.0f, -2.0f, 3.0f};
+  Stream stream;
+  DeviceReader reader(stream, 4);
+  const uint32_t crc = write_safetensors(folder / "device", {{"w", {w.data(), DType::f32, {3}}, true}}, {}, &reader);
+  CHECK(crc == write_safetensors(folder / "host", {{"w", {w.data(), DType::f32, {3}}}}));
+  CHECK(read_file(folder / "device") == read_file(folder / "host"));
+  reader.read({w.data(), DType::f32, {3}}, [&](const void* bytes, size_t size) {
+    CHECK(bytes == w.data());
+    CHECK(size == 12);
+  });
+}
+
 TEST_CASE("half precision and small integer types are converted", "[fast]") {
   const TempFolder folder;
   const std::string header = "{\"h\":" + tensor("F16", "[6]", "[0,12]") + ",\"s\":" + tensor("I16", "[1]", "[12,14]") +

@@ -1,6 +1,7 @@
 #include "train/device_peak.h"
 
 #include "tests/test.h"
+#include "train/start_lines.h"
 
 using namespace hebb;
 
@@ -10,4 +11,11 @@ TEST_CASE("dense peaks are known by device name, and unknown devices have none",
   CHECK(device_peak("NVIDIA H200", "fp32") == Catch::Approx(66.9e12));
   CHECK(device_peak("NVIDIA A100-SXM4-80GB", "tf32") == 156e12);
   CHECK_FALSE(device_peak("GeForce", "bf16"));
+}
+
+TEST_CASE("the product that stands in for an unknown peak fills a GPU, and is short on the CPU and in the emulator",
+          "[fast]") {
+  CHECK(measured_product_size("NVIDIA L40S") >= 2048);
+  CHECK(measured_product_size(machine_name(DeviceKind::cpu)) == 384);
+  CHECK(measured_product_size("SIMT emulator") == 384);
 }

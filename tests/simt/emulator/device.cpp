@@ -46,6 +46,8 @@ NativeStream& native(Stream& stream) {
 
 int device_count() { return 1; }
 std::string device_problem() { return ""; }
+std::string products_problem() { return ""; }
+std::string products_library() { return "the emulator's own"; }
 
 DeviceInfo device_info() {
   return {.name = "SIMT emulator",

@@ -1,0 +1,75 @@
+// What the CUDA device says of GPUs, drivers and faults.
+#include "core/cuda_check.h"
+#include "tests/cuda_host/fake_runtime.h"
+#include "tests/test.h"
+
+using namespace hebb;
+using Catch::Contains;
+
+namespace {
+
+struct Runtime {
+  Runtime() { fake_runtime() = {}; }
+  ~Runtime() { fake_runtime() = {}; }
+  FakeRuntime* operator->() const { return &fake_runtime(); }
+};
+
+}  // namespace
+
+TEST_CASE("a GPU that the build has no code for is named with the remedy", "[fast]") {
+  const Runtime runtime;
+  CHECK(fake_cuda::find_device_problem().empty());
+  runtime->kernel_error = cudaErrorNoKernelImageForDevice;
+  CHECK(
+      fake_cuda::find_device_problem() ==
+      "its compute capability is 8.9, for which this build has no code (no kernel image is available for execution on "
+      "the device); configure with -DCMAKE_CUDA_ARCHITECTURES=89-real");
+}
+
+TEST_CASE("a driver that is too old is named with both versions", "[fast]") {
+  const Runtime runtime;
+  runtime->count_error = cudaErrorInsufficientDriver;
+  CHECK(fake_cuda::find_device_problem() == "its driver is for CUDA 12.4, this build for CUDA 13.0");
+  runtime->driver = 0;
+  CHECK(fake_cuda::find_device_problem() == "there is no driver");
+  runtime->count_error = cudaErrorNoDevice;
+  CHECK(fake_cuda::find_device_problem() == "no CUDA-capable device is detected");
+}
+
+TEST_CASE("a fault is not laid on the kernel that happened to hear of it", "[fast]") {
+  const Runtime runtime;
+  Stream stream = fake_cuda::create_stream();
+  stream.last_kernel = "the_last";
+  const std::string remedy =
+      ": an illegal memory access was encountered (in this or an earlier kernel; CUDA_LAUNCH_BLOCKING=1 and "
+      "train.cuda_graphs=false name it)";
+  runtime->fault = cudaErrorIllegalAddress;
+  CHECK_THROWS_WITH(fake_cuda::synchronize(stream), "cuda: after the launch of the_last" + remedy);
+  CHECK_THROWS_WITH(fake_cuda::check_launch(cudaErrorIllegalAddress, "one"), "cuda: launch of one" + remedy);
+  CHECK_THROWS_WITH(fake_cuda::check_launch(cudaErrorInvalidConfiguration, "one"), "cuda: launch of one: an error");
+  runtime->fault = cudaSuccess;
+  fake_cuda::destroy_stream(stream);
+}
+
+TEST_CASE("a kernel that a GPU has too little shared memory for is told so, its static part counted", "[fast]") {
+  const Runtime runtime;
+  runtime->static_shared_bytes = 38016;
+  const int kernel = 0;
+  fake_cuda::allow_shared_bytes(&kernel, 60000);
+  CHECK_THROWS_WITH(fake_cuda::allow_shared_bytes(&kernel, 65536),
+                    Contains("needs 101 KB of shared memory a block, this GPU has 99 KB"));
+}
+
+TEST_CASE("the host waits for a copy of megabytes only, and recorded work may not wait", "[fast]") {
+  const Runtime runtime;
+  Stream stream = fake_cuda::create_stream();
+  std::vector<char> host(4 << 20, 'x'), device(4 << 20);
+  const int64_t waits = fake_cuda::device_counts().waits;
+  fake_cuda::upload_bytes(stream, device.data(), host.data(), 1 << 20);
+  CHECK(fake_cuda::device_counts().waits == waits);
+  fake_cuda::upload_bytes(stream, device.data(), host.data(), 4 << 20);
+  CHECK(fake_cuda::device_counts().waits == waits + 1);
+  CHECK_THROWS_AS(fake_cuda::Graph(stream, 0, [&] { fake_cuda::synchronize(stream); }), Error);
+  CHECK_FALSE(runtime->is_capturing);
+  fake_cuda::destroy_stream(stream);
+}

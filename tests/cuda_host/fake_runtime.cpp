@@ -1,0 +1,140 @@
+// The functions of the CUDA runtime that core/cuda_device.cpp and kernels/gemm/cuda_gemm.cpp call, on the host.
+#include "tests/cuda_host/fake_runtime.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "core/cuda_device.h"
+
+FakeRuntime& fake_runtime() {
+  static FakeRuntime runtime;
+  return runtime;
+}
+
+namespace {
+
+template <class T> T handle() { return reinterpret_cast<T>(&fake_runtime()); }
+
+/// Of calls that a recording forbids.
+cudaError_t unless_capturing() {
+  return fake_runtime().is_capturing ? cudaErrorStreamCaptureUnsupported : fake_runtime().fault;
+}
+
+}  // namespace
+
+namespace hebb::fake_cuda {
+const void* any_kernel() { return &fake_runtime(); }
+}  // namespace hebb::fake_cuda
+
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
+    case cudaErrorNoKernelImageForDevice: return "no kernel image is available for execution on the device";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    default: return "an error";
+  }
+}
+cudaError_t cudaGetLastError() { return fake_runtime().fault; }
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return fake_runtime().count_error;
+}
+cudaError_t cudaGetDevice(int* index) {
+  *index = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = fake_runtime().driver;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = fake_runtime().runtime;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
+  const FakeRuntime& r = fake_runtime();
+  *value = which == cudaDevAttrComputeCapabilityMajor         ? r.major
+           : which == cudaDevAttrComputeCapabilityMinor       ? r.minor
+           : which == cudaDevAttrMaxSharedMemoryPerBlockOptin ? r.shared_bytes
+                                                              : 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = *total = size_t{1} << 30;
+  return cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  attributes->sharedSizeBytes = static_cast<size_t>(fake_runtime().static_shared_bytes);
+  return fake_runtime().kernel_error;
+}
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
+  return bytes + fake_runtime().static_shared_bytes > fake_runtime().shared_bytes ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = handle<cudaStream_t>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return unless_capturing(); }
+cudaError_t cudaDeviceSynchronize() { return unless_capturing(); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = handle<cudaEvent_t>();
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return unless_capturing(); }
+cudaError_t cudaEventQuery(cudaEvent_t) { return unless_capturing(); }
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
+  *ms = 1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  fake_runtime().is_capturing = true;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  fake_runtime().is_capturing = false;
+  *graph = handle<cudaGraph_t>();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* graph, cudaGraph_t, unsigned long long) {
+  *graph = handle<cudaGraphExec_t>();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  *memory = std::malloc(bytes);
+  return unless_capturing();
+}
+cudaError_t cudaFree(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** memory, size_t bytes) { return cudaMalloc(memory, bytes); }
+cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) { return cudaMemset(to, value, bytes); }
+cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t) {
+  for (size_t row = 0; row < height; ++row) { std::memset(static_cast<char*>(to) + row * pitch, value, width); }
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}

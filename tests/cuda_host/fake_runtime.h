@@ -1,0 +1,15 @@
+#pragma once
+#include <cuda_runtime_api.h>
+
+/// What the stand-in for the CUDA runtime answers.
+struct FakeRuntime {
+  cudaError_t count_error = cudaSuccess;   // of the question how many devices there are
+  cudaError_t kernel_error = cudaSuccess;  // of questions about kernels
+  cudaError_t fault = cudaSuccess;         // of a kernel: waiting for the device reports it
+  int driver = 12040, runtime = 13000;
+  int major = 8, minor = 9;     // compute capability
+  int shared_bytes = 99 << 10;  // that a block may have
+  int static_shared_bytes = 0;  // of every kernel
+  bool is_capturing = false;
+};
+FakeRuntime& fake_runtime();
