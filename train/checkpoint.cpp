@@ -56,28 +56,22 @@ void fields(Fields& f, StateFile& s) {
 
 bool has_moments(const Param& p) { return p.trained() || p.spec.kind == ParamKind::state; }
 
-/// Tensors as the host sees them: in place on the CPU, copies of those of other devices.
-class HostTensors {
+/// Tensors of a device and of the host that become a file.
+class TensorList {
  public:
-  explicit HostTensors(Stream& stream) : stream_(stream) {}
-  void add(std::string name, Tensor tensor) {
-    if (stream_.device != DeviceKind::cpu) {
-      std::vector<char>& copy = copies_.emplace_back(static_cast<size_t>(tensor.bytes()));
-      copy_to_host(stream_, copy.data(), tensor);
-      tensor.data = copy.data();
-    }
-    tensors_.push_back({std::move(name), tensor});
-  }
+  explicit TensorList(Stream& stream) : stream_(stream) {}
+  /// On the stream's device until write().
+  void add(std::string name, const Tensor& tensor) { tensors_.push_back({std::move(name), tensor, true}); }
   /// Of memory that changes before write().
   void add_copy(std::string name, Tensor tensor) {
     std::vector<char>& copy = copies_.emplace_back(static_cast<size_t>(tensor.bytes()));
     copy_to_host(stream_, copy.data(), tensor);
     tensor.data = copy.data();
-    tensors_.push_back({std::move(name), tensor});
+    add_host(std::move(name), tensor);
   }
   void add_host(std::string name, const Tensor& tensor) { tensors_.push_back({std::move(name), tensor}); }
-  FileRecord write(const fs::path& path) const {
-    const uint32_t crc = write_safetensors(path, tensors_);
+  FileRecord write(const fs::path& path, DeviceReader& reader) const {
+    const uint32_t crc = write_safetensors(path, tensors_, {}, &reader);
     return {static_cast<int64_t>(fs::file_size(path)), static_cast<int64_t>(crc)};
   }
 
@@ -87,21 +81,27 @@ class HostTensors {
   std::vector<std::vector<char>> copies_;
 };
 
-FileRecord write_model(const fs::path& path, Stream& stream, const ParamStore& params) {
-  HostTensors tensors(stream);
+FileRecord write_model(const fs::path& path, Stream& stream, DeviceReader& reader, const ParamStore& params) {
+  TensorList tensors(stream);
   for (const auto& p : params.all()) { tensors.add(p->name(), p->value); }
-  return tensors.write(path);
+  return tensors.write(path, reader);
 }
 
 constexpr std::pair<Moment, const char*> kMoments[] = {{Moment::first, ".m"}, {Moment::second, ".v"}};
 
-FileRecord write_optimizer(const fs::path& path, Stream& stream, const ParamStore& params, GradientExchange* exchange) {
-  HostTensors tensors(stream);
+FileRecord write_optimizer(const fs::path& path, Stream& stream, DeviceReader& reader, const ParamStore& params,
+                           GradientExchange* exchange) {
+  TensorList tensors(stream);
   for (const auto& [moment, suffix] : kMoments) {
     if (exchange != nullptr) { exchange->collect(stream, moment); }
     for (const auto& p : params.all()) {
       if (exchange != nullptr && p->trained()) {
-        tensors.add_copy(p->name() + suffix, exchange->moment(*p, moment));
+        const Tensor whole = exchange->moment(*p, moment);
+        if (moment == Moment::first && whole.data != p->m.data) {
+          tensors.add_copy(p->name() + suffix, whole);  // the second moments take its place
+        } else {
+          tensors.add(p->name() + suffix, whole);
+        }
       } else if (has_moments(*p)) {
         tensors.add(p->name() + suffix, moment == Moment::first ? p->m : p->v);
       }
@@ -110,15 +110,15 @@ FileRecord write_optimizer(const fs::path& path, Stream& stream, const ParamStor
   for (const auto& p : params.all()) {
     if (has_moments(*p)) { tensors.add_host(p->name() + ".t", {&p->updates, DType::i64, {1}}); }
   }
-  return tensors.write(path);
+  return tensors.write(path, reader);
 }
 
 std::string memory_file(int lane) { return fmt::format("fast.rank{:d}.safetensors", lane); }
 
-FileRecord write_memory(const fs::path& path, Stream& stream, LaneMemories& memories, int lane) {
-  HostTensors tensors(stream);
+FileRecord write_memory(const fs::path& path, Stream& stream, DeviceReader& reader, LaneMemories& memories, int lane) {
+  TensorList tensors(stream);
   memories.visit(stream, lane, [&](const Param& p, const Tensor& values) { tensors.add_copy(p.name(), values); });
-  return tensors.write(path);
+  return tensors.write(path, reader);
 }
 
 /// Memories of lanes in a checkpoint.
@@ -241,10 +241,11 @@ void CheckpointFolder::write_files(const fs::path& folder, const RunState& state
                                    const ParamStore& params, const SharedState& shared) const {
   StateFile file;
   file.run = state;
-  file.files[kModelFile] = write_model(folder / kModelFile, stream, params);
-  file.files[kOptimizerFile] = write_optimizer(folder / kOptimizerFile, stream, params, shared.exchange);
+  DeviceReader reader(stream);
+  file.files[kModelFile] = write_model(folder / kModelFile, stream, reader, params);
+  file.files[kOptimizerFile] = write_optimizer(folder / kOptimizerFile, stream, reader, params, shared.exchange);
   for (int lane = 0; shared.memories != nullptr && lane < shared.memories->lanes(); ++lane) {
-    file.files[memory_file(lane)] = write_memory(folder / memory_file(lane), stream, *shared.memories, lane);
+    file.files[memory_file(lane)] = write_memory(folder / memory_file(lane), stream, reader, *shared.memories, lane);
   }
   for (const auto& [name, json] : {std::pair{kStateFile, Fields::write(file)}, std::pair{"config.json", config}}) {
     FileWriter writer(folder / name);

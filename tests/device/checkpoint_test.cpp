@@ -1,6 +1,7 @@
 // Checkpoints of the device "cuda" (a GPU, or the SIMT emulator).
 #include "train/checkpoint.h"
 
+#include <cstring>
 #include <numeric>
 
 #include "core/arena.h"
