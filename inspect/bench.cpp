@@ -46,10 +46,17 @@ RunConfig bench_run(ModelConfig model, const Compute& compute, const BenchSteps&
   return run;
 }
 
+/// Errors: MemoryError where it does not fit, as in `train`.
+MemoryPlan fitting_plan(const RunConfig& run) {
+  MemoryPlan plan = plan_memory(run);
+  require_memory(plan, device_of(run));
+  return plan;
+}
+
 /// Training steps on one batch of random tokens.
 class Steps {
  public:
-  explicit Steps(const RunConfig& run) : Steps(run, plan_memory(run)) {}
+  explicit Steps(const RunConfig& run) : Steps(run, fitting_plan(run)) {}
 
   const Model& model() const { return memory_.model; }
   int64_t peak_bytes() const { return memory_.state.peak_bytes() + memory_.work.peak_bytes(); }

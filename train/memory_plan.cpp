@@ -133,6 +133,18 @@ void check_host_memory(HostExchange& ranks, int64_t own_bytes) {
                   format_bytes(static_cast<double>(needed)), format_bytes(static_cast<double>(own_bytes))));
 }
 
+void require_memory(const MemoryPlan& plan, DeviceKind device) {
+  const int64_t available = available_memory_bytes(device);
+  if (plan.total_bytes() <= available) { return; }
+  const auto text = [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  const std::string largest = plan.work_peak.empty() ? "nothing" : plan.work_peak.front().name;
+  throw MemoryError("memory plan", "the run does not fit (found " + text(available) + " available, expected " +
+                                       text(plan.total_bytes()) + ": " + text(plan.state_bytes()) +
+                                       " for model and optimizer, " + text(plan.work_bytes) +
+                                       " for a micro-batch, its largest part " + largest +
+                                       "); a smaller train.micro_batch_size or train.recompute needs less");
+}
+
 std::string describe(const MemoryPlan& plan, size_t rows) {
   const auto line = [](const std::string& what, int64_t bytes) {
     return fmt::format("  {:<44} {:>12}\n", what, format_bytes(static_cast<double>(bytes)));

@@ -33,6 +33,10 @@ MemoryPlan plan_rank_memory(const RunConfig& config, int ranks);
 /// rank calls it, before it reserves any. own_bytes: what this rank will take of the host's memory.
 void check_host_memory(HostExchange& ranks, int64_t own_bytes);
 
+/// Before a run reserves its memory. Errors: MemoryError where the plan needs more than the device can still give,
+/// naming its largest part.
+void require_memory(const MemoryPlan& plan, DeviceKind device);
+
 /// The plan as lines of text: totals, then the largest `rows` entries of the peak.
 std::string describe(const MemoryPlan& plan, size_t rows = 12);
 

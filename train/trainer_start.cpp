@@ -62,17 +62,7 @@ void Trainer::start(const RunOptions& options, const std::string& banner) {
 
 void Trainer::reserve_memory() {
   if (device_of(config_) == DeviceKind::cpu) { check_host_memory(host_, plan_.total_bytes()); }
-  const int64_t available = available_memory_bytes(device_of(config_));
-  if (plan_.total_bytes() > available) {
-    const Arena::Use largest = plan_.work_peak.empty() ? Arena::Use{"nothing", 0} : plan_.work_peak.front();
-    throw MemoryError("memory plan",
-                      "the run does not fit (found " + format_bytes(static_cast<double>(available)) +
-                          " available, expected " + format_bytes(static_cast<double>(plan_.total_bytes())) + ": " +
-                          format_bytes(static_cast<double>(plan_.state_bytes())) + " for model and optimizer, " +
-                          format_bytes(static_cast<double>(plan_.work_bytes)) +
-                          " for a micro-batch, its largest part " + largest.name +
-                          "); a smaller train.micro_batch_size or train.recompute needs less");
-  }
+  require_memory(plan_, device_of(config_));
   memory_ = std::make_unique<TrainingState>(config_, ranks_, device_of(config_), plan_.state_bytes(), plan_.work_bytes);
   peak_flops_ = peak_flops(config_);
   flops_per_token_ = training_flops_per_token(config_, memory_->model);
