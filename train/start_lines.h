@@ -17,7 +17,9 @@ double training_flops_per_token(const RunConfig& config, const Model& model);
 /// Dense peak of the device in FLOP/s; nothing when it is unknown.
 std::optional<double> peak_flops(const RunConfig& config);
 
-/// FLOP/s of one matrix product on this device, measured for some milliseconds.
+/// Rows and columns of the matrices of measure_matrix_product(), for a device by its name (machine_name()).
+int64_t measured_product_size(const std::string& machine);
+/// FLOP/s of matrix products on this device, measured for some milliseconds.
 double measure_matrix_product(TrainingState& memory);
 
 /// What a run says before its first step: device, parameters, FLOPs per token, batch arithmetic,
