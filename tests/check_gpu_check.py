@@ -22,7 +22,9 @@ NVCC = 'echo "Cuda compilation tools, release {}, V0"'
 HEBB = """case "$*" in
   "selftest list") echo "found list, expected one of attention, gdn" >&2; exit 2 ;;
   "selftest --device cuda --precision fp32") echo "attention 1e-6 passed"; echo "gdn 3e-1 FAILED"; exit 1 ;;
+  "selftest --device cuda --precision fp32 gdn") echo "$2 passed, blocking $CUDA_LAUNCH_BLOCKING"; [ "$CUDA_LAUNCH_BLOCKING" = 1 ] ;;
   selftest*) echo "$2 passed" ;;
+  doctor) echo "GPUs in the order $CUDA_DEVICE_ORDER" ;;
   bench*) [ -z "$HANG" ] || { touch "$HANG"; sleep 60; } ;;
 esac"""
 
@@ -110,7 +112,14 @@ with tempfile.TemporaryDirectory() as folder:  # a step that fails: named, tried
     assert "attention" not in summary.split("### selftest-fp32")[1].split("```")[1], summary
     assert "passed: doctor selftest-bf16" in summary and "failed: selftest-fp32" in summary and "left out: nothing" in summary, summary
     assert "layers" not in text, "STEPS chooses"
+    assert "GPUs in the order PCI_BUS_ID" in summary, "the first GPU of hebb is that of nvidia-smi"
     assert os.path.getsize(machine.path("out.tgz")) > 0
+
+with tempfile.TemporaryDirectory() as folder:  # the sanitizer sees bf16 first, in which tensor cores and asynchronous copies run
+    machine = Machine(folder)
+    machine.program("toolkit/bin/compute-sanitizer", 'echo "$*" | grep -o "precision .*"')
+    text, code = machine.run(STEPS="memcheck-bf16 racecheck-bf16 memcheck-fp32 racecheck-fp32", SANITIZE="1")
+    assert code == 0 and "passed: memcheck-bf16 racecheck-bf16 memcheck-fp32 racecheck-fp32" in machine.summary(), (code, text)
 
 with tempfile.TemporaryDirectory() as folder:  # a step that hangs: its time ends, what is left is named
     machine = Machine(folder)

@@ -53,6 +53,7 @@ out=${1:-gpu-check} build=${BUILD:-build-gpu} budget=${BUDGET:-540}
 failed=0
 stop() { echo "gpu_check.sh: $*" >&2; exit 1; }
 PATH=$PATH:/usr/local/nvidia/bin  # where containers may have the driver's programs
+export CUDA_DEVICE_ORDER=PCI_BUS_ID  # as nvidia-smi counts: its first GPU is the one that is built for and measured
 
 # What would fail after minutes is said before the build.
 command -v nvidia-smi >/dev/null || stop "nvidia-smi not found: this machine has no NVIDIA driver"

@@ -2,7 +2,7 @@
 # The models that have targets of speed (docs/design/gpu-kernels.md): training steps in bf16 on one GPU, each in a process of its own, beside what they
 # must and should reach on an H200.
 # Usage: tools/gpu_targets.sh [HEBB]        HEBB: the program (default: build/hebb)    STEPS=10 measured steps
-# Exit code 1: a model was not measured, or one misses what it must reach on a GPU of this name.
+# Exit code 1: a model was not measured, or on an H200 one does not fit or misses what it must reach.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 hebb=${1:-build/hebb}
@@ -17,7 +17,7 @@ target() {
   speed=$(sed -n 's/.*best, *\([0-9,]*\) median.*/\1/p' <<<"$line" | tr -d ,)
   if [ -z "$speed" ]; then
     printf '| %s | %s x %s | not measured: %s | %s,000 | %s,000 | |\n' "$name" "$3" "$4" "$(tail -1 <<<"$line" | cut -c1-150)" "$5" "$6"
-    failed=1
+    [[ $gpu != *H200* && $line == *"does not fit"* ]] || failed=1
     return
   fi
   [ "$speed" -ge $(($6 * 1000)) ] && verdict="goal met"
