@@ -6,6 +6,8 @@
 namespace hebb {
 namespace {
 
+constexpr size_t kPiece = size_t{1} << 20;  // words of a rank at once: device memory for the texts of all is bounded
+
 size_t words_of(size_t bytes) { return (bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t); }
 
 }  // namespace
@@ -31,12 +33,18 @@ std::vector<std::string> HostExchange::gather_texts(const std::string& own) {
   const uint64_t length = own.size();
   const std::vector<uint64_t> lengths = gather({&length, 1});
   const size_t room = words_of(*std::max_element(lengths.begin(), lengths.end()));
-  std::vector<uint64_t> mine(room);
-  std::memcpy(mine.data(), own.data(), own.size());
-  const std::vector<uint64_t> all = gather(mine);
-  std::vector<std::string> texts;
-  for (size_t rank = 0; rank < lengths.size(); ++rank) {
-    texts.emplace_back(reinterpret_cast<const char*>(all.data() + rank * room), lengths[rank]);
+  std::vector<std::string> texts(lengths.size());
+  for (size_t at = 0; at < room; at += kPiece) {
+    const size_t words = std::min(kPiece, room - at), byte = at * sizeof(uint64_t);
+    const auto here = [&](size_t length) {
+      return length > byte ? std::min(length - byte, words * sizeof(uint64_t)) : 0;
+    };
+    std::vector<uint64_t> mine(words);
+    if (here(own.size()) > 0) { std::memcpy(mine.data(), own.data() + byte, here(own.size())); }
+    const std::vector<uint64_t> all = gather(mine);
+    for (size_t rank = 0; rank < lengths.size(); ++rank) {
+      texts[rank].append(reinterpret_cast<const char*>(all.data() + rank * words), here(lengths[rank]));
+    }
   }
   return texts;
 }

@@ -123,7 +123,9 @@ class Adapt final : public EvalTask {
     std::vector<double> nll;
     const auto units = [&](size_t i) { return static_cast<uint64_t>(rows[i].count * rows[i].length); };
     const auto compute = [&](size_t i) { return Json(evaluate(c, rows[i])); };
-    for (const Json& item : c.items({.count = rows.size(), .compute = compute, .units = units})) {
+    const bool adapts = c.session.has_fast_weights();
+    for (const Json& item :
+         c.items({.count = rows.size(), .compute = compute, .is_on_first = adapts, .units = units})) {
       nll.push_back(kept_number(item));
     }
     return nll;

@@ -38,6 +38,8 @@ class Efficiency final : public EvalTask {
     f.field("batch", batch_).min(1).help("Rows that are decoded at once, measured beside one row.");
   }
 
+  bool has_items() const override { return false; }
+
   EvalResult run(EvalContext& c) override {
     const Json& config = c.session.source().config;
     const int64_t length = length_.value_or(c.sequence_length > 0 ? c.sequence_length : 1024);

@@ -71,10 +71,14 @@ fs::path results_folder(const EvalRequest& request) {
 }
 
 EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& request, Progress& progress,
-                               const std::function<void(const std::string& line)>& report) {
+                               const std::function<void(const std::string& line)>& report, const Ranks& ranks) {
   const StopSignals signals;
+  HostExchange exchange(ranks.communicator(), request.compute.device);
+  // Rank 0 chooses: a run that goes on may have another latest checkpoint a moment later.
+  const auto from_first = [&](const auto& choose) { return exchange.from_first(ranks.is_first() ? choose() : ""); };
+  const fs::path weights = from_first([&] { return find_weights(request.checkpoint).string(); });
+  const fs::path out = from_first([&] { return results_folder(request).string(); });
   ModelSource source = read_model_source(request.checkpoint);
-  const fs::path weights = find_weights(request.checkpoint), out = results_folder(request);
   EvalSource from{request.checkpoint, config_hash(source.is_run ? source.config.at("model") : source.config),
                   device_name(request.compute.device), precision_name(request.compute.dtype)};
   read_progress(weights.parent_path(), from);
@@ -93,17 +97,23 @@ EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRe
     if (kept) { finished.push_back(*kept); }
   }
   EvalCounts counts;
-  if (finished.size() == evaluations.size()) {  // the model need not be loaded
-    for (const Json& result : finished) { report(result_text(result, true)); }
-    counts.ok = static_cast<int64_t>(finished.size());
+  const bool is_finished = finished.size() == evaluations.size();  // then the model need not be loaded
+  if (from_first([&] { return std::string(is_finished ? "finished" : ""); }) == "finished") {
+    if (ranks.is_first()) {
+      for (const Json& result : finished) { report(result_text(result, true)); }
+    }
+    counts.ok = static_cast<int64_t>(evaluations.size());
   } else {
-    warn_of_missing(evaluations, progress);
+    if (ranks.is_first()) { warn_of_missing(evaluations, progress); }
     ScoringModel session(std::move(source), weights, request.compute);
+    session.after_segments([&ranks] { ranks.flight().tick(); });
     EvalContext context{session, tokenizer, length, 42, progress, [&signals] { return !signals.received().empty(); }};
     context.logs_samples = request.logs_samples;
+    context.exchange = ranks.size() > 1 ? &exchange : nullptr;
+    context.flight = &ranks.flight();
     counts = run_evaluations(evaluations, context, from, out, report, request.again);
   }
-  report("results in " + out.string());
+  if (ranks.is_first()) { report("results in " + out.string()); }
   return counts;
 }
 

@@ -8,11 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "comm/host_exchange.h"
 #include "core/progress.h"
 #include "data/tokenizer/tokenizer.h"
 #include "eval/journal.h"
 #include "eval/layer_overrides.h"
+#include "eval/rank_round.h"
 #include "eval/scoring_model.h"
+#include "train/ranks.h"
 
 namespace hebb {
 
@@ -34,11 +37,12 @@ struct EvalResult {
 /// error. `values` is not empty.
 Json mean_metric(std::span<const double> values);
 
-/// Items of an evaluation: documents, records, rows or samples.
+/// Items of an evaluation: documents, records, rows or samples. Rank i mod W of W computes item i.
 struct ItemList {
   size_t count = 0;
-  std::function<Json(size_t i)> compute;             // item i, which depends on i alone unless `moves_weights`
-  bool moves_weights = false;                        // it changes fast weights that the next one reads
+  std::function<Json(size_t i)> compute;  // item i, which depends on i alone unless `moves_weights`
+  bool moves_weights = false;             // it changes fast weights that the next one reads: rank 0 computes all
+  bool is_on_first = false;               // it reads fast weights that rank 0 alone has: so it does here
   std::function<bool(const Json& value)> ends = {};  // whether the list ends behind an item of this value
   std::function<uint64_t(size_t i)> units = {};      // of the progress bar that item i is; one each where absent
 };
@@ -56,14 +60,17 @@ struct EvalContext {
   EvalJournal* journal = nullptr;        // of the evaluation that runs; null: nothing is kept
   double weights_interval = 60;          // at least, between two times that fast weights are kept [s]
   double weights_kept = 0;               // when they were, on a clock that never goes back [s]
+  HostExchange* exchange = nullptr;      // between ranks; null: there is one
+  FlightLog* flight = nullptr;           // hears that this rank comes forward; may be null
   int64_t items_before = 0;              // of this evaluation, in earlier lists
   uint64_t done = 0;                     // units of the progress bar
 
   /// The bar of an evaluation of so many units.
   void begin(std::string_view title, uint64_t units);
   /// The values of a list, in order: what `compute` gives, or what an interrupted run has kept, with the samples that
-  /// an item logged. Runs of an evaluation have the same lists in the same order. Moves the bar, which stands behind
-  /// the units of the list at the end. Errors: Stopped after a signal, and those of `compute`.
+  /// an item logged. Runs of an evaluation have the same lists in the same order, and so have ranks, which all get all
+  /// values; samples are rank 0's. Moves the bar, which stands behind the units of the list at the end. Errors: Stopped
+  /// after a signal, and those of `compute`; of several ranks the first in order of items, as AgreedError.
   std::vector<Json> items(const ItemList& list);
   /// So many units of an item are done. Errors: Stopped after a signal.
   void step(uint64_t units);
@@ -73,9 +80,18 @@ struct EvalContext {
   const Tokenizer& text_tokenizer() const;
   /// Notes an example: `id`, hash of its tokens, and what the task adds.
   void log_sample(const std::string& id, std::span<const int32_t> tokens, Json rest);
+  bool is_first() const { return exchange == nullptr || exchange->communicator().rank() == 0; }
 
  private:
-  Json item(const ItemList& list, size_t i);
+  struct Item {
+    size_t i;
+    Json value;
+    std::string samples;
+  };
+  bool is_own(const ItemList& list, size_t i) const;
+  Item item(const ItemList& list, size_t i);
+  void own_items(const ItemList& list, std::vector<Item>& found, size_t& at);
+  std::vector<Item> gather(const ItemList& list, std::vector<Item> found, std::optional<RankFailure>& failure);
 };
 
 /// One entry of "evaluations", read and checked.
@@ -85,6 +101,8 @@ class EvalTask {
   /// The kind's own keys ("name", "kind", "seed", "segment", "rope_scaling", overrides of layers are handled by the
   /// caller).
   virtual void fields(Fields& f) = 0;
+  /// Whether its work is lists of items. Otherwise rank 0 alone runs it.
+  virtual bool has_items() const { return true; }
   virtual EvalResult run(EvalContext& context) = 0;
 };
 
@@ -123,7 +141,8 @@ struct EvalCounts {
 /// Runs all and writes OUT/NAME.json each, atomically; a missing input file gives status "skipped", a
 /// failing evaluation "failed", and the next one goes on. With context.logs_samples also OUT/NAME.samples.jsonl.
 /// A good result of the same checkpoint, configuration and input files stays, unless `again`; an interrupted evaluation
-/// goes on where it was (OUT/NAME.partial). Errors: Stopped after a signal.
+/// goes on where it was (OUT/NAME.partial). Of several ranks each reads the data, and rank 0 alone writes results and
+/// reports; all return the same. Errors: Stopped after a signal.
 EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, const EvalSource& source,
                            const fs::path& out, const std::function<void(const std::string& line)>& report,
                            bool again = false);
@@ -150,9 +169,11 @@ struct EvalRequest {
 };
 
 /// Loads a checkpoint and runs evaluations on it until a signal comes: `hebb eval`, and the end of `hebb train`.
-/// Errors: ConfigError, CheckpointError, DataError (tokenizer), Stopped after a signal.
+/// As one of several ranks, other ones than rank 0 leave `report` alone. Errors: ConfigError, CheckpointError,
+/// DataError (tokenizer), Stopped after a signal.
 EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& request, Progress& progress,
-                               const std::function<void(const std::string& line)>& report);
+                               const std::function<void(const std::string& line)>& report,
+                               const Ranks& ranks = Ranks());
 /// Where its results lie.
 fs::path results_folder(const EvalRequest& request);
 

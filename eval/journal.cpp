@@ -18,6 +18,7 @@ namespace hebb {
 namespace {
 
 constexpr size_t kHashDigits = 8;
+constexpr const char* kOfRank = ".rank_";
 
 std::string hash_of(std::string_view text) {
   return fmt::format("{:0{}x}", crc32c(text.data(), text.size()), kHashDigits);
@@ -68,6 +69,25 @@ bool take(std::string_view& bytes, uint64_t& value) {
   return true;
 }
 
+/// Errors: CheckpointError where another process has it.
+void lock(int fd, const fs::path& file) {
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw CheckpointError(file.string(), "another process is writing this evaluation");
+  }
+}
+
+void require_unlocked(const fs::path& file) {
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) { return; }
+  try {
+    lock(fd, file);
+  } catch (...) {
+    ::close(fd);
+    throw;
+  }
+  ::close(fd);
+}
+
 }  // namespace
 
 double kept_number(const Json& value) {
@@ -78,38 +98,74 @@ double kept_number(const Json& value) {
 
 EvalJournal::EvalJournal(fs::path file, Json key, const std::function<void(const std::string& text)>& note)
     : file_(std::move(file)), key_(std::move(key)) {
-  if (fs::exists(file_)) { read(note); }
+  read(note);
 }
+
+EvalJournal::EvalJournal(const fs::path& file, Json key, int rank, const std::vector<int64_t>& kept)
+    : file_(file.string() + fmt::format("{}{:05}", kOfRank, rank)),
+      key_(std::move(key)),
+      kept_by_first_(kept.begin(), kept.end()) {}
 
 EvalJournal::~EvalJournal() {
   if (fd_ >= 0) { ::close(fd_); }
 }
 
+std::vector<fs::path> EvalJournal::files_of_ranks(const fs::path& file) {
+  std::vector<fs::path> files;
+  std::error_code none;  // no folder yet
+  for (const fs::directory_entry& entry : fs::directory_iterator(file.parent_path(), none)) {
+    if (entry.path().filename().string().starts_with(file.filename().string() + kOfRank)) {
+      files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 void EvalJournal::read(const std::function<void(const std::string& text)>& note) {
-  const std::string text = read_file(file_);
-  bool is_first = true;
-  size_t begin = 0;
-  for (size_t end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    const std::optional<Json> json = parse_line(std::string_view(text).substr(begin, end - begin), file_.string());
-    const bool is_item = json && json->is_object() && json->find("index") != nullptr;
-    if (!json || (!is_first && !is_item)) {
-      items_.clear();
-      note(file_.string() + " is damaged (byte " + std::to_string(begin) + ") and not used");
-      return;
-    }
-    if (is_first && *json != key_) {
-      note(file_.string() + " is of another evaluation (" + differences(key_, *json) + ") and not used");
-      return;
-    }
-    if (!is_first) { items_.emplace(json->at("index").as_int(), item_of(*json)); }
-    is_first = false;
+  const std::vector<fs::path> others = files_of_ranks(file_);
+  const bool is_complete = read_items(file_, note);
+  for (const fs::path& other : others) {
+    require_unlocked(other);
+    read_items(other, note);
   }
   const size_t read = items_.size();
   read_weights();
-  is_whole_ = !is_first && begin == text.size() && read == items_.size();
+  is_whole_ = is_complete && others.empty() && read == items_.size();
+  if (!others.empty()) {
+    require_unlocked(file_);
+    write_items();
+    is_whole_ = true;
+    for (const fs::path& other : others) { fs::remove(other); }
+  }
   if (!items_.empty()) {
     note(file_.string() + ": going on behind " + std::to_string(items_.size()) + " finished items");
   }
+}
+
+/// Whether the file is there and holds items of this key and nothing else.
+bool EvalJournal::read_items(const fs::path& file, const std::function<void(const std::string& text)>& note) {
+  if (!fs::exists(file)) { return false; }
+  const std::string text = read_file(file);
+  std::map<int64_t, Item> items;
+  bool is_first = true;
+  size_t begin = 0;
+  for (size_t end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const std::optional<Json> json = parse_line(std::string_view(text).substr(begin, end - begin), file.string());
+    const bool is_item = json && json->is_object() && json->find("index") != nullptr;
+    if (!json || (!is_first && !is_item)) {
+      note(file.string() + " is damaged (byte " + std::to_string(begin) + ") and not used");
+      return false;
+    }
+    if (is_first && *json != key_) {
+      note(file.string() + " is of another evaluation (" + differences(key_, *json) + ") and not used");
+      return false;
+    }
+    if (!is_first) { items.emplace(json->at("index").as_int(), item_of(*json)); }
+    is_first = false;
+  }
+  items_.merge(items);
+  return !is_first && begin == text.size();
 }
 
 void EvalJournal::read_weights() {
@@ -143,17 +199,17 @@ void EvalJournal::read_weights() {
   items_.erase(items_.lower_bound(usable()), items_.end());
 }
 
+void EvalJournal::write_items() const {
+  std::string text = line_of(key_);
+  for (const auto& [index, item] : items_) { text += line_of(item_json(index, item)); }
+  write_file_atomic(file_, text);
+}
+
 void EvalJournal::open() {
-  if (!is_whole_) {
-    std::string text = line_of(key_);
-    for (const auto& [index, item] : items_) { text += line_of(item_json(index, item)); }
-    write_file_atomic(file_, text);
-  }
+  if (!is_whole_) { write_items(); }
   fd_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (fd_ < 0) { throw CheckpointError(file_.string(), "cannot write: " + std::generic_category().message(errno)); }
-  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    throw CheckpointError(file_.string(), "another process is writing this evaluation");
-  }
+  lock(fd_, file_);
 }
 
 void EvalJournal::write(const std::string& text) {
@@ -192,6 +248,18 @@ void EvalJournal::remove() {
   std::error_code none;  // what is not there need not go
   fs::remove(file_, none);
   fs::remove(weights_file(), none);
+}
+
+void EvalJournal::remove_files(const fs::path& file) {
+  std::error_code none;
+  for (const fs::path& other : files_of_ranks(file)) { fs::remove(other, none); }
+  fs::remove(file, none);
+}
+
+std::vector<int64_t> EvalJournal::kept() const {
+  std::vector<int64_t> indices;
+  for (const auto& [index, item] : items_) { indices.push_back(index); }
+  return indices;
 }
 
 }  // namespace hebb

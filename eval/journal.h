@@ -2,6 +2,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,7 @@
 
 namespace hebb {
 
-/// What an evaluation has finished, item by item, in a file beside its result, so that an interrupted one goes on there
+/// What an evaluation has finished, item by item, in files beside its result, so that an interrupted one goes on there
 /// (docs/verbs/eval.md, Interruptions). Every item has an index and is one line that is appended when it is finished.
 class EvalJournal {
  public:
@@ -21,14 +22,24 @@ class EvalJournal {
     bool moves_weights = false;  // fast weights are others after it
   };
 
-  /// Takes up what `file` holds under the same `key`. A file of another key, or a damaged one, is named to `note` and
-  /// not used; a last line that a kill has cut is dropped. Nothing is written before the first add().
-  /// Errors: CheckpointError for a file that another process is writing.
+  /// Of rank 0. Takes up what `file` and the files of other ranks beside it hold under the same `key`, however many
+  /// ranks wrote them; the latter go into `file`. A file of another key, or a damaged one, is named to `note` and not
+  /// used; a last line that a kill has cut is dropped. Without files of other ranks nothing is written before the first
+  /// add(). Errors: CheckpointError for a file that another process is writing.
   EvalJournal(fs::path file, Json key, const std::function<void(const std::string& text)>& note);
+  /// Of another rank, in a file of its own beside `file`, where rank 0 has kept these items.
+  EvalJournal(const fs::path& file, Json key, int rank, const std::vector<int64_t>& kept);
   ~EvalJournal();
   EvalJournal(const EvalJournal&) = delete;
   EvalJournal& operator=(const EvalJournal&) = delete;
 
+  /// Removes the files of an evaluation, of all ranks.
+  static void remove_files(const fs::path& file);
+
+  /// Indices of the items that were kept.
+  std::vector<int64_t> kept() const;
+  /// Whether it was kept, by rank 0 where this is another one.
+  bool is_kept(int64_t index) const { return items_.contains(index) || kept_by_first_.contains(index); }
   /// The item of this index that was kept; null where none was. Where items move fast weights the kept ones are the
   /// first ones.
   const Item* find(int64_t index) const;
@@ -48,14 +59,18 @@ class EvalJournal {
 
  private:
   fs::path weights_file() const { return file_.string() + "-weights"; }
+  static std::vector<fs::path> files_of_ranks(const fs::path& file);
   void read(const std::function<void(const std::string& text)>& note);
+  bool read_items(const fs::path& file, const std::function<void(const std::string& text)>& note);
   void read_weights();
+  void write_items() const;
   void open();
   void write(const std::string& text);
 
   fs::path file_;
   Json key_;
   std::map<int64_t, Item> items_;  // that were kept, by index
+  std::set<int64_t> kept_by_first_;
   std::optional<Weights> weights_;
   bool is_whole_ = false;  // the file holds the kept items and nothing else
   int64_t added_ = 0;

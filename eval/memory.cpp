@@ -89,6 +89,8 @@ class MemoryStats final : public EvalTask {
     f.field("freeze_fast_weights", freeze_).help("Never update fast weights.");
   }
 
+  bool has_items() const override { return false; }
+
   EvalResult run(EvalContext& c) override {
     const int64_t length = length_.value_or(c.sequence_length);
     if (length < 1) {

@@ -67,27 +67,85 @@ Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& sou
   return j;
 }
 
-/// Runs one evaluation; what a user lacks or did wrong becomes its result.
+/// An error of an evaluation as all ranks know it.
+RankFailure agreed_failure(const Error& error, const EvalContext& context) {
+  if (const auto* agreed = dynamic_cast<const AgreedError*>(&error)) { return agreed->failure(); }
+  const RankFailure own = failure_of(error);
+  return context.exchange != nullptr ? *hold_round(*context.exchange, "an error", Json(), own).failure : own;
+}
+
+/// The evaluation has come to its end on all ranks, or fails.
+void agree_on_end(const EvalContext& context) {
+  if (context.exchange == nullptr) { return; }
+  const RankRound round = hold_round(*context.exchange, "the end of an evaluation", Json(), std::nullopt);
+  if (round.failure) { throw AgreedError(*round.failure); }
+}
+
+/// Items that all ranks have kept.
+int64_t kept_items(const EvalContext& context) {
+  const int64_t own = context.journal->size();
+  if (context.exchange == nullptr) { return own; }
+  uint64_t all = 0;
+  const auto sent = static_cast<uint64_t>(own);
+  for (const uint64_t items : context.exchange->gather({&sent, 1})) { all += items; }
+  return static_cast<int64_t>(all);
+}
+
+/// Runs one evaluation; what a user lacks or did wrong becomes its result, the same on all ranks.
 EvalResult run_one(Evaluation& e, EvalContext& context) {
   EvalResult result;
   try {
     context.session.set_reading(e.reading);
     apply(e.overrides, context.session.model());
-    return e.task->run(context);
-  } catch (const MissingFileError& error) {  // not a failure: something that the user does not have
-    result.status = "skipped";
-    result.reason = error.what();
+    if (context.is_first() || e.task->has_items()) { result = e.task->run(context); }
+    agree_on_end(context);
+    return result;
   } catch (const Error& error) {
-    if (error.code() == ExitCode::kStopped) {
-      const int64_t items = context.journal->size();
+    const RankFailure failure = agreed_failure(error, context);
+    if (failure.code == ExitCode::kStopped) {
+      const int64_t items = kept_items(context);
       throw Error(ExitCode::kStopped,
                   e.name + " (" + e.kind + "): stopped by a signal" +
                       (items > 0 ? " behind " + std::to_string(items) + " finished items, which are kept" : ""));
     }
-    result.status = "failed";
-    result.reason = error.what();
+    EvalResult failed;
+    failed.status = failure.is_missing ? "skipped" : "failed";  // a missing file: something that the user does not have
+    failed.reason = failure.text;
+    return failed;
   }
-  return result;
+}
+
+std::string from_first(const EvalContext& context, const std::string& own) {
+  return context.exchange != nullptr ? context.exchange->from_first(own) : own;
+}
+
+/// The journal of this rank. Rank 0 takes up what earlier runs have kept and tells the others.
+std::unique_ptr<EvalJournal> open_journal(const EvalContext& context, const fs::path& file, const Json& key) {
+  std::unique_ptr<EvalJournal> journal;
+  Json kept = Json::array();
+  if (context.is_first()) {
+    journal =
+        std::make_unique<EvalJournal>(file, key, [&](const std::string& text) { context.progress.message(text); });
+    for (const int64_t index : journal->kept()) { kept.push(index); }
+  }
+  const Json told = parse_json(from_first(context, Json::object({{"key", key}, {"kept", kept}}).dump()), "rank 0");
+  if (journal == nullptr) {
+    std::vector<int64_t> indices;
+    for (const Json& index : told.at("kept").items()) { indices.push_back(index.as_int()); }
+    journal = std::make_unique<EvalJournal>(file, told.at("key"), context.exchange->communicator().rank(), indices);
+  }
+  return journal;
+}
+
+void write_result(const Evaluation& e, const EvalResult& result, const EvalContext& context, const EvalSource& source,
+                  const Json& key, double seconds, const fs::path& out,
+                  const std::function<void(const std::string& line)>& report) {
+  const std::string samples = context.samples.empty() ? "" : e.name + ".samples.jsonl";
+  if (!samples.empty()) { write_file_atomic(out / samples, context.samples); }
+  Json json = result_json(e, result, source, context.tokenizer.get(), seconds, samples);
+  json.set("fingerprint", config_hash(key));
+  write_file_atomic(out / (e.name + ".json"), json.dump(1) + "\n");
+  report(result_text(json));
 }
 
 void count(EvalCounts& counts, const std::string& status) {
@@ -140,20 +198,23 @@ EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext con
                            const fs::path& out, const std::function<void(const std::string& line)>& report,
                            bool again) {
   EvalCounts counts;
-  fs::create_directories(out);
+  if (context.is_first()) { fs::create_directories(out); }
   const auto weights = context.session.save_fast_weights();
   const auto note = [&](const std::string& text) { context.progress.message(text); };
   for (Evaluation& e : evaluations) {
+    if (context.flight != nullptr) { context.flight->at(source.step, "evaluation " + e.name); }
     const Json key = evaluation_key(e, source, context.tokenizer.get(), context.sequence_length, context.logs_samples);
-    if (const auto kept = again ? std::nullopt : finished_result(e, key, out, note)) {
-      report(result_text(*kept, true));
+    const auto kept = again || !context.is_first() ? std::nullopt : finished_result(e, key, out, note);
+    if (kept) { report(result_text(*kept, true)); }
+    if (from_first(context, kept ? "kept" : "") == "kept") {
       ++counts.ok;
       continue;
     }
     const auto start = std::chrono::steady_clock::now();
-    if (again) { fs::remove(out / (e.name + ".partial")); }
-    EvalJournal journal(out / (e.name + ".partial"), key, note);
-    context.journal = &journal;
+    const fs::path partial = out / (e.name + ".partial");
+    if (again && context.is_first()) { EvalJournal::remove_files(partial); }
+    const std::unique_ptr<EvalJournal> journal = open_journal(context, partial, key);
+    context.journal = journal.get();
     context.seed = e.seed;
     context.samples.clear();
     context.items_before = 0;
@@ -161,15 +222,13 @@ EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext con
     context.session.restore_fast_weights(weights);  // evaluations do not influence each other
     apply({}, context.session.model());
     context.session.set_reading({});
-    count(counts, result.status);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    const std::string samples = context.samples.empty() ? "" : e.name + ".samples.jsonl";
-    if (!samples.empty()) { write_file_atomic(out / samples, context.samples); }
-    Json json = result_json(e, result, source, context.tokenizer.get(), seconds, samples);
-    json.set("fingerprint", config_hash(key));
-    write_file_atomic(out / (e.name + ".json"), json.dump(1) + "\n");
-    if (result.status == "ok") { journal.remove(); }
-    report(result_text(json));
+    const std::string status = from_first(context, result.status);
+    count(counts, status);
+    if (context.is_first()) {
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      write_result(e, result, context, source, key, seconds, out, report);
+    }
+    if (status == "ok") { journal->remove(); }
   }
   return counts;
 }

@@ -82,6 +82,7 @@ void ScoringModel::each_segment(std::span<const int32_t> tokens, ModelState& sta
     pass.fast.freeze = reading.freeze;
     pass.attention.yarn = settings_.yarn ? &*settings_.yarn : nullptr;
     done(begin, n, pass, model_.hidden(pass, ids, &state));
+    if (after_segment_) { after_segment_(); }
   }
 }
 

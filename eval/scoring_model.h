@@ -34,6 +34,9 @@ class ScoringModel {
     bool freeze = false;
   };
 
+  /// Called behind each segment: long inputs come forward.
+  void after_segments(std::function<void()> call) { after_segment_ = std::move(call); }
+
   std::unique_ptr<ModelState> new_state();
   /// The same, but fast weights keep their pending pairs from `before` (null: there are none), which loses them.
   std::unique_ptr<ModelState> new_state(ModelState* before);
@@ -88,6 +91,7 @@ class ScoringModel {
   Arena arena_;
   Model model_;
   ReadSettings settings_;
+  std::function<void()> after_segment_;
 };
 
 /// What logits [V] say, and how likely they make `target`.

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
+#include <new>
 
 #include "comm/rank_processes.h"
 #include "core/error.h"
 #include "core/parallel.h"
 #include "tools/verbs.h"
+#include "train/signals.h"
 #ifdef HEBB_HAVE_CUDA
 #include "core/cuda_device.h"
 #endif
@@ -46,6 +49,20 @@ std::vector<std::string> remove_options(std::vector<std::string> words, const st
   return words;
 }
 
+/// Ranks as processes of this command line.
+RankProcessesOptions rank_processes(int ranks, bool uses_gpu) {
+  if (uses_gpu && ranks > visible_gpus()) {
+    throw ConfigError("--ranks", std::to_string(ranks),
+                      "at most the visible GPUs, " + std::to_string(visible_gpus()) + ": one a rank");
+  }
+  RankProcessesOptions options;
+  options.program = fs::read_symlink("/proc/self/exe").string();
+  options.arguments = command_line_without({"--ranks", "--restart"});
+  options.ranks = ranks;
+  options.uses_gpu = uses_gpu;
+  return options;
+}
+
 /// The secret of train.comm.token_file, without white space at its end.
 std::string read_token(const RunConfig& config) {
   const std::string path = config.train.comm.value_or(CommConfig{}).token_file;
@@ -82,37 +99,42 @@ int count_ranks(const std::string& text, bool uses_gpu) {
   return ranks;
 }
 
+LaunchedRank launched_rank() {
+  return read_launched_rank([](const char* name) -> const char* { return std::getenv(name); });
+}
+
+bool is_parent_of_ranks(const std::string& ranks, const LaunchedRank& launched) {
+  if (!ranks.empty() && !launched.size_variable.empty()) {
+    throw ConfigError("--ranks", "a process that a launcher has started (" + launched.size_variable + " is set)",
+                      "one way to start ranks");
+  }
+  return !ranks.empty();
+}
+
+int start_ranks(int ranks, bool uses_gpu) { return run_rank_processes(rank_processes(ranks, uses_gpu)); }
+
 int start_ranks(const RunConfig& config, const RunOptions& run, int ranks, int restarts) {
   const bool resumes_elsewhere = run.resume != "auto" && run.resume != "never";
   if (restarts > 0 && resumes_elsewhere) {
     throw ConfigError("--restart", "together with --resume " + run.resume,
                       "one of them: a restart goes on from the last checkpoint of the run folder");
   }
-  const bool uses_gpu = device_of(config) == DeviceKind::cuda;
-  if (uses_gpu && ranks > visible_gpus()) {
-    throw ConfigError("--ranks", std::to_string(ranks),
-                      "at most the visible GPUs, " + std::to_string(visible_gpus()) + ": one a rank");
-  }
-  RankProcessesOptions options;
-  options.program = fs::read_symlink("/proc/self/exe").string();
-  options.arguments = command_line_without({"--ranks", "--restart"});
+  RankProcessesOptions options = rank_processes(ranks, device_of(config) == DeviceKind::cuda);
   options.arguments_again = remove_options(options.arguments, {"--resume"});
-  options.ranks = ranks;
-  options.uses_gpu = uses_gpu;
   options.restarts = restarts;
   options.grace_seconds = config.train.comm.value_or(CommConfig{}).lost_seconds + 15;
   options.run_folder = run_folder_of(config, run);
   return run_rank_processes(options);
 }
 
-RankGroupOptions rank_options(const RunConfig& config, const RunOptions& run, const LaunchedRank& launched) {
-  const CommConfig comm = config.train.comm.value_or(CommConfig{});
+RankGroupOptions rank_options(const CommConfig& comm, bool uses_gpu, const fs::path& folder,
+                              const std::string& agreement, [[maybe_unused]] const LaunchedRank& launched) {
   RankGroupOptions options;
-  options.run_folder = run_folder_of(config, run);
-  options.uses_gpu = device_of(config) == DeviceKind::cuda;
-  options.device = options.uses_gpu ? "cuda" : "cpu";
+  options.run_folder = folder;
+  options.uses_gpu = uses_gpu;
+  options.device = uses_gpu ? "cuda" : "cpu";
 #ifdef HEBB_HAVE_CUDA
-  if (options.uses_gpu) {
+  if (uses_gpu) {
     const int index = visible_gpus() > 1 ? launched.local_rank.value_or(0) : 0;
     cuda::use_device(index);
     const cuda::DeviceInfo device = cuda::device_info();
@@ -121,13 +143,32 @@ RankGroupOptions rank_options(const RunConfig& config, const RunOptions& run, co
   }
 #endif
   options.build = version_text();
-  options.config = agreement(config);
+  options.config = agreement;
   options.interface = comm.interface;
-  options.token = read_token(config);
   options.init_seconds = comm.init_seconds;
   options.lost_seconds = comm.lost_seconds;
   options.stall_seconds = comm.stall_seconds;
   return options;
+}
+
+RankGroupOptions rank_options(const RunConfig& config, const RunOptions& run, const LaunchedRank& launched) {
+  RankGroupOptions options =
+      rank_options(config.train.comm.value_or(CommConfig{}), device_of(config) == DeviceKind::cuda,
+                   run_folder_of(config, run), agreement(config), launched);
+  options.token = read_token(config);
+  return options;
+}
+
+int run_as_rank(RankGroup& group, const std::function<int()>& body) {
+  int code = 0;
+  try {
+    const StopSignals early;
+    code = body();
+  } catch (const Error& error) { group.fail(error.code(), error.what()); } catch (const std::bad_alloc&) {
+    group.fail(ExitCode::kMemory, "out of memory");
+  } catch (const std::exception& error) { group.fail(ExitCode::kOther, error.what()); }
+  group.finish();
+  return code;
 }
 
 int threads_of_rank(const RankGroup& group) {

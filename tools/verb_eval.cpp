@@ -1,12 +1,15 @@
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
 
+#include "core/parallel.h"
 #include "eval/comparison.h"
 #include "eval/evaluation.h"
 #include "tools/command_line.h"
 #include "tools/console.h"
 #include "tools/options.h"
+#include "tools/train_ranks.h"
 #include "tools/verbs.h"
 #include "train/model_source.h"
 
@@ -17,6 +20,7 @@ struct Options {
   std::string eval, out, tokenizer;
   std::vector<std::string> checkpoints, overrides;
   DeviceOptions device;
+  std::string ranks;  // empty: not given
   bool log_samples = false, again = false;
 };
 
@@ -51,39 +55,99 @@ CheckpointResults read_results(const std::string& label, const std::vector<Evalu
   return results;
 }
 
-int run_eval(const Options& o) {
+/// What the command line asks for, checked.
+struct Job {
+  Json config;  // the list
+  std::vector<Evaluation> evaluations;
+  std::vector<std::string> labels;
+  std::vector<EvalRequest> requests;  // one a label
+};
+
+Job read_job(const Options& o, const Compute& compute) {
   Json config = load_config(o.eval);
   for (const std::string& assignment : o.overrides) { apply_override(config, assignment); }
-  const std::vector<Evaluation> evaluations = read_evaluations(config, "");
-  if (evaluations.empty()) { throw ConfigError(o.eval + ": evaluations", "an empty list", "at least one evaluation"); }
-  const std::vector<std::string> labels = labels_of(o.checkpoints);
-  const Compute compute = set_up_compute(o.device);
-  std::vector<EvalRequest> requests;
-  for (size_t i = 0; i < labels.size(); ++i) {
-    const fs::path out = o.out.empty() || labels.size() == 1 ? fs::path(o.out) : fs::path(o.out) / labels[i];
-    requests.push_back({o.checkpoints[i], out, o.tokenizer, compute, o.again, o.log_samples});
+  Job job{config, read_evaluations(config, ""), labels_of(o.checkpoints), {}};
+  if (job.evaluations.empty()) {
+    throw ConfigError(o.eval + ": evaluations", "an empty list", "at least one evaluation");
   }
-  require_own_folders(requests);
-  const std::unique_ptr<Progress> progress = stderr_progress();
+  for (size_t i = 0; i < job.labels.size(); ++i) {
+    const fs::path out = o.out.empty() || job.labels.size() == 1 ? fs::path(o.out) : fs::path(o.out) / job.labels[i];
+    job.requests.push_back({o.checkpoints[i], out, o.tokenizer, compute, o.again, o.log_samples});
+  }
+  require_own_folders(job.requests);
+  return job;
+}
+
+int run_job(const Options& o, const Job& job, const Ranks& ranks) {
+  const std::unique_ptr<Progress> progress = ranks.is_first() ? stderr_progress() : std::make_unique<Progress>();
+  const bool is_table = job.labels.size() > 1 && ranks.is_first();
   EvalCounts all;
   std::vector<CheckpointResults> results;
-  for (size_t i = 0; i < labels.size(); ++i) {
-    if (labels.size() > 1) { print_line("== " + labels[i]); }
+  for (size_t i = 0; i < job.labels.size(); ++i) {
+    if (is_table) { print_line("== " + job.labels[i]); }
     EvalCounts counts;
     try {
-      counts = evaluate_checkpoint(read_evaluations(config, ""), requests[i], *progress, print_line);
+      counts = evaluate_checkpoint(read_evaluations(job.config, ""), job.requests[i], *progress, print_line, ranks);
     } catch (const Error& error) {
       if (error.code() != ExitCode::kStopped) { throw; }
       throw Error(ExitCode::kStopped, std::string(error.what()) + "; the same command goes on there");
     }
     all.ok += counts.ok;
     all.failed += counts.failed;
-    results.push_back(read_results(labels[i], evaluations, results_folder(requests[i])));
+    if (is_table) { results.push_back(read_results(job.labels[i], job.evaluations, results_folder(job.requests[i]))); }
   }
-  if (labels.size() > 1) { print_line(comparison_text(results)); }
+  if (is_table) { print_line(comparison_text(results)); }
   if (all.failed > 0) { return static_cast<int>(ExitCode::kOther); }
   if (all.ok == 0) { throw DataError(o.eval, "nothing was evaluated: all evaluations were skipped"); }
   return 0;
+}
+
+/// What ranks must agree on.
+std::string agreement(const Options& o, const Job& job, const Compute& compute) {
+  Json checkpoints = Json::array();
+  for (const std::string& checkpoint : o.checkpoints) { checkpoints.push(checkpoint); }
+  return config_hash(Json::object({{"list", job.config},
+                                   {"checkpoints", checkpoints},
+                                   {"precision", precision_name(compute.dtype)},
+                                   {"log_samples", o.log_samples},
+                                   {"again", o.again}}));
+}
+
+int run_rank(const Options& o, const Job& job, const Compute& compute, const LaunchedRank& launched) {
+  follow_launcher();
+  CommConfig comm;
+  comm.stall_seconds = 3600;  // what an evaluation does between two signs of life may take long
+  RankGroup group(launched, rank_options(comm, compute.device == DeviceKind::cuda, results_folder(job.requests[0]),
+                                         agreement(o, job, compute), launched));
+  const int threads = o.device.threads > 0 ? o.device.threads : threads_of_rank(group);
+  set_threads(threads);
+  const Ranks ranks(group.communicator(), group.log(), threads, group.names());
+  if (ranks.is_first()) {
+    for (const std::string& line : group.table()) { print_line(line); }
+  }
+  std::optional<Error> stopped;  // all ranks have stopped, rank 0 says so
+  const int code = run_as_rank(group, [&] {
+    try {
+      return run_job(o, job, ranks);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kStopped) { throw; }
+      if (ranks.is_first()) { stopped = error; }
+      return static_cast<int>(ExitCode::kStopped);
+    }
+  });
+  if (stopped) { throw *stopped; }
+  return code;
+}
+
+int run_eval(const Options& o) {
+  const LaunchedRank launched = launched_rank();
+  const bool is_parent = is_parent_of_ranks(o.ranks, launched);
+  const Compute compute = set_up_compute(o.device);
+  const bool uses_gpu = compute.device == DeviceKind::cuda;
+  const int size = is_parent ? count_ranks(o.ranks, uses_gpu) : launched.size;
+  const Job job = read_job(o, compute);
+  if (is_parent && size > 1) { return start_ranks(size, uses_gpu); }
+  return size > 1 ? run_rank(o, job, compute, launched) : run_job(o, job, Ranks());
 }
 
 }  // namespace
@@ -102,6 +166,10 @@ void add_eval_verb(Command program) {
               "SentencePiece .model file, tokenizer.json or \"bytes\" (default: the run's)");
   verb.flag("--log-samples", o->log_samples, "Also a file with one line per example beside each result");
   verb.flag("--again", o->again, "Compute anew what is finished");
+  verb.option(
+          "--ranks", o->ranks,
+          "Evaluate by N ranks on this machine, each on a GPU or a part of the cores; all: one for each visible GPU")
+      .type_name("N|all");
   add_device_options(verb, o->device);
   verb.runs([o] { return run_eval(*o); });
 }

@@ -1,4 +1,3 @@
-#include <cstdlib>
 #include <memory>
 #include <optional>
 
@@ -9,7 +8,6 @@
 #include "tools/console.h"
 #include "tools/train_ranks.h"
 #include "tools/verbs.h"
-#include "train/signals.h"
 #include "train/trainer.h"
 
 namespace hebb {
@@ -21,22 +19,6 @@ struct Arguments {
   RanksOptions ranks;
   bool print_config = false;
 };
-
-/// The evaluations of the configuration, on the last checkpoint (docs/verbs/eval.md).
-int evaluate(const Json& evaluations, const TrainConfig& settings, const fs::path& run) {
-  const EvalRequest request{
-      run.string(), {}, "", choose_compute(settings.device, settings.precision.value_or(""), "train")};
-  const std::unique_ptr<Progress> progress = stderr_progress();
-  try {
-    const EvalCounts counts =
-        evaluate_checkpoint(read_evaluations(evaluations, "eval."), request, *progress, print_line);
-    return counts.failed > 0 ? static_cast<int>(ExitCode::kOther) : 0;
-  } catch (const Error& error) {
-    if (error.code() != ExitCode::kStopped) { throw; }
-    print_line(std::string(error.what()) + "; the same command goes on there");
-    return static_cast<int>(settings.exit_code_on_stop);
-  }
-}
 
 /// How a run ended, and where.
 struct Ended {
@@ -64,38 +46,47 @@ Ended run_trainer(RunConfig config, const RunOptions& options, const Ranks& rank
   return {code, trainer->is_complete(), trainer->run_folder()};
 }
 
-/// As one of several ranks: an error ends all of them, and the first to have one says it.
-Ended run_rank(RunConfig config, RunOptions options, const LaunchedRank& launched) {
+/// The evaluations of the configuration, on the last checkpoint (docs/verbs/eval.md).
+int evaluate(const Json& evaluations, const TrainConfig& settings, const fs::path& run, const Ranks& ranks) {
+  const EvalRequest request{
+      run.string(), {}, "", choose_compute(settings.device, settings.precision.value_or(""), "train")};
+  const std::unique_ptr<Progress> progress = ranks.is_first() ? stderr_progress() : std::make_unique<Progress>();
+  try {
+    const EvalCounts counts =
+        evaluate_checkpoint(read_evaluations(evaluations, "eval."), request, *progress, print_line, ranks);
+    return counts.failed > 0 ? static_cast<int>(ExitCode::kOther) : 0;
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kStopped) { throw; }
+    if (ranks.is_first()) { print_line(std::string(error.what()) + "; the same command goes on there"); }
+    return static_cast<int>(settings.exit_code_on_stop);
+  }
+}
+
+int train_and_evaluate(RunConfig config, const RunOptions& options, const Ranks& ranks, const std::string& banner) {
+  const Json evaluations = config.eval;
+  const TrainConfig settings = config.train;
+  const Ended ended = run_trainer(std::move(config), options, ranks, banner);
+  if (ended.code != 0 || !ended.is_complete || evaluations.is_null()) { return ended.code; }
+  return evaluate(evaluations, settings, ended.folder, ranks);
+}
+
+int run_rank(RunConfig config, RunOptions options, const LaunchedRank& launched) {
   follow_launcher();
   RankGroup group(launched, rank_options(config, options, launched));
   std::string banner = version_text();
   for (const std::string& line : group.table()) { banner += "\n" + line; }
-  Ended ended;
-  try {
-    const StopSignals early;  // a signal before training starts ends all ranks before the first step
+  return run_as_rank(group, [&] {
     options.made_folder = group.made_folder();
     const Ranks ranks(group.communicator(), group.log(), threads_of_rank(group), group.names());
-    ended = run_trainer(std::move(config), options, ranks, banner);
-  } catch (const Error& error) { group.fail(error.code(), error.what()); } catch (const std::bad_alloc&) {
-    group.fail(ExitCode::kMemory, "out of memory");
-  } catch (const std::exception& error) { group.fail(ExitCode::kOther, error.what()); }
-  group.finish();
-  return ended;
-}
-
-LaunchedRank launched_rank() {
-  return read_launched_rank([](const char* name) -> const char* { return std::getenv(name); });
+    return train_and_evaluate(std::move(config), options, ranks, banner);
+  });
 }
 
 int train(const Command& verb, const Arguments& arguments) {
   const ConfigArguments words = read_config_arguments(verb, arguments.compute);
   const LaunchedRank launched = launched_rank();
   RunConfig config = read_run_config(words.config, words.overrides);
-  const bool is_parent = !arguments.ranks.ranks.empty();
-  if (is_parent && !launched.size_variable.empty()) {
-    throw ConfigError("--ranks", "a process that a launcher has started (" + launched.size_variable + " is set)",
-                      "one way to start ranks");
-  }
+  const bool is_parent = is_parent_of_ranks(arguments.ranks.ranks, launched);
   if (arguments.ranks.restarts > 0 && !is_parent) { throw ConfigError("--restart", "without --ranks", "--ranks N"); }
   const int size =
       is_parent ? count_ranks(arguments.ranks.ranks, device_of(config) == DeviceKind::cuda) : launched.size;
@@ -105,12 +96,8 @@ int train(const Command& verb, const Arguments& arguments) {
     return 0;
   }
   if (is_parent && size > 1) { return start_ranks(config, arguments.run, size, arguments.ranks.restarts); }
-  const Json evaluations = config.eval;
-  const TrainConfig settings = config.train;
-  const Ended ended = size > 1 ? run_rank(std::move(config), arguments.run, launched)
-                               : run_trainer(std::move(config), arguments.run, Ranks(), version_text());
-  if (ended.code != 0 || !ended.is_complete || evaluations.is_null() || launched.rank != 0) { return ended.code; }
-  return evaluate(evaluations, settings, ended.folder);
+  if (size > 1) { return run_rank(std::move(config), arguments.run, launched); }
+  return train_and_evaluate(std::move(config), arguments.run, Ranks(), version_text());
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // `hebb eval` as its user runs it.
 #include "core/files.h"
+#include "core/json.h"
 #include "tests/e2e/command.h"
 
 using namespace hebb;
@@ -58,4 +59,44 @@ TEST_CASE("an eval that evaluates nothing does not end as a success") {
   const CommandResult result = run_hebb(folder, "eval e.json --checkpoint run");
   CHECK(result.code == 3);
   CHECK_THAT(result.err, Contains("e.json: nothing was evaluated: all evaluations were skipped"));
+}
+
+TEST_CASE("hebb eval --ranks writes the files of one process") {
+  if (!fs::exists(fs::path(HEBB_BINARY).parent_path() / "libhebb_mpi.so")) {
+    WARN("this build is without MPI: ranks on CPUs are not tested");
+    return;
+  }
+  const TempFolder folder;
+  write_run(folder);
+  std::string records;
+  for (int i = 0; i < 11; ++i) {
+    records += R"({"context": "The )" + std::to_string(i) +
+               R"(", "target": " a"})"
+               "\n";
+  }
+  folder.write("q.jsonl", records);
+  folder.write("e.json", R"({"evaluations": [
+    {"name": "gone", "kind": "cloze", "file": "gone.jsonl"},
+    {"name": "words", "kind": "cloze", "file": "q.jsonl"},
+    {"name": "held", "kind": "position_ppl", "length": 64, "data": {"path": "set/val_*.bin"}}]})");
+  const std::string command = "eval e.json --checkpoint run --device cpu --log-samples --out ";
+  REQUIRE(run_hebb(folder, command + "one").code == 0);
+  const CommandResult ranks = run_hebb(folder, command + "two --ranks 2");
+  INFO(ranks.err);
+  CHECK(ranks.code == 0);
+  CHECK_THAT(ranks.out, Contains("rank  host:process  device") && Contains("words (cloze): ok  acc "));
+  CHECK(ranks.out.find("words (cloze): ok") == ranks.out.rfind("words (cloze): ok"));  // of rank 0 alone
+  for (const char* name : {"gone.json", "words.json", "held.json", "words.samples.jsonl", "held.samples.jsonl"}) {
+    const auto text = [&](const char* out) {
+      const std::string file = read_file(folder / out / name);
+      if (!std::string_view(name).ends_with(".json")) { return file; }
+      Json json = parse_json(file, name);
+      json.erase("seconds");
+      return json.dump();
+    };
+    CHECK(text("two") == text("one"));
+  }
+  CHECK_THAT(run_hebb(folder, command + "two --ranks 2").out, Contains("words (cloze): ok, kept"));
+  const CommandResult none = run_hebb(folder, "eval e.json --checkpoint nowhere --ranks 2 --device cpu");
+  CHECK(none.code == run_hebb(folder, "eval e.json --checkpoint nowhere --device cpu").code);
 }

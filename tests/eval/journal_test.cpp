@@ -1,129 +1,13 @@
 // Evaluations that are interrupted go on where they were.
-#include <fstream>
+#include <limits>
 
-#include "data/shards/shard_writer.h"
-#include "tests/eval/text_model.h"
+#include "tests/eval/corpus.h"
 
 using namespace hebb;
 using namespace hebb::testing;
 using Catch::Contains;
 
 namespace {
-
-/// A model with fast weights, text in records and in shards.
-struct Corpus : TextModel {
-  Corpus() : TextModel(byte_model(true)) {
-    for (const std::string name : {"one", "two"}) {
-      ShardWriterOptions options;
-      options.directory = folder / name;
-      options.vocab_size = kByteVocab;
-      ShardWriter writer(options);
-      Rng rng(7, name);
-      for (int d = 0; d < 14; ++d) {
-        std::vector<int32_t> ids;
-        for (int i = 0; i < 25 + 3 * d; ++i) { ids.push_back(static_cast<int32_t>(rng.below(256))); }
-        writer.add_document(ids);
-      }
-      writer.finish();
-    }
-    std::string choices, contexts, targets, texts, prompts, answers;
-    for (int i = 0; i < 6; ++i) {
-      const std::string n = std::to_string(i * 37);
-      choices += R"({"context": "Line )" + n + R"(", "choices": ["is", "was not"], "gold": 0, "group": "g)" +
-                 std::to_string(i % 2) + "\"}\n";
-      contexts += R"({"contexts": ["A )" + n + R"(", "The"], "continuation": "end", "gold": 1})" + "\n";
-      targets += R"({"context": "Some )" + n + R"(", "target": " word"})" + "\n";
-      texts += R"({"text": "A longer text about )" + n + "\"}\n";
-      prompts += R"({"prompt": "Q )" + n + R"(", "answers": ["7"]})" + "\n";
-      answers += R"({"context": "About )" + n + R"( things", "question": "Which?", "answers": ["this"]})" + "\n";
-    }
-    for (const auto& [name, text] :
-         {std::pair{"choices", choices}, std::pair{"contexts", contexts}, std::pair{"targets", targets},
-          std::pair{"texts", texts}, std::pair{"prompts", prompts}, std::pair{"answers", answers}}) {
-      folder.write(std::string(name) + ".jsonl", text);
-    }
-  }
-
-  /// One evaluation of every kind that has items, some in two ways.
-  std::string list() const {
-    const std::string at = "\"" + folder.path().string() + "/";
-    const std::string one = "{\"path\": " + at + "one/*.bin\"}";
-    return R"({"seed": 3, "evaluations": [
-      {"name": "choice", "kind": "choice", "file": )" +
-           at + R"(choices.jsonl"},
-      {"name": "partial", "kind": "partial", "file": )" +
-           at + R"(contexts.jsonl"},
-      {"name": "cloze", "kind": "cloze", "file": )" +
-           at + R"(targets.jsonl"},
-      {"name": "rolling", "kind": "rolling", "file": )" +
-           at + R"(texts.jsonl"},
-      {"name": "carried", "kind": "answer_ppl", "file": )" +
-           at + R"(answers.jsonl"},
-      {"name": "reset", "kind": "answer_ppl", "fast_weights": "reset", "file": )" +
-           at + R"(answers.jsonl"},
-      {"name": "generate", "kind": "generate", "score": "f1", "max_new_tokens": 3, "file": )" +
-           at +
-           R"(prompts.jsonl"},
-      {"name": "stream", "kind": "stream_ppl", "data": )" +
-           one + R"(},
-      {"name": "none", "kind": "stream_ppl", "carry": "none", "data": )" +
-           one + R"(},
-      {"name": "position", "kind": "position_ppl", "length": 30, "baseline_context": 10, "data": )" +
-           one + R"(},
-      {"name": "needle", "kind": "niah", "context_words": [20], "passes": [1, 2], "samples": 2},
-      {"name": "needles", "kind": "niah", "context_words": [20], "passes": [1], "samples": 3, "fast_weights": "reset"},
-      {"name": "mqar", "kind": "mqar", "vocab": 40, "samples": 6, "cases": [{"length": 20, "pairs": 4}],
-       "min_distance": 3},
-      {"name": "adapt", "kind": "adapt", "micro_batch_size": 2, "sequence_length": 20, "domains": [
-        {"name": "a", "path": )" +
-           at + R"(one/*.bin"}, {"name": "b", "path": )" + at + R"(two/*.bin"}]}]})";
-  }
-
-  struct Heard final : Progress {
-    void message(std::string_view text) override { messages.emplace_back(text); }
-    std::vector<std::string> messages;
-  };
-
-  /// Runs the list in `out`, stopped after so many polls; whether it came to its end.
-  bool run(const std::string& out, int64_t polls, double weights_interval = 0, bool logs_samples = true) {
-    auto evaluations = read_evaluations(parse_json(list(), "e.json"), "");
-    ScoringModel s = session();
-    EvalContext context{s, tokenizer, 24, 42, heard, [&polls] { return --polls < 0; }};
-    context.logs_samples = logs_samples;
-    context.weights_interval = weights_interval;
-    lines.clear();
-    try {
-      const EvalCounts counts = run_evaluations(evaluations, context, source, folder / out,
-                                                [&](const std::string& line) { lines.push_back(line); });
-      CHECK(counts.ok == static_cast<int64_t>(evaluations.size()));
-      return true;
-    } catch (const Error& error) {
-      REQUIRE(error.code() == ExitCode::kStopped);
-      stopped = error.what();
-      return false;
-    }
-  }
-
-  /// All files of a folder but for the seconds.
-  std::map<std::string, std::string> files(const std::string& out) const {
-    std::map<std::string, std::string> texts;
-    for (const auto& entry : fs::directory_iterator(folder / out)) {
-      std::string text = read_file(entry.path());
-      if (entry.path().extension() == ".json") {
-        Json json = parse_json(text, "result");
-        json.erase("seconds");
-        text = json.dump(1);
-      }
-      texts[entry.path().filename().string()] = text;
-    }
-    return texts;
-  }
-
-  EvalSource source{"c", "00ff", "cpu", "fp64", 7, 70, Json("weights")};
-  Heard heard;
-  std::vector<std::string> lines;
-  std::string stopped;
-};
 
 int64_t kept_lines(const std::vector<std::string>& lines) {
   return std::count_if(lines.begin(), lines.end(),
