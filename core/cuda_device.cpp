@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/cuda_check.h"
+#include "core/cuda_code.h"
 
 namespace hebb::HEBB_DEVICE {
 namespace {
@@ -53,17 +54,25 @@ NativeStream& native(Stream& stream) {
 
 namespace {
 
+/// "8.9", and the option that compiles for it.
+struct Capability {
+  int major = attribute(cudaDevAttrComputeCapabilityMajor), minor = attribute(cudaDevAttrComputeCapabilityMinor);
+
+  std::string text() const { return std::to_string(major) + "." + std::to_string(minor); }
+  std::string option() const {
+    return "-DCMAKE_CUDA_ARCHITECTURES=" + std::to_string(major) + std::to_string(minor) + "-real";
+  }
+};
+
 /// Why this build has no code for the device of this thread; empty where it has.
 std::string code_problem() {
   cudaFuncAttributes attributes{};
   const cudaError_t error = cudaFuncGetAttributes(&attributes, any_kernel());
   if (error == cudaSuccess) { return ""; }
   cudaGetLastError();
-  const int major = attribute(cudaDevAttrComputeCapabilityMajor), minor = attribute(cudaDevAttrComputeCapabilityMinor);
-  const std::string digits = std::to_string(major) + std::to_string(minor);
-  return "its compute capability is " + std::to_string(major) + "." + std::to_string(minor) +
-         ", for which this build has no code (" + cudaGetErrorString(error) +
-         "); configure with -DCMAKE_CUDA_ARCHITECTURES=" + digits + "-real";
+  const Capability gpu;
+  return "its compute capability is " + gpu.text() + ", for which this build has no code (" +
+         cudaGetErrorString(error) + "); configure with " + gpu.option();
 }
 
 }  // namespace
@@ -83,6 +92,15 @@ std::string find_device_problem() {
   if (error != cudaSuccess) { return cudaGetErrorString(error); }
   const std::string no_code = code_problem();
   return no_code.empty() ? products_problem() : no_code;
+}
+
+std::string code_note() {
+  cudaFuncAttributes attributes{};
+  if (cudaFuncGetAttributes(&attributes, any_kernel()) != cudaSuccess) { return ""; }
+  if (attributes.binaryVersion == attributes.ptxVersion) { return ""; }
+  const Capability gpu;
+  return "the driver compiles the kernels for compute capability " + gpu.text() +
+         " when they are first used, which takes minutes once; configure with " + gpu.option();
 }
 
 std::string device_problem() {

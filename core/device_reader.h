@@ -21,9 +21,10 @@ class DeviceReader {
   void read(const Tensor& tensor, const TakeBytes& take);
 
  private:
-  Stream& stream_;
-  int64_t buffer_bytes_;
-  char* buffer_ = nullptr;
+  // Builds without a GPU read in place.
+  [[maybe_unused]] Stream& stream_;
+  [[maybe_unused]] int64_t buffer_bytes_;
+  [[maybe_unused]] char* buffer_ = nullptr;
 };
 
 }  // namespace hebb

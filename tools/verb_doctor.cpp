@@ -52,6 +52,7 @@ void run_doctor() {
   if (problem.empty()) {
     std::printf("  GPU              %s, %s for runs\n", machine_name(DeviceKind::cuda).c_str(),
                 format_bytes(static_cast<double>(available_memory_bytes(DeviceKind::cuda))).c_str());
+    if (const std::string note = gpu_note(); !note.empty()) { std::printf("                   %s\n", note.c_str()); }
   }
   struct statvfs disk {};
   if (statvfs(".", &disk) == 0) {

@@ -2,31 +2,34 @@
 
 #include <cstdlib>
 
-namespace hebb {
-
 #ifdef HEBB_HAVE_CUDA
-namespace cuda {
-int device_count();
-std::string device_problem();
-std::string products_problem();
-std::string products_library();
-}  // namespace cuda
+#include "core/cuda_code.h"
 #endif
+
+namespace hebb {
 
 std::string gpu_problem() {
 #ifdef HEBB_HAVE_CUDA
-  if (cuda::device_count() > 0) { return ""; }
-  const std::string reason = cuda::device_problem();
+  if (HEBB_DEVICE::device_count() > 0) { return ""; }
+  const std::string reason = HEBB_DEVICE::device_problem();
   return "on a machine without a usable GPU" + (reason.empty() ? "" : " (" + reason + ")");
 #else
   return "in a build without CUDA";
 #endif
 }
 
+std::string gpu_note() {
+#ifdef HEBB_HAVE_CUDA
+  return gpu_problem().empty() ? HEBB_DEVICE::code_note() : "";
+#else
+  return "";
+#endif
+}
+
 #ifdef HEBB_HAVE_CUDA
 std::string products_of_gpu() {
-  const std::string problem = cuda::products_problem();
-  return problem.empty() ? cuda::products_library() : "no: " + problem;
+  const std::string problem = HEBB_DEVICE::products_problem();
+  return problem.empty() ? HEBB_DEVICE::products_library() : "no: " + problem;
 }
 #endif
 

@@ -15,6 +15,9 @@ struct Compute {
 /// where one can.
 std::string gpu_problem();
 
+/// What one should know of a usable GPU: that its driver has to compile the kernels. Mostly empty.
+std::string gpu_note();
+
 /// The library of matrix products on the GPU and its version, or why there is none. In builds with CUDA.
 std::string products_of_gpu();
 

@@ -81,6 +81,7 @@ std::string describe_run(const RunConfig& config, const TrainingState& memory) {
   const bool has_fallen_back = t.device == "auto" && !memory.stream.on_gpu() && *t.precision != "fp64";
   text += t.device != "auto" ? "\n" : " (train.device is auto" + (has_fallen_back ? " " + gpu_problem() : "") + ")\n";
   if (memory.stream.on_gpu()) {
+    if (const std::string note = gpu_note(); !note.empty()) { text += note + "\n"; }
     const std::vector<std::string> reasons =
         reasons_against_graphs(config, memory.own_lanes(), memory.ranks.get(), memory.model, memory.stream);
     text += reasons.empty() ? "launches: as CUDA graphs\n" : "launches: one by one, not as CUDA graphs\n";

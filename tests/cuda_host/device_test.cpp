@@ -1,7 +1,9 @@
 // What the CUDA device says of GPUs, drivers and faults.
 #include "core/cuda_check.h"
+#include "core/cuda_code.h"
 #include "tests/cuda_host/fake_runtime.h"
 #include "tests/test.h"
+#include "train/choose_device.h"
 
 using namespace hebb;
 using Catch::Contains;
@@ -72,4 +74,33 @@ TEST_CASE("the host waits for a copy of megabytes only, and recorded work may no
   CHECK_THROWS_AS(fake_cuda::Graph(stream, 0, [&] { fake_cuda::synchronize(stream); }), Error);
   CHECK_FALSE(runtime->is_capturing);
   fake_cuda::destroy_stream(stream);
+}
+
+TEST_CASE("a GPU that the build has PTX for is usable, and the driver's work is named", "[fast]") {
+  const Runtime runtime;
+  runtime->major = 12;
+  runtime->minor = 0;
+  CHECK(fake_cuda::code_note().empty());
+  runtime->binary_version = 120;  // made from PTX of 9.0
+  CHECK(fake_cuda::find_device_problem().empty());
+  CHECK(fake_cuda::code_note() ==
+        "the driver compiles the kernels for compute capability 12.0 when they are first used, which takes minutes "
+        "once; configure with -DCMAKE_CUDA_ARCHITECTURES=120-real");
+}
+
+// The only case that asks for device_problem(), which the process remembers.
+TEST_CASE("auto takes the CPU and says why, cuda refuses, and cpu does not ask the driver", "[fast]") {
+  const Runtime runtime;
+  runtime->kernel_error = cudaErrorNoKernelImageForDevice;
+  CHECK(choose_compute("cpu", "", "train").device == DeviceKind::cpu);
+  CHECK(runtime->questions == 0);
+  CHECK(choose_compute("auto", "", "train").device == DeviceKind::cpu);
+  CHECK(runtime->questions == 1);
+  const std::string why =
+      " on a machine without a usable GPU (its compute capability is 8.9, for which this build has no code (no kernel "
+      "image is available for execution on the device); configure with -DCMAKE_CUDA_ARCHITECTURES=89-real)";
+  CHECK_THROWS_WITH(choose_compute("cuda", "", "train"), Contains("train.device: found \"cuda\"" + why));
+  CHECK_THROWS_WITH(choose_compute("auto", "bf16", "train"),
+                    Contains("\"bf16\" on the CPU, which \"auto\" takes" + why));
+  CHECK(runtime->questions == 1);
 }

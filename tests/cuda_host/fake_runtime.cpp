@@ -38,6 +38,7 @@ cudaError_t cudaGetLastError() { return fake_runtime().fault; }
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
+  ++fake_runtime().questions;
   return fake_runtime().count_error;
 }
 cudaError_t cudaGetDevice(int* index) {
@@ -70,6 +71,8 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return cudaSuccess;
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  attributes->binaryVersion = fake_runtime().binary_version;
+  attributes->ptxVersion = fake_runtime().ptx_version;
   attributes->sharedSizeBytes = static_cast<size_t>(fake_runtime().static_shared_bytes);
   return fake_runtime().kernel_error;
 }

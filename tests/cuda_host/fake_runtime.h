@@ -7,9 +7,11 @@ struct FakeRuntime {
   cudaError_t kernel_error = cudaSuccess;  // of questions about kernels
   cudaError_t fault = cudaSuccess;         // of a kernel: waiting for the device reports it
   int driver = 12040, runtime = 13000;
-  int major = 8, minor = 9;     // compute capability
-  int shared_bytes = 99 << 10;  // that a block may have
-  int static_shared_bytes = 0;  // of every kernel
+  int major = 8, minor = 9;                   // compute capability
+  int shared_bytes = 99 << 10;                // that a block may have
+  int static_shared_bytes = 0;                // of every kernel
+  int binary_version = 90, ptx_version = 90;  // of every kernel
   bool is_capturing = false;
+  int questions = 0;  // how many devices there are
 };
 FakeRuntime& fake_runtime();

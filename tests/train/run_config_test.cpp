@@ -149,23 +149,22 @@ TEST_CASE("devices and precisions that this build does not have are errors, neve
 }
 
 TEST_CASE("a variable of the environment that would change matrix products on a GPU is refused there", "[fast]") {
-  const auto choose = [](const char* value, const char* device, bool runs) {
-    ::setenv("NVIDIA_TF32_OVERRIDE", value, 1);
+  const std::string name =
+      GENERATE("NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY");
+  const auto choose = [&](const char* value, const char* device, bool runs) {
+    ::setenv(name.c_str(), value, 1);
+    std::string error = "no error";
     try {
       choose_compute(device, "fp32", "--", runs);
-    } catch (const ConfigError& error) {
-      ::unsetenv("NVIDIA_TF32_OVERRIDE");
-      return std::string(error.what());
-    }
-    ::unsetenv("NVIDIA_TF32_OVERRIDE");
-    return std::string("no error");
+    } catch (const ConfigError& e) { error = e.what(); }
+    ::unsetenv(name.c_str());
+    return error;
   };
   for (const char* value : {"1", "0"}) {  // 0 would take back what train.allow_tf32 permits
     CHECK_THAT(choose(value, "cuda", true),
-               Catch::StartsWith(std::string("environment variable NVIDIA_TF32_OVERRIDE: found \"") + value +
-                                 "\", expected none"));
+               Catch::StartsWith("environment variable " + name + ": found \"" + value + "\", expected none"));
   }
-  CHECK_THAT(choose("", "cuda", true), !Contains("NVIDIA_TF32_OVERRIDE"));
+  CHECK_THAT(choose("", "cuda", true), !Contains(name));
   CHECK(choose("1", "cpu", true) == "no error");
   CHECK(choose("1", "cuda", false) == "no error");  // a plan computes nothing there
 }

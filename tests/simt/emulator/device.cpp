@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "block.h"
+#include "core/cuda_code.h"
 #include "core/upload_ring.h"
 #include "device_model.h"
 #include "host.h"
@@ -47,6 +48,7 @@ NativeStream& native(Stream& stream) {
 int device_count() { return 1; }
 std::string device_problem() { return ""; }
 std::string products_problem() { return ""; }
+std::string code_note() { return ""; }
 std::string products_library() { return "the emulator's own"; }
 
 DeviceInfo device_info() {
