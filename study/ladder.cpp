@@ -39,7 +39,7 @@ class Ladder {
 
   int run() {
     runs_.open();
-    const RunLock lock(folder_);
+    const RunLock lock(folder_, {}, line_);
     require_no_jobs(folder_);
     runs_.read();
     const std::vector<size_t> todo = runs_.unfinished();

@@ -188,13 +188,14 @@ void LadderRuns::set_aside(size_t i) {
 
 void LadderRuns::prepare_run(size_t i) {
   fs::create_directories(run_folder(i));
-  for (int tries = 0; status[i].state == "running"; ++tries) {
+  // A minute: enough for a step and a save, or the lock is somebody else's.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (status[i].state == "running") {
     try {
       const RunLock probe(run_folder(i));
       break;
     } catch (const CheckpointError&) {
-      constexpr int kTries = 600;  // a minute: enough for a step and a save, or the lock is somebody else's
-      if (tries == kTries) { throw; }
+      if (std::chrono::steady_clock::now() > end) { throw; }
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   }

@@ -254,7 +254,7 @@ void require_no_jobs(const fs::path& ladder) {
 int launch_ladder(const Sweep& sweep, const LadderOptions& options, const Console& console) {
   LadderRuns runs(sweep, options, console.line);
   runs.open();
-  const RunLock lock(runs.folder());
+  const RunLock lock(runs.folder(), {}, console.line);
   const fs::path ladder = fs::weakly_canonical(runs.folder());
   const LadderJobs jobs = read_jobs(ladder);
   if (!jobs.problem.empty()) { throw Error(ExitCode::kOther, jobs.problem); }

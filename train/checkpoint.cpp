@@ -257,7 +257,8 @@ void CheckpointFolder::write_files(const fs::path& folder, const RunState& state
 }
 
 fs::path CheckpointFolder::save(const RunState& state, const Json& config, Stream& stream, const ParamStore& params,
-                                Keep keep, const SharedState& shared) const {
+                                Keep keep, const SharedState& shared,
+                                const std::function<void()>& before_rename) const {
   const std::string name = name_of(state.step);
   const fs::path temporary = folder_ / (kTemporaryPrefix + name), path = folder_ / name;
   std::error_code error;
@@ -265,6 +266,7 @@ fs::path CheckpointFolder::save(const RunState& state, const Json& config, Strea
   if (error) { throw CheckpointError(temporary.string(), "cannot create the folder: " + error.message()); }
   try {
     write_files(temporary, state, config, stream, params, shared);
+    if (before_rename) { before_rename(); }
     if (fs::exists(path)) {  // of a run that went back: `latest` does not name it
       rename_folder(path, folder_ / (kTemporaryPrefix + std::string("old-") + name));
     }

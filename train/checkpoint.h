@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,8 +52,9 @@ class CheckpointFolder {
   /// not cover and those of later steps, which a run that went back has left behind. Returns its path.
   /// Errors: CheckpointError (disk full, read-only folder); the checkpoints before stay as they were.
   /// Of several ranks the first saves, and the others call send_shared() meanwhile.
+  /// before_rename: called when all is written; an error of it ends the save.
   fs::path save(const RunState& state, const Json& config, Stream& stream, const ParamStore& params, Keep keep,
-                const SharedState& shared = {}) const;
+                const SharedState& shared = {}, const std::function<void()>& before_rename = {}) const;
   /// Makes `latest` name this checkpoint.
   void point_to(int64_t step) const;
 

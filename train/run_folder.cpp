@@ -63,10 +63,10 @@ std::optional<StoredSplit> stored_split(const RunConfig& config, const RunOption
   }
 }
 
-RunFolder::RunFolder(RunConfig& config, const RunOptions& options, HostExchange& ranks)
+RunFolder::RunFolder(RunConfig& config, const RunOptions& options, HostExchange& ranks, const Say& say)
     : path_(run_folder_of(config, options)), checkpoints_(path_ / "checkpoints") {
   const bool is_first = ranks.communicator().rank() == 0;
-  if (is_first) { open_first(config, options); }
+  if (is_first) { open_first(config, options, say); }
   const std::string first = ranks.from_first(is_first ? to_json().dump() : "");
   if (!is_first) { follow(config, parse_json(first, "rank 0")); }
 }
@@ -89,7 +89,7 @@ void RunFolder::follow(RunConfig& config, const Json& first) {
   }
 }
 
-void RunFolder::open_first(RunConfig& config, const RunOptions& options) {
+void RunFolder::open_first(RunConfig& config, const RunOptions& options, const Say& say) {
   const std::string found = first_entry(path_);
   if (options.resume == "never" && !found.empty()) {
     throw CheckpointError(path_.string(), "the run folder is not empty, and --resume is never", found,
@@ -99,7 +99,7 @@ void RunFolder::open_first(RunConfig& config, const RunOptions& options) {
   is_created_ = options.made_folder || !fs::exists(path_);
   create_folder(path_);
   try {
-    open(config, options);
+    open(config, options, say);
   } catch (const std::exception& error) {
     // The log of a run that went before, unless another process has it.
     if (!discard() && lock_ && fs::exists(path_ / kLogFile)) {
@@ -122,8 +122,8 @@ bool RunFolder::discard() {
   return true;
 }
 
-void RunFolder::open(RunConfig& config, const RunOptions& options) {
-  lock_.emplace(path_);
+void RunFolder::open(RunConfig& config, const RunOptions& options, const Say& say) {
+  lock_.emplace(path_, LockTimes{}, say);
   if (!lock_->taken_over().empty()) {
     notes_.push_back("took over the lock that " + lock_->taken_over() + " left behind");
   }

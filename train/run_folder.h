@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,8 +32,10 @@ std::optional<StoredSplit> stored_split(const RunConfig& config, const RunOption
 /// Errors: CheckpointError (folder, lock, damaged checkpoint), ConfigError (configurations differ).
 class RunFolder {
  public:
-  /// `config` must be resolved; its tokenizer will name the copy in the folder.
-  RunFolder(RunConfig& config, const RunOptions& options, HostExchange& ranks);
+  using Say = std::function<void(const std::string&)>;
+
+  /// `config` must be resolved; its tokenizer will name the copy in the folder. say: told what takes long.
+  RunFolder(RunConfig& config, const RunOptions& options, HostExchange& ranks, const Say& say);
 
   const fs::path& path() const { return path_; }
   const CheckpointFolder& checkpoints() const { return checkpoints_; }
@@ -41,12 +44,14 @@ class RunFolder {
   const RunState& state() const { return state_; }                           // of that checkpoint
   const std::vector<std::string>& notes() const { return notes_; }           // for the user
 
+  /// Of the first rank. Errors: RunLock::require_own().
+  void require_lock() const { lock_->require_own(); }
   /// For a start that failed: removes what this object wrote where the folder was new or empty. Returns whether it was.
   bool discard();
 
  private:
-  void open_first(RunConfig& config, const RunOptions& options);
-  void open(RunConfig& config, const RunOptions& options);
+  void open_first(RunConfig& config, const RunOptions& options, const Say& say);
+  void open(RunConfig& config, const RunOptions& options, const Say& say);
   Json to_json() const;
   void follow(RunConfig& config, const Json& first);
   void choose_checkpoint(const RunOptions& options);

@@ -231,8 +231,9 @@ void Trainer::save() {
   }
   if (ranks_.is_first()) {
     const CheckpointConfig& c = config_.train.checkpoint;
-    const fs::path path = folder_.checkpoints().save(state_, folder_.config(), memory_->stream, memory_->model.params(),
-                                                     {c.keep, c.keep_every}, shared);
+    const fs::path path =
+        folder_.checkpoints().save(state_, folder_.config(), memory_->stream, memory_->model.params(),
+                                   {c.keep, c.keep_every}, shared, [this] { folder_.require_lock(); });
     log_.say("saved " + path.string());
   } else {
     send_shared(memory_->stream, shared);

@@ -17,7 +17,7 @@ Trainer::Trainer(RunConfig config, const RunOptions& options, const Ranks& ranks
       ranks_(ranks),
       host_(ranks.communicator(), device_of(config_)),
       log_(ranks.is_first() ? std::move(console) : Console{}),
-      folder_(config_, options, host_),
+      folder_(config_, options, host_, [this](const std::string& text) { log_.say(text); }),
       skips_(config_.train.nonfinite == "stop", config_.train.max_consecutive_skips) {
   try {
     start(options, banner);

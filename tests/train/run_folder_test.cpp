@@ -4,6 +4,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <thread>
+
 #include "data/shards/shard_writer.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/train/run_fixture.h"
@@ -297,12 +302,97 @@ TEST_CASE("a configuration that no run wrote is not replaced") {
   CHECK(read_file(folder / "run" / "config.json") == "{}");
 }
 
-TEST_CASE("the lock of another host is not taken over") {
+TEST_CASE("the lock of another host is taken over if nobody touches it, and said so") {
   const TempFolder folder;
-  folder.write("run/lock", "no-such-host 1 2\n");
-  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder)),
-                    Catch::Contains("in use by process 1 on no-such-host") && Catch::Contains("remove the file lock"));
-  CHECK(read_file(folder / "run" / "lock") == "no-such-host 1 2\n");
+  folder.write("lock", "no-such-host 1 2 - 0\n");
+  std::string said;
+  const auto begin = std::chrono::steady_clock::now();
+  const RunLock lock(folder.path(), {.watch_seconds = 0.4}, [&](const std::string& text) { said = text; });
+  CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(400));
+  CHECK_THAT(said, Catch::Contains("in use by process 1 on no-such-host") && Catch::Contains("for 0.4 s"));
+  CHECK(lock.taken_over() == "process 1 on no-such-host");
+  CHECK_NOTHROW(lock.require_own());
+  CHECK_THAT(read_file(folder / "lock"), Catch::Contains(" " + std::to_string(::getpid()) + " "));
+}
+
+TEST_CASE("the lock of another host that is touched is not taken over") {
+  const TempFolder folder;
+  const std::string holder = "no-such-host 1 2 - 0\n";
+  folder.write("lock", holder);
+  std::atomic<bool> is_over{false};
+  std::thread toucher([&] {
+    while (!is_over) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      std::fstream(folder / "lock", std::ios::in | std::ios::out) << holder;
+    }
+  });
+  CHECK_THROWS_WITH(RunLock(folder.path(), {.watch_seconds = 30}),
+                    Catch::Contains("in use by process 1 on no-such-host, which touches the lock"));
+  is_over = true;
+  toucher.join();
+  CHECK(read_file(folder / "lock") == holder);
+}
+
+TEST_CASE("the holder touches its lock") {
+  const TempFolder folder;
+  const RunLock lock(folder.path(), {.touch_seconds = 0.05});
+  const std::string text = read_file(folder / "lock");
+  for (int i = 0; i < 3; ++i) {
+    const auto before = fs::last_write_time(folder / "lock");
+    for (int waited = 0; fs::last_write_time(folder / "lock") == before; ++waited) {
+      REQUIRE(waited < 3000);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  CHECK(read_file(folder / "lock") == text);
+}
+
+TEST_CASE("a requeued job takes its own lock over at once") {
+  const TempFolder folder;
+  const auto job = [](const char* restarts) {
+    ::setenv("SLURM_JOB_ID", "77", 1);
+    restarts != nullptr ? ::setenv("SLURM_RESTART_COUNT", restarts, 1) : ::unsetenv("SLURM_RESTART_COUNT");
+  };
+  job(nullptr);
+  {
+    const RunLock lock(folder.path());
+    CHECK_THAT(read_file(folder / "lock"), Catch::EndsWith(" 77 0\n"));
+  }
+  const auto is_watched = [&](const std::string& holder) {
+    folder.write("lock", holder);
+    bool is_said = false;
+    const RunLock lock(folder.path(), {.watch_seconds = 0.1}, [&](const std::string&) { is_said = true; });
+    return is_said;
+  };
+  job("2");
+  CHECK_FALSE(is_watched("no-such-host 1 2 77 0\n"));
+  CHECK_FALSE(is_watched("no-such-host 1 2 77 1\n"));
+  CHECK(is_watched("no-such-host 1 2 77 2\n"));  // another step of this job
+  CHECK(is_watched("no-such-host 1 2 78 1\n"));
+  CHECK(is_watched("no-such-host 1 2 - 0\n"));
+  ::unsetenv("SLURM_JOB_ID");
+  ::unsetenv("SLURM_RESTART_COUNT");
+}
+
+TEST_CASE("a run whose lock another process has taken over saves nothing more") {
+  const TempFolder folder;
+  const std::string other = "no-such-host 1 2 - 0\n";
+  const std::string change = GENERATE("taken over", "removed");
+  Heard heard;
+  heard.on_line = [&](const std::string& line) {
+    if (line.find("step 4/") == std::string::npos) { return; }
+    fs::remove(folder / "run" / "lock");
+    if (change == "taken over") { folder.write("run/lock", other); }
+  };
+  const auto run = [&] {
+    return run_in(folder / "run", test_run(folder, R"({"train": {"checkpoint": {"every": 3, "keep": 9}}})"), heard);
+  };
+  CHECK_THROWS_WITH(run(), change == "removed"
+                               ? Catch::Contains("the lock of this process is gone; nothing is saved")
+                               : Catch::Contains("process 1 on no-such-host has taken the run folder over"));
+  CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{3});
+  CHECK(CheckpointFolder(folder / "run" / "checkpoints").remove_stale().empty());
+  CHECK(fs::exists(folder / "run" / "lock") == (change == "taken over"));
 }
 
 TEST_CASE("the run folder keeps the tokenizer, and the resolved configuration points to it") {
