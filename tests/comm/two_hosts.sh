@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Two ranks on two hosts, which are network namespaces with host names of their own, joined by one cable: the same bytes as on one
-# host; over a slow line that loses packets, where the kernel has netem; and with the cable pulled, where every process ends.
+# Two ranks on two hosts, which are network namespaces with host names of their own, joined by a cable (cable.py): the same bytes
+# as on one host, also over a slow line that loses packets and over one that is cut for a while; where it stays cut, every
+# process ends, and the other host takes the lock over.
 # Usage: two_hosts.sh HEBB. Exits with 77 where namespaces are not permitted or mpirun is missing.
 set -euo pipefail
 hebb=$(realpath "$1")
@@ -8,35 +9,46 @@ skip() {
   echo "skipped: $1"
   exit 77
 }
-for program in ip mpirun unshare; do command -v "$program" >/dev/null || skip "no $program"; done
+for program in ip mpirun unshare python3; do command -v "$program" >/dev/null || skip "no $program"; done
 [[ -e $(dirname "$hebb")/libhebb_mpi.so ]] || skip "this build is without MPI"
 id=$$
 a=hebb-a-$id b=hebb-b-$id
 ip netns add "$a" 2>/dev/null || skip "no permission to make network namespaces"
 work=$(mktemp -d /tmp/hebb-hosts-XXXXXX)
-end() {
-  local code=$?
+# Ends what runs on either host.
+kill_all() {
   for name in "$a" "$b"; do
     for pid in $(ip netns pids "$name" 2>/dev/null); do kill -9 "$pid" 2>/dev/null || true; done
-    ip netns del "$name" 2>/dev/null || true
   done
+}
+end() {
+  local code=$?
+  [[ -z ${line_pid:-} ]] || kill "$line_pid" 2>/dev/null || true
+  kill_all
+  for name in "$a" "$b"; do ip netns del "$name" 2>/dev/null || true; done
   rm -rf "$work"
   exit $code
 }
 trap end EXIT
 trap 'echo "line $LINENO: $BASH_COMMAND" >&2; tail -n 5 "$work"/*.err >&2 || true' ERR
 ip netns add "$b"
-ip link add "ha$id" type veth peer name "hb$id" 2>/dev/null || { ip netns del "$b"; skip "no veth"; }
+ip -n "$a" tuntap add dev probe mode tun 2>/dev/null || skip "no TUN devices"
+ip -n "$a" tuntap del dev probe mode tun
+coproc line { exec python3 "$(dirname "$0")/cable.py" "$a" "$b" 2> "$work/cable.err"; }
+line_pid=$!
+read -r answer <&"${line[0]}"
 n=1
 for name in "$a" "$b"; do
-  device=$([[ $name == "$a" ]] && echo "ha$id" || echo "hb$id")
-  ip link set "$device" netns "$name"
-  ip -n "$name" link set "$device" name eth0
   ip -n "$name" addr add "10.77.0.$n/24" dev eth0
   ip -n "$name" link set lo up
   ip -n "$name" link set eth0 up
   n=$((n + 1))
 done
+# Tells the cable what to do; `answer` is how many packets it has carried and lost so far.
+cable() {
+  echo "$*" >&"${line[1]}"
+  read -r answer <&"${line[0]}"
+}
 
 # Runs a command on a host.
 on() {
@@ -59,6 +71,13 @@ train_on_both() {
     --mca mpi_yield_when_idle 1 -host 10.77.0.1:1,10.77.0.2:1 -n 2 \
     "$hebb" train "$work/run.json" --run-dir "$work/$run" train.comm.interface='"eth0"' "$@" > "$work/$run.out" 2> "$work/$run.err"
 }
+# Waits until a run has done so many steps.
+await() {
+  until grep -q "step $2/" "$work/$1.out" 2>/dev/null; do
+    kill -0 $!
+    sleep 0.1
+  done
+}
 weights() {
   cat "$work/$1/checkpoints/step_00000020/model.safetensors" "$work/$1/checkpoints/step_00000020/optimizer.safetensors" | sha256sum
 }
@@ -80,41 +99,56 @@ grep -q "host1:" "$work/two.out" && grep -q "host2:" "$work/two.out"
 [[ $(weights two) == $(weights one) ]]
 echo "two hosts: the bytes of one"
 
-if on 1 tc qdisc add dev eth0 root netem delay 5ms loss 1% 2>/dev/null && on 2 tc qdisc add dev eth0 root netem delay 5ms loss 1%; then
-  train_on_both slow
-  [[ $(weights slow) == $(weights one) ]]
-  on 1 tc qdisc del dev eth0 root
-  on 2 tc qdisc del dev eth0 root
-  echo "5 ms of delay and 1 % of loss: the same bytes"
-else
-  echo "not tested: delay and loss (this kernel has no netem)"
-fi
+# A run on a host, which the other must leave alone.
+on 1 "$hebb" train "$work/run.json" --run-dir "$work/held" train.steps=1000000 train.checkpoint.every=1000000 \
+  > "$work/held.out" 2> "$work/held.err" & holder=$!
+await held 1
+
+cable delay 40 10 0.02
+SECONDS=0
+train_on_both slow
+cable delay 20 0 0
+[[ $(weights slow) == $(weights one) ]]
+[[ $(cut -d' ' -f3 <<< "$answer") -gt 0 ]]
+echo "30 to 50 ms of delay and 2 % of loss: the same bytes after $SECONDS s ($answer)"
+
+code=0
+on 2 "$hebb" train "$work/run.json" --run-dir "$work/held" > "$work/other.out" 2> "$work/other.err" || code=$?
+[[ $code == 4 ]]
+grep -q "in use by process [0-9]* on host1, which touches the lock" "$work/other.err"
+kill_all
+wait "$holder" 2>/dev/null || true
+echo "a run that lives on the other host is left alone"
+
+train_on_both gap train.comm.lost_seconds=20 & launcher=$!
+await gap 5
+cable cut
+sleep 5
+[[ ! -e $work/gap/checkpoints/step_00000020 ]]
+cable join
+wait $launcher
+cable delay 0 0 0
+[[ $(weights gap) == $(weights one) ]]
+echo "a cut of 5 s: the same bytes"
 
 train_on_both cut train.steps=100000 & launcher=$!
-until grep -q "step 9/" "$work/cut.out" 2>/dev/null; do
-  kill -0 $launcher
-  sleep 0.1
-done
+await cut 9
 ranks() { pgrep -f "^$hebb train $work/run.json --run-dir $work/cut" || true; }
 [[ $(ranks | wc -l) == 2 ]]
-ip -n "$a" link set eth0 down
+cable cut
 SECONDS=0
 while [[ -n $(ranks) ]]; do
-  [[ $SECONDS -lt 60 ]]
+  [[ $SECONDS -lt 16 ]] # lost_seconds + 12
   sleep 0.1
 done
 grep -q "rank 1 (host2:[0-9]*): lost: no heartbeat for 4 s" "$work/cut.err"
-echo "the cable is pulled: every process has ended after $SECONDS s"
-ip -n "$a" link set eth0 up
-for pid in $(ip netns pids "$a") $(ip netns pids "$b"); do kill -9 "$pid" 2>/dev/null || true; done # mpirun and its daemon
+echo "the cable stays cut: every process has ended after $SECONDS s"
+kill_all # mpirun and its daemon
 wait $launcher 2>/dev/null || true
-# The other host does not take over what it cannot ask about.
-code=0
-on 2 "$hebb" train "$work/run.json" --run-dir "$work/cut" > "$work/other.out" 2> "$work/other.err" || code=$?
-[[ $code == 4 ]]
-grep -q "in use by process [0-9]* on host1, which cannot be asked from here; remove the file lock" "$work/other.err"
-rm "$work/cut/lock"
 last=$(sed 's/step_0*//' "$work/cut/checkpoints/latest")
+SECONDS=0
 on 2 "$hebb" train "$work/run.json" --run-dir "$work/cut" train.steps=$((last + 1)) > "$work/other.out" 2> "$work/other.err"
+grep -q "in use by process [0-9]* on host1: its lock is taken over if it does not change for 60 s" "$work/other.out"
+grep -q "took over the lock that process [0-9]* on host1 left behind" "$work/other.out"
 grep -q "resuming after step $last" "$work/other.out"
-echo "the other host goes on once the lock is removed"
+echo "the other host takes the lock over and goes on, after $SECONDS s"
