@@ -1,11 +1,15 @@
 #include "comm/rank_group.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "comm/load_mpi.h"
 #if HEBB_HAVE_NCCL
@@ -44,6 +48,32 @@ std::string library_version(bool uses_gpu) {
   return mpi_version();
 }
 #endif
+
+/// Returns once that process has ended, whether or not somebody has asked for its exit code.
+void wait_for_end(pid_t pid) {
+  const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  if (fd < 0) {  // it has ended, or the kernel is older than 5.3
+    while (::kill(pid, 0) == 0) { std::this_thread::sleep_for(std::chrono::seconds(1)); }
+    return;
+  }
+  pollfd polled{fd, POLLIN, 0};
+  while (::poll(&polled, 1, -1) < 0 && errno == EINTR) {}
+  ::close(fd);
+}
+
+/// mpirun hands on the signal that it gets when `hebb train --ranks` dies once, and a rank that starts ignores it.
+void signal_after_end_of(pid_t launcher) {
+  std::thread([launcher] {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are the main thread's
+    wait_for_end(launcher);
+    for (;;) {
+      ::kill(::getpid(), SIGUSR1);
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+    }
+  }).detach();
+}
 
 /// torchrun's own store may listen at MASTER_ADDR:MASTER_PORT; then ranks meet in the run folder.
 bool has_free_address(const LaunchedRank& launched) {
@@ -135,6 +165,9 @@ void follow_launcher() {
   for (const int number : {SIGUSR1, SIGUSR2}) { ::signal(number, SIG_IGN); }
   const bool is_known = environment("HEBB_LAUNCH") != nullptr || environment("OMPI_COMM_WORLD_RANK") != nullptr;
   if (is_known) { ::prctl(PR_SET_PDEATHSIG, SIGTERM); }
+  if (const char* launcher = environment("HEBB_LAUNCHER"); launcher != nullptr && std::atol(launcher) > 0) {
+    signal_after_end_of(static_cast<pid_t>(std::atol(launcher)));
+  }
 }
 
 }  // namespace hebb

@@ -51,7 +51,8 @@ class RankGroup {
 };
 
 /// For a process that a launcher has started: it gets SIGTERM when that launcher dies, where hebb or Open MPI is the
-/// launcher. SIGUSR1 and SIGUSR2 that come before training starts are ignored: launchers send them again.
+/// launcher, and SIGUSR1 again and again when the `hebb train --ranks` behind mpirun does. SIGUSR1 and SIGUSR2 that
+/// come before training starts are ignored: launchers send them again.
 void follow_launcher();
 
 }  // namespace hebb

@@ -58,9 +58,12 @@ class SignalCounts {
   std::array<struct sigaction, kSignals.size()> before_{};
 };
 
-/// The environment without variables that begin with one of `without`, and with others added.
-std::vector<std::string> environment(const std::vector<std::string>& without, const std::vector<std::string>& added) {
+/// The environment without variables that begin with one of `without`, and with others added. HEBB_LAUNCHER is this
+/// process, which ranks do not outlive.
+std::vector<std::string> environment(std::vector<std::string> without, const std::vector<std::string>& added) {
   std::vector<std::string> variables = added;
+  variables.push_back("HEBB_LAUNCHER=" + std::to_string(::getpid()));
+  without.emplace_back("HEBB_LAUNCHER=");
   for (char** at = environ; *at != nullptr; ++at) {
     const std::string variable = *at;
     const auto begins = [&](const std::string& prefix) { return variable.starts_with(prefix); };

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -60,6 +61,13 @@ class Launcher {
   }
   void wait_for(const std::string& file) const {
     while (!fs::exists(folder_ / file)) { std::this_thread::sleep_for(std::chrono::milliseconds(10)); }
+  }
+  /// Whether rank 0 waits for the others.
+  bool has_meeting() const {
+    const fs::directory_iterator entries(folder_.path());
+    return std::any_of(begin(entries), end(entries), [](const fs::directory_entry& entry) {
+      return entry.path().filename().string().starts_with("rendezvous.");
+    });
   }
   std::string text(const std::string& file) const { return read_file(folder_ / file); }
 
@@ -144,6 +152,17 @@ TEST_CASE("nothing outlives a launcher that is killed") {
   ::kill(launcher.pid(), SIGKILL);
   launcher.wait();
   launcher.wait_for("result");  // the ranks save and end, as after SIGTERM
+  const std::string result = launcher.text("result");
+  CHECK(result == expected(std::stol(result), 2));
+}
+
+TEST_CASE("nothing outlives a launcher that is killed while ranks start") {
+  if (!has_mpi()) { return; }
+  Launcher launcher(2, {"100000", "slow"});
+  while (!launcher.has_meeting()) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
+  ::kill(launcher.pid(), SIGKILL);
+  launcher.wait();
+  launcher.wait_for("result");  // the signal that comes while they meet is not all
   const std::string result = launcher.text("result");
   CHECK(result == expected(std::stol(result), 2));
 }
