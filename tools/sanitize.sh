@@ -3,15 +3,15 @@
 # Usage: tools/sanitize.sh [address|thread [PROGRAM ...]]
 #   address (default): address and undefined behaviour; the quick tests of core, kernels, data and layers, and every CUDA kernel
 #     in the emulator
-#   thread: the thread sanitizer; the tests that share work among threads, ranks that are threads and their meeting, and small cases
-#     of the CUDA kernels with barriers
-#   PROGRAM: only these test programs, out of core, kernels, comm (thread), data, layers, simt
+#   thread: the thread sanitizer; the tests that share work among threads, ranks that are threads, their meeting, watch and training,
+#     and small cases of the CUDA kernels with barriers
+#   PROGRAM: only these test programs, out of core, kernels, comm (thread), data, layers, train (thread), simt
 # Warnings are no errors here: with sanitizers on, GCC 12 reports uninitialised values inside std::regex that are none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case ${1:-address} in
   address) preset=asan programs="core kernels data layers simt" labels='fast|threads' ;;
-  thread) preset=tsan programs="core kernels comm data layers simt" labels='threads' ;;
+  thread) preset=tsan programs="core kernels comm data layers train simt" labels='threads' ;;
   *) echo "sanitize.sh: unknown sanitizer $1 (known: address, thread)" >&2; exit 2 ;;
 esac
 shift $(( $# > 0 ))
@@ -23,7 +23,7 @@ tools/setup.sh
 cmake --preset "$preset"
 # shellcheck disable=SC2046,SC2086 # a list of words
 cmake --build "build-$preset" --target $(printf 'test_%s ' $programs)
-export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1 TSAN_OPTIONS=halt_on_error=1
+export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1 TSAN_OPTIONS='halt_on_error=1 atexit_sleep_ms=0'
 run=()
 # Kernels that scatter memory widely leave the thread sanitizer of GCC before 14 no room.
 if [ "$preset" = tsan ] && setarch "$(uname -m)" -R true 2>/dev/null; then run=(setarch "$(uname -m)" -R); fi

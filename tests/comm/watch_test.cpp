@@ -116,7 +116,7 @@ std::string name_of(int rank, pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("no rank ends before all have come to the end", "[fast]") {
+TEST_CASE("no rank ends before all have come to the end", "[fast][threads]") {
   RankProcesses ranks(3, kQuick, [](Rank r) { sleep_seconds(r.rank == 2 ? 1 : 0); });
   ranks.wait_until_ready();
   const auto early = ranks.ends(0.3);
@@ -124,7 +124,7 @@ TEST_CASE("no rank ends before all have come to the end", "[fast]") {
   for (const auto& end : ranks.ends(5)) { CHECK((end.code == 0 && end.errors.empty())); }
 }
 
-TEST_CASE("a killed rank ends all with 14, and is named with what others wait for", "[fast]") {
+TEST_CASE("a killed rank ends all with 14, and is named with what others wait for", "[fast][threads]") {
   RankProcesses ranks(3, kQuick, [](Rank r) {
     r.log.at(812, "backward", r.rank == 1 ? 3 : 7);
     if (r.rank != 1) { r.log.begin("all-to-all", 64); }
@@ -145,7 +145,7 @@ TEST_CASE("a killed rank ends all with 14, and is named with what others wait fo
   CHECK(record.at("collectives").items().at(0).at("state").as_string() == "started");
 }
 
-TEST_CASE("without rank 0 every rank ends and says so", "[fast]") {
+TEST_CASE("without rank 0 every rank ends and says so", "[fast][threads]") {
   RankProcesses ranks(3, kQuick, [](Rank) { wait_for_ever(); });
   ranks.wait_until_ready();
   const pid_t killed = ranks.pid(0), second = ranks.pid(2);
@@ -156,7 +156,7 @@ TEST_CASE("without rank 0 every rank ends and says so", "[fast]") {
              Catch::Contains(name_of(2, second) + ": error: " + name_of(0, killed) + ": lost: its connection closed"));
 }
 
-TEST_CASE("a stopped rank is lost after lost_seconds, and ends when it goes on", "[fast]") {
+TEST_CASE("a stopped rank is lost after lost_seconds, and ends when it goes on", "[fast][threads]") {
   RankProcesses ranks(3, kQuick, [](Rank) { wait_for_ever(); });
   ranks.wait_until_ready();
   const pid_t stopped = ranks.pid(2);
@@ -170,7 +170,7 @@ TEST_CASE("a stopped rank is lost after lost_seconds, and ends when it goes on",
   CHECK(ranks.ends(3)[2].code == 14);
 }
 
-TEST_CASE("a stopped rank 0 is lost for the others", "[fast]") {
+TEST_CASE("a stopped rank 0 is lost for the others", "[fast][threads]") {
   RankProcesses ranks(2, kQuick, [](Rank) { wait_for_ever(); });
   ranks.wait_until_ready();
   const pid_t stopped = ranks.pid(0);
@@ -182,7 +182,7 @@ TEST_CASE("a stopped rank 0 is lost for the others", "[fast]") {
   CHECK(ranks.ends(3)[0].code == 14);
 }
 
-TEST_CASE("a rank that stands still is named, not those that wait for it", "[fast]") {
+TEST_CASE("a rank that stands still is named, not those that wait for it", "[fast][threads]") {
   const WatchOptions options{.lost_seconds = 5, .stall_seconds = 0.7, .logs = {}};
   RankProcesses ranks(3, options, [](Rank r) {
     r.log.at(4, "forward", 0);
@@ -197,7 +197,7 @@ TEST_CASE("a rank that stands still is named, not those that wait for it", "[fas
                                                                  "all-gather 1 of step 4"));
 }
 
-TEST_CASE("a slow rank that comes forward stops nobody", "[fast]") {
+TEST_CASE("a slow rank that comes forward stops nobody", "[fast][threads]") {
   const WatchOptions options{.lost_seconds = 10, .stall_seconds = 2.5, .logs = {}};
   RankProcesses ranks(2, options, [](Rank r) {
     r.log.at(0, "save");
@@ -214,7 +214,7 @@ TEST_CASE("a slow rank that comes forward stops nobody", "[fast]") {
   }
 }
 
-TEST_CASE("ranks that wait for each other are a stall", "[fast]") {
+TEST_CASE("ranks that wait for each other are a stall", "[fast][threads]") {
   const WatchOptions options{.lost_seconds = 5, .stall_seconds = 0.5, .logs = {}};
   RankProcesses ranks(2, options, [](Rank r) {
     r.log.at(0, "forward");
@@ -229,7 +229,7 @@ TEST_CASE("ranks that wait for each other are a stall", "[fast]") {
                                                  "step 0; rank 1 waits in sum 1 of step 0"));
 }
 
-TEST_CASE("the error of a rank ends all with its code, in one line", "[fast]") {
+TEST_CASE("the error of a rank ends all with its code, in one line", "[fast][threads]") {
   const int failing = GENERATE(0, 2);
   RankProcesses ranks(3, kQuick, [&](Rank r) {
     if (r.rank == failing) { r.watch.fail(ExitCode::kData, "shard.bin: checksum differs"); }
@@ -245,7 +245,7 @@ TEST_CASE("the error of a rank ends all with its code, in one line", "[fast]") {
   CHECK(errors == "error: " + (failing == 0 ? "" : name_of(failing, pid) + ": ") + "shard.bin: checksum differs\n");
 }
 
-TEST_CASE("an error of communication gives way to the rank that is gone", "[fast]") {
+TEST_CASE("an error of communication gives way to the rank that is gone", "[fast][threads]") {
   RankProcesses ranks(3, kQuick, [&](Rank r) {
     if (r.rank == 2) { wait_for_ever(); }
     sleep_seconds(0.3);
@@ -261,7 +261,7 @@ TEST_CASE("an error of communication gives way to the rank that is gone", "[fast
   CHECK((ends[0].errors + ends[1].errors).find("reset") == std::string::npos);
 }
 
-TEST_CASE("communicators write down their collectives", "[fast]") {
+TEST_CASE("communicators write down their collectives", "[fast][threads]") {
   FlightLog log;
   SelfCommunicator self;
   self.record_in(&log);
@@ -280,7 +280,7 @@ TEST_CASE("communicators write down their collectives", "[fast]") {
   CHECK(log.steps() == 2);
 }
 
-TEST_CASE("a rank that begins early disturbs no meeting", "[fast]") {
+TEST_CASE("a rank that begins early disturbs no meeting", "[fast][threads]") {
   // Six ranks on few cores: the first welcome ranks send beats while rank 0 waits for the others.
   const WatchOptions options{.lost_seconds = 0.5, .stall_seconds = 60, .logs = {}};
   RankProcesses ranks(6, options, [](Rank) {});

@@ -1,6 +1,7 @@
 // Runs of several ranks, as threads: the same bytes as one rank with the same lanes (docs/design/data-parallel.md).
 #include <signal.h>
 
+#include <locale>
 #include <sstream>
 
 #include "comm/bucket_layout.h"
@@ -23,9 +24,17 @@ struct Split {
 
 using MakeRun = std::function<RunConfig()>;
 
+/// std::regex writes to a table of the locale when it first reads a character, from whatever thread (GCC's bug 77704).
+/// Filled before there are threads, the table is only read.
+void fill_locale_table() {
+  const auto& table = std::use_facet<std::ctype<char>>(std::locale());
+  for (int c = 0; c < 256; ++c) { table.narrow(static_cast<char>(c), '\0'); }
+}
+
 /// Runs in `folder` as so many ranks; returns their exit code.
 int run_split(const fs::path& folder, const MakeRun& make, const Split& split, Heard& heard, RunOptions options = {}) {
   set_threads(1);
+  fill_locale_table();
   options.run_folder = folder;
   std::vector<int> codes(static_cast<size_t>(split.ranks), -1);
   run_ranks(split.ranks, [&](Communicator& communicator) {
