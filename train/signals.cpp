@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <array>
+#include <atomic>
 #include <mutex>
 
 namespace hebb {
@@ -18,8 +19,9 @@ constexpr std::array kSignals = {StopSignal{SIGTERM, "SIGTERM"}, StopSignal{SIGI
                                  StopSignal{SIGUSR1, "SIGUSR1"}, StopSignal{SIGUSR2, "SIGUSR2"},
                                  StopSignal{SIGHUP, "SIGHUP"},   StopSignal{SIGPIPE, "SIGPIPE"}};
 
-// Handlers can reach nothing else than globals.
-volatile sig_atomic_t received_signal = 0;
+// Handlers can reach nothing else than globals. Any thread may run one.
+std::atomic<int> received_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);
 std::mutex mutex;  // of what follows
 int installed = 0;
 std::array<struct sigaction, kSignals.size()> previous;
