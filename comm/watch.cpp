@@ -139,7 +139,8 @@ void Watch::take_fail(const Json& frame) {
 }
 
 void Watch::suspect(const Cause& cause) {
-  if (cause.code != kComm) { conclude(cause); }
+  // While ranks start, an error of all is rank 0's to report: it clears what it has begun in the run folder first.
+  if (cause.code != kComm && (cause.rank == rank_ || log_.has_begun())) { conclude(cause); }
   if (suspected_) { return; }
   suspected_ = cause;
   conclude_at_ = Clock::now() + std::chrono::seconds(1);
