@@ -1,5 +1,9 @@
 #include "study/launcher.h"
 
+#include <chrono>
+#include <fstream>
+#include <thread>
+
 #include "study/ladder.h"
 #include "tests/study/launcher_fixture.h"
 
@@ -207,8 +211,17 @@ TEST_CASE("a requeued job takes over the lock that it left on another machine, a
   s.state = "running";
   s.host = "elsewhere";
   write_status(folder / "runs/small/a", s);
-  folder.write("runs/small/a/lock", "elsewhere 17 123\n");
-  CHECK(slurm.run_task(1, 0) == 4);
+  const std::string holder = "elsewhere 17 123 - 0\n";
+  folder.write("runs/small/a/lock", holder);
+  {
+    std::jthread touches([&](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        std::fstream(folder / "runs/small/a/lock", std::ios::in | std::ios::out) << holder;
+      }
+    });
+    CHECK(slurm.run_task(1, 0) == 4);
+  }
   CHECK_THAT(slurm.file("job.log"), Contains("in use by process 17 on elsewhere"));
   CHECK(status(folder, "a").state == "running");  // another job's word
   s.task = "0001.0";
