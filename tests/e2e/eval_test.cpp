@@ -97,6 +97,18 @@ TEST_CASE("hebb eval --ranks writes the files of one process") {
     CHECK(text("two") == text("one"));
   }
   CHECK_THAT(run_hebb(folder, command + "two --ranks 2").out, Contains("words (cloze): ok, kept"));
+
+  const std::string evaluations =
+      " --run-dir both 'eval={\"evaluations\": [{\"name\": \"words\", \"kind\": \"cloze\", \"file\": \"" +
+      (folder / "q.jsonl").string() + "\"}]}'";
+  const CommandResult trained = run_hebb(folder, "train c.json --ranks 2" + evaluations);
+  INFO(trained.out << trained.err);
+  CHECK(trained.code == 0);
+  REQUIRE(run_hebb(folder, "eval e.json --checkpoint both --device cpu --out after").code == 0);
+  const auto metrics = [&](const std::string& out) {
+    return parse_json_file((folder / out / "words.json").string()).at("metrics").dump();
+  };
+  CHECK(metrics("both/evals/step_00000004") == metrics("after"));
   const CommandResult none = run_hebb(folder, "eval e.json --checkpoint nowhere --ranks 2 --device cpu");
   CHECK(none.code == run_hebb(folder, "eval e.json --checkpoint nowhere --device cpu").code);
 }
