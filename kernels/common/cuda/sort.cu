@@ -46,12 +46,19 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(int* counts, int64_t til
   }
 }
 
+/// A tile in the order of its digits: stores of neighbours go to neighbouring addresses.
+struct Tile {
+  int32_t keys[kTile], positions[kTile];
+  int shift[kDigits];  // from places in the tile to places among all items
+};
+
 // Grid: tiles. A warp owns kRounds * 32 consecutive items; sums[digit][tile] as scan_kernel leaves them. positions_in
 // null: 0, 1, 2...
 __global__ void __launch_bounds__(kThreads)
     scatter_kernel(int32_t* keys_out, int32_t* positions_out, const int32_t* keys_in, const int32_t* positions_in,
                    const int* sums, int64_t count, int shift) {
   HEBB_SHARED(int[kWarps][kDigits], next);
+  HEBB_SHARED(Tile, tile);
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   HEBB_UNROLL
   for (int w = 0; w < kWarps; ++w) { next[w][threadIdx.x] = 0; }
@@ -71,13 +78,18 @@ __global__ void __launch_bounds__(kThreads)
   }
   const int* const own_sums = sums + static_cast<int64_t>(threadIdx.x) * gridDim.x;  // a thread for each digit
   int all;
-  int start =
+  const int start =
       block_scan(own_sums[gridDim.x - 1], all) + (blockIdx.x > 0 ? own_sums[blockIdx.x - 1] : 0);  // a barrier, too
+  int items = 0;
+  HEBB_UNROLL
+  for (int w = 0; w < kWarps; ++w) { items += next[w][threadIdx.x]; }
+  int place = block_scan(items, items);  // in the tile; items: now of all digits
+  tile.shift[threadIdx.x] = start - place;
   HEBB_UNROLL
   for (int w = 0; w < kWarps; ++w) {
-    const int items = next[w][threadIdx.x];
-    next[w][threadIdx.x] = start;
-    start += items;
+    const int own = next[w][threadIdx.x];
+    next[w][threadIdx.x] = place;
+    place += own;
   }
   __syncthreads();
   HEBB_UNROLL
@@ -88,10 +100,17 @@ __global__ void __launch_bounds__(kThreads)
     __syncwarp();
     if (i < count) {
       if (lane == __ffs(static_cast<int>(peers[round])) - 1) { next[warp][digit] += __popc(peers[round]); }
-      keys_out[to] = key[round];
-      positions_out[to] = positions_in != nullptr ? positions_in[i] : static_cast<int32_t>(i);
+      tile.keys[to] = key[round];
+      tile.positions[to] = positions_in != nullptr ? positions_in[i] : static_cast<int32_t>(i);
     }
     __syncwarp();
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < items; i += kThreads) {
+    const int32_t key_out = tile.keys[i];
+    const int to = tile.shift[digit_of(key_out, shift)] + i;
+    keys_out[to] = key_out;
+    positions_out[to] = tile.positions[i];
   }
 }
 
