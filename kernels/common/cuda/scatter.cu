@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/common/cuda/fast_divide.cuh"
 #include "kernels/common/cuda/sort.cuh"
 
 namespace hebb::HEBB_DEVICE {
@@ -31,19 +32,28 @@ __device__ __forceinline__ void add_row(float* row, int64_t at, int64_t width, b
   store_pack(row, at, width, vector, value);
 }
 
+/// Rows of a run of entries, by their positions in it.
 template <class T> struct Source {
-  const T* rows;
-  const float* factors;
-  int64_t stride, per_row, first;  // first: entry of position 0
+  const T* rows;         // that of position 0 first
+  const float* factors;  // of the run, or null
+  int64_t stride, per_row,
+      before;  // entries of the first row before the run: with a position and one row less than 2^31
+
+  Source(const ScatterRows& from, int64_t first)
+      : rows(static_cast<const T*>(from.data) + first / from.per_row * from.stride),
+        factors(from.factors != nullptr ? from.factors + first : nullptr),
+        stride(from.stride),
+        per_row(from.per_row),
+        before(first % from.per_row) {}
 
   template <int N>
   __device__ __forceinline__ void load(float (&value)[N], int32_t position, int64_t at, int64_t width,
                                        bool vector) const {
-    const int64_t entry = first + position;
-    load_pack(value, rows + entry / per_row * stride, at, width, vector);
+    const float factor = factors != nullptr ? factors[position] : 1.0f;
+    load_pack(value, rows + Split(before + position, per_row).quotient * stride, at, width, vector);
     if (factors != nullptr) {
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) { value[j] *= factors[entry]; }
+      for (int j = 0; j < N; ++j) { value[j] *= factor; }
     }
   }
 };
@@ -58,15 +68,22 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t chunk = blockIdx.x, begin = chunk * kChunk, end = s.end(chunk);
   bool began_here = !s.comes_from_before(begin);
   float sum[N] = {};
+  int32_t position = s.positions[begin], id = s.ids[begin];
   for (int64_t i = begin; i < end; ++i) {
     float value[N];
-    from.load(value, s.positions[i], at, width, vector);
+    from.load(value, position, at, width, vector);
+    // The next entry is known when its row is wanted; stores would keep the compiler from asking early.
+    const bool is_last = i + 1 == s.count;
+    const int64_t next = is_last ? i : i + 1;
+    position = s.positions[next];
+    const int32_t own = id;
+    id = s.ids[next];
     HEBB_UNROLL
     for (int j = 0; j < N; ++j) { sum[j] += value[j]; }
-    const bool goes_on = s.goes_on(i);
+    const bool goes_on = !is_last && id == own;
     if (goes_on && i + 1 < end) { continue; }
     if (began_here && !goes_on) {
-      add_row(table + static_cast<int64_t>(s.ids[i]) * width, at, width, vector, sum);
+      add_row(table + static_cast<int64_t>(own) * width, at, width, vector, sum);
     } else {
       store_pack(open + (2 * chunk + (began_here ? 1 : 0)) * width, at, width, vector, sum);
     }
@@ -124,11 +141,11 @@ struct GatherIds {
 /// One run of entries whose scratch fits into the workspace.
 template <class T>
 void scatter_run(Stream& stream, float* table, int64_t table_rows, int64_t width, int64_t count, const ScatterIds& ids,
-                 const Source<T>& from) {
+                 int64_t first, const Source<T>& from) {
   auto* const memory = static_cast<char*>(stream_scratch(stream).data);
   const Scratch scratch(count, width);
   auto* const run_ids = reinterpret_cast<int32_t*>(memory);
-  each_element("scatter_ids", stream, 1, count, GatherIds{run_ids, ids, from.first});
+  each_element("scatter_ids", stream, 1, count, GatherIds{run_ids, ids, first});
   const SortedKeys sorted = sort_keys(stream, run_ids, count, table_rows, memory + scratch.sort);
   auto* const open = reinterpret_cast<float*>(memory + scratch.open);
   const Segments segments{sorted.keys, sorted.positions, count};
@@ -150,8 +167,7 @@ void scatter_rows(Stream& stream, float* table, int64_t table_rows, int64_t widt
   dispatch_float(from.dtype, [&](auto zero) {
     using T = decltype(zero);
     for (int64_t first = 0; first < count; first += run) {
-      scatter_run(stream, table, table_rows, width, std::min(run, count - first), ids,
-                  Source<T>{static_cast<const T*>(from.data), from.factors, from.stride, from.per_row, first});
+      scatter_run(stream, table, table_rows, width, std::min(run, count - first), ids, first, Source<T>(from, first));
     }
   });
 }
