@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kMmaRankThreads, 1)
 /// words.
 __device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, int64_t n, int64_t k, int64_t head,
                                              int lane HEBB_WHERE_PARAMETER) {
-  int32_t *const sorted[2] = {shared, shared + k}, *const next = shared + 2 * k;
+  int32_t* const next = shared + 2 * k;  // behind the sorted items of both codebooks
   const int32_t* const entries = out.entries + head * 2 * k;
   const float* const scores = out.scores + head * 2 * k;
   for (int64_t item = lane; item < 2 * k; item += 32) {
@@ -138,7 +138,7 @@ __device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, 
       const KeyPair other{scores[i], entries[i]}, own{scores[item], entries[item]};
       rank += is_before(other, own) || (i < item && !is_before(own, other)) ? 1 : 0;
     }
-    sorted[codebook][rank] = static_cast<int32_t>(item);
+    shared[base + rank] = static_cast<int32_t>(item);
     if (codebook == 0) { next[item] = 0; }
   }
   __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
@@ -148,7 +148,7 @@ __device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, 
     float best_sum = 0;
     for (int64_t p = lane; p < k; p += 32) {
       if (next[p] < k) {
-        const int32_t a = sorted[0][p], b = sorted[1][next[p]];
+        const int32_t a = shared[p], b = shared[k + next[p]];
         const float sum = scores[a] + scores[b];
         const auto candidate = static_cast<int32_t>(entries[a] * n + entries[b]);
         const int32_t key = order_key(sum);
