@@ -116,8 +116,9 @@ __device__ __forceinline__ void split_in_three(uint32_t (&parts)[3], float first
 
 using RankSums = float[kMmaTokens / 16][2][4];  // of mma for tokens 16 m on and keys 8 j on
 
-/// sums += the products of 32 channels.
-__device__ __forceinline__ void multiply_tile(RankSums& sums, const MmaRankStage& s, int buffer HEBB_WHERE_PARAMETER) {
+/// sums += the products of 32 channels, of whole sixteens of tokens up to `tokens`.
+__device__ __forceinline__ void multiply_tile(RankSums& sums, const MmaRankStage& s, int buffer,
+                                              int64_t tokens HEBB_WHERE_PARAMETER) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   RankSums own = {};
   HEBB_UNROLL
@@ -133,10 +134,12 @@ __device__ __forceinline__ void multiply_tile(RankSums& sums, const MmaRankStage
     }
     HEBB_UNROLL
     for (int m = 0; m < kMmaTokens / 16; ++m) {
-      uint32_t queries[4];
-      load_matrices<4, false>(queries, &s.q[buffer][16 * m + lane % 16][d + lane / 16 * 8] HEBB_WHERE_ARGUMENT);
-      HEBB_UNROLL
-      for (int i = 0; i < 6; ++i) { mma_bf16(own[m][i % 2], queries, keys[i % 2][i / 2] HEBB_WHERE_ARGUMENT); }
+      if (16 * m < tokens) {
+        uint32_t queries[4];
+        load_matrices<4, false>(queries, &s.q[buffer][16 * m + lane % 16][d + lane / 16 * 8] HEBB_WHERE_ARGUMENT);
+        HEBB_UNROLL
+        for (int i = 0; i < 6; ++i) { mma_bf16(own[m][i % 2], queries, keys[i % 2][i / 2] HEBB_WHERE_ARGUMENT); }
+      }
     }
   }
   HEBB_UNROLL
@@ -162,7 +165,7 @@ __device__ __forceinline__ void rank_keys_mma(int32_t* ranks, int64_t stride, Mm
         wait_async_copies<0>();
       }
       __syncthreads(HEBB_WHERE_HERE);
-      multiply_tile(sums, s, buffer HEBB_WHERE_ARGUMENT);
+      multiply_tile(sums, s, buffer, tokens HEBB_WHERE_ARGUMENT);
       __syncthreads(HEBB_WHERE_HERE);
     }
     HEBB_UNROLL
