@@ -124,11 +124,16 @@ struct WriteSum : WeightedRows {
   Readers readers;
   float step;
 
-  __device__ __forceinline__ void finish(int64_t u, int64_t c, float sum) const {
-    float& to = values[readers.slots[u] * width + c];
-    const float before = to;
-    if (old != nullptr) { old[u * width + c] = before; }
-    to = before + step / static_cast<float>(readers.starts[u + 1] - readers.starts[u]) * sum;
+  struct Place {
+    float *to, before;
+  };
+  __device__ __forceinline__ Place begin(int64_t u, int64_t c) const {
+    float* const to = values + readers.slots[u] * width + c;
+    return {to, *to};
+  }
+  __device__ __forceinline__ void finish(const Place& at, int64_t u, int64_t c, int32_t count, float sum) const {
+    if (old != nullptr) { old[u * width + c] = at.before; }
+    *at.to = at.before + step / static_cast<float>(count) * sum;
   }
 };
 

@@ -10,7 +10,8 @@ namespace hebb::HEBB_DEVICE {
 
 constexpr int kLongList = 64;
 constexpr int kListPieces = kEachThreads / 32;
-constexpr unsigned kLongListBlocks = 528;  // stride over groups of 32 slots
+constexpr unsigned kLongListBlocks = 528;    // stride over groups of 32 slots
+constexpr unsigned kShortListBlocks = 1056;  // stride over the slots: 8 an SM of 132
 
 /// FastReaders on the device.
 struct Readers {
@@ -49,25 +50,30 @@ struct WeightedRows {
   }
 };
 
-/// What a block sums is either 256 columns of one short list, or 32 columns of long ones. Long lists, which take
-/// longest, come first.
+/// What a block sums at a time is either 256 columns of one short list, or 32 columns of long ones. Long lists, which
+/// take longest, come first.
 struct ReaderBlocks {
   int64_t long_groups, long_columns, short_columns;  // blocks that share the long lists; groups of columns
+  int64_t of_short;                                  // blocks that share the short lists
 
   ReaderBlocks(int64_t capacity, int64_t columns)
       : long_groups(std::min(blocks_for(capacity, 32), kLongListBlocks)),
         long_columns(blocks_for(columns, 32)),
-        short_columns(blocks_for(columns, kEachThreads)) {}
+        short_columns(blocks_for(columns, kEachThreads)),
+        of_short(std::min(blocks_for(capacity * short_columns, 1), kShortListBlocks)) {}
   __host__ __device__ int64_t of_long() const { return long_groups * long_columns; }
 };
 
 template <class F>
 __device__ __forceinline__ void sum_short_list(const F& f, const Readers& in, int64_t u, int64_t column,
                                                int64_t columns) {
-  if (u >= in.count[0] || column >= columns || in.starts[u + 1] - in.starts[u] > kLongList) { return; }
+  if (column >= columns) { return; }
+  const int32_t begin = in.starts[u], end = in.starts[u + 1];
+  if (end - begin > kLongList) { return; }
+  const auto place = f.begin(u, column);  // does not wait for the readers
   float sum = 0;
-  for (int64_t i = in.starts[u]; i < in.starts[u + 1]; ++i) { sum += f.term(in.readers[i], column); }
-  f.finish(u, column, sum);
+  for (int64_t i = begin; i < end; ++i) { sum += f.term(in.readers[i], column); }
+  f.finish(place, u, column, end - begin, sum);
 }
 
 /// Long lists of groups of 32 slots from `group` on, one group in long_groups.
@@ -94,14 +100,15 @@ __device__ __forceinline__ void sum_long_lists(const F& f, const Readers& in, fl
         float total = 0;
         HEBB_UNROLL
         for (int p = 0; p < kListPieces; ++p) { total += sums[p][lane]; }
-        f.finish(u, column, total);
+        f.finish(f.begin(u, column), u, column, static_cast<int32_t>(end - begin), total);
       }
       __syncthreads(HEBB_WHERE_HERE);
     }
   }
 }
 
-/// Grid: see ReaderBlocks. F: term(entry, column) and finish(number of the slot, column, sum).
+/// Grid: see ReaderBlocks. F: term(entry, column), begin(number of the slot, column), which reads what the sum is added
+/// to, and finish(what begin gave, number of the slot, column, readers, sum).
 template <class F>
 __global__ void __launch_bounds__(kEachThreads)
     reader_sums_kernel(F f, Readers in, int64_t columns, ReaderBlocks blocks) {
@@ -112,15 +119,18 @@ __global__ void __launch_bounds__(kEachThreads)
     sum_long_lists(f, in, sums, at.quotient * 32, blocks.long_groups * 32, at.remainder * 32 + threadIdx.x % 32,
                    columns);
   } else {
-    const Split at(block - of_long, blocks.short_columns);
-    sum_short_list(f, in, at.quotient, at.remainder * kEachThreads + threadIdx.x, columns);
+    const int64_t count = in.count[0] * blocks.short_columns;
+    for (int64_t i = block - of_long; i < count; i += blocks.of_short) {
+      const Split at(i, blocks.short_columns);
+      sum_short_list(f, in, at.quotient, at.remainder * kEachThreads + threadIdx.x, columns);
+    }
   }
 }
 
 template <class F> void sum_readers(const char* name, Stream& stream, const Readers& in, int64_t columns, const F& f) {
   const ReaderBlocks blocks(in.capacity, columns);
-  launch(name, reader_sums_kernel<F>, blocks_for(blocks.of_long() + in.capacity * blocks.short_columns, 1),
-         kEachThreads, 0, stream, f, in, columns, blocks);
+  launch(name, reader_sums_kernel<F>, blocks_for(blocks.of_long() + blocks.of_short, 1), kEachThreads, 0, stream, f, in,
+         columns, blocks);
 }
 
 }  // namespace hebb::HEBB_DEVICE
