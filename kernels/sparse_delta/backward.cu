@@ -285,6 +285,8 @@ __global__ void __launch_bounds__(32 * Tiling<Stored>::kWarps)
   }
 }
 
+constexpr int kUsesAhead = 4;
+
 /// The chains of SparseDeltaScan: the uses of one slot by one sequence lie side by side in `order`; the thread at the
 /// last of them walks back to the first. Row: token of a row and head, column: entry; they only number the sorted
 /// entries.
@@ -300,30 +302,45 @@ struct Chains {
     const int64_t width = writes + reads, all = length * width,
                   first = (stream.quotient * length) * heads + stream.remainder;
     const int32_t* const entries = order + at.quotient * all;
-    const auto is_first = [&](const Split& e) {
-      return first_use[(first + e.quotient * heads) * width + e.remainder] >= 0;
-    };
     int64_t i = at.remainder * width + column;
-    if (i + 1 < all && !is_first({entries[i + 1], width})) { return; }
+    if (i + 1 < all && !is_first({entries[i + 1], width}, first)) { return; }
     double sum = 0;
-    for (bool more = true; more; --i) {
-      const Split e(entries[i], width);
-      const int64_t token = first + e.quotient * heads, n = e.remainder;
-      if (n >= writes) {
-        const int64_t at = token * reads + n - writes;
-        sum += static_cast<double>(q[at]) * static_cast<double>(d_q[at]);
-      } else {
-        const int64_t at = token * writes + n;
-        const float* const dots = by_write + token * 2 * writes + n;  // <G, e>, <m, d_u>
-        const double both = static_cast<double>(dots[0]) + static_cast<double>(dots[writes]);
-        // A decay that underflowed to 0 cuts the past off exactly.
-        sum = decay[decays_by_key ? at : token] == 0.0f
-                  ? 0.0
-                  : sum - static_cast<double>(k[at]) * static_cast<double>(beta[token]) * both;
-        carry[at] = sum;
+    for (bool more = true; more; i -= kUsesAhead) {
+      Use uses[kUsesAhead];  // under way together, past the first use of the slot, too
+      HEBB_UNROLL
+      for (int u = 0; u < kUsesAhead; ++u) { uses[u] = use(Split(entries[i >= u ? i - u : 0], width), first); }
+      HEBB_UNROLL
+      for (int u = 0; u < kUsesAhead; ++u) {
+        if (more) {
+          sum = uses[u].cuts ? 0.0 : sum + uses[u].change;
+          if (uses[u].write >= 0) { carry[uses[u].write] = sum; }
+          more = !uses[u].is_first;
+        }
       }
-      more = !is_first(e);
     }
+  }
+
+ private:
+  struct Use {
+    int64_t write;  // among the writes; -1: a read
+    double change;
+    bool cuts, is_first;
+  };
+
+  __device__ bool is_first(const Split& e, int64_t first) const {
+    return first_use[(first + e.quotient * heads) * (writes + reads) + e.remainder] >= 0;
+  }
+  /// Reads and writes load from different places, but without a branch: behind one each use would wait for its own.
+  __device__ __forceinline__ Use use(const Split& e, int64_t first) const {
+    const int64_t token = first + e.quotient * heads, n = e.remainder;
+    const bool is_read = n >= writes;
+    const int64_t read = token * reads + n - writes, write = token * writes + (is_read ? 0 : n);
+    const float* const dots = by_write + token * 2 * writes + n;  // of a write: <G, e>, <m, d_u>
+    const double weight = *(is_read ? q + read : k + write), along = *(is_read ? d_q + read : dots),
+                 other = *(is_read ? d_q + read : dots + writes), rate = beta[token];
+    const bool cuts = decay[decays_by_key ? write : token] == 0.0f;  // underflowed, the past is cut off exactly
+    return {is_read ? -1 : write, is_read ? weight * along : -(weight * rate * (along + other)), !is_read && cuts,
+            is_first(e, first)};
   }
 };
 
