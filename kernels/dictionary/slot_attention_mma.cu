@@ -1,3 +1,4 @@
+#include "kernels/common/cuda/fast_divide.cuh"
 #include "kernels/dictionary/slot_attention_mma.cuh"
 
 // Reads the slots of a dictionary on tensor cores, as attention/mma_forward.cu reads keys: 128 stacked queries of a
@@ -39,7 +40,7 @@ __device__ __forceinline__ void copy_tile(Shared<kWidth>& s, int buffer, int til
   }
   const int base = (tile - s.slot_tiles) * kRows;
   copy_lines<kRows, kWidth>({{s.keys[buffer], a.ring.k, a.n.d}, {s.values[buffer], a.ring.v, a.n.dv}}, [&](int row) {
-    return base + row < s.earlier ? s.unit * a.ring.size + (s.ring + base + row) % a.ring.size : -1;
+    return base + row < s.earlier ? s.unit * a.ring.size + Split(s.ring + base + row, a.ring.size).remainder : -1;
   } HEBB_WHERE_ARGUMENT);
   if (threadIdx.x < kRows) { s.bias[buffer][threadIdx.x] = 0; }
 }
