@@ -99,9 +99,13 @@ struct Rows {
   }
   __device__ int64_t token_of(int row) const { return token + tokens_before(row); }
   /// Line of q, o, lse; -1 behind the last row.
-  __device__ int64_t line_of(int row) const {
-    return row < count ? line + static_cast<int64_t>(tokens_before(row)) * (heads - group) + rest + row : -1;
+  __device__ int64_t line_of(int row) const { return row < count ? line_at(row) : -1; }
+  /// The same as if there were more rows.
+  __device__ int64_t line_at(int row) const {
+    return line + static_cast<int64_t>(tokens_before(row)) * (heads - group) + rest + row;
   }
+  /// Whether rows that are `step` apart, a power of two, have lines at a constant distance: a step has whole tokens.
+  __device__ bool are_even(int step) const { return (group & (group - 1)) == 0 && group <= step; }
 };
 
 // ---- which keys a tile of rows sees
@@ -181,23 +185,31 @@ template <int kRows, int kWidth> struct Pieces {
   int row = static_cast<int>(threadIdx.x) / kPerRow, channel = static_cast<int>(threadIdx.x) % kPerRow * 8;
 };
 
+/// Starts the copies of a thread's pieces: from its first row, `from`, on, every `step` elements.
+template <int kRows, int kWidth>
+__device__ __forceinline__ void copy_pieces(TileOf<kRows, kWidth>& tile, const bf16* from, int64_t step, int width,
+                                            int count HEBB_WHERE_PARAMETER) {
+  using P = Pieces<kRows, kWidth>;
+  const P piece;
+  if (piece.channel < width) {
+    from += piece.channel;
+    bf16* const to = &tile.data[piece.row * kStride<kWidth> + piece.channel];
+    HEBB_UNROLL
+    for (int i = 0; i < P::kCount; ++i) {
+      copy_async_16(to + i * P::kStep * kStride<kWidth>, from,
+                    piece.row + i * P::kStep < count ? 16 : 0 HEBB_WHERE_ARGUMENT);
+      from += step;
+    }
+  }
+}
+
 /// Starts a copy of rows that are `stride` elements apart in global memory; those from `count` on become zeros.
 /// Channels from `width` on are left alone.
 template <int kRows, int kWidth>
 __device__ __forceinline__ void copy_rows(TileOf<kRows, kWidth>& tile, const bf16* from, int64_t stride, int width,
                                           int count HEBB_WHERE_PARAMETER) {
   using P = Pieces<kRows, kWidth>;
-  const P piece;
-  if (piece.channel < width) {
-    from += piece.row * stride + piece.channel;
-    bf16* const to = &tile.data[piece.row * kStride<kWidth> + piece.channel];
-    HEBB_UNROLL
-    for (int i = 0; i < P::kCount; ++i) {
-      copy_async_16(to + i * P::kStep * kStride<kWidth>, from,
-                    piece.row + i * P::kStep < count ? 16 : 0 HEBB_WHERE_ARGUMENT);
-      from += P::kStep * stride;
-    }
-  }
+  copy_pieces(tile, from + P().row * stride, P::kStep * stride, width, count HEBB_WHERE_ARGUMENT);
 }
 
 /// A tile and the tensor [lines, width] that its rows come from.
@@ -224,6 +236,19 @@ __device__ __forceinline__ void copy_lines(const LineCopy<kRows, kWidth> (&copie
                       copy.from + (l < 0 ? 0 : l * copy.width) + piece.channel, l < 0 ? 0 : 16 HEBB_WHERE_ARGUMENT);
       }
     }
+  }
+}
+
+/// The same for even rows: an address and a distance for each tensor instead of a line for each row.
+template <int kRows, int kWidth, int kTensors>
+__device__ __forceinline__ void copy_even_lines(const LineCopy<kRows, kWidth> (&copies)[kTensors],
+                                                const Rows& rows HEBB_WHERE_PARAMETER) {
+  using P = Pieces<kRows, kWidth>;
+  const int64_t line = rows.line_at(P().row), step = rows.line_at(P().row + P::kStep) - line;
+  HEBB_UNROLL
+  for (const LineCopy<kRows, kWidth>& copy : copies) {
+    copy_pieces(copy.tile, copy.from + line * copy.width, step * copy.width, copy.width,
+                rows.count HEBB_WHERE_ARGUMENT);
   }
 }
 

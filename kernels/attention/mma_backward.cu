@@ -1,13 +1,16 @@
 #include "kernels/attention/mma.cuh"
 #include "kernels/attention/scratch.h"
+#include "kernels/common/cuda/fast_divide.cuh"
 
 // Gradients of attention on tensor cores, bf16 with fp32 sums, without atomics: one kernel for the queries, one for
 // keys, values and biases, each of which computes the probabilities again (7 products of a pair instead of 5), so that
 // every sum has one owner and a fixed order. Before both: delta = d_o . o and lse in units of log 2, memory bound.
 // FLOPs: 4 (d + dv) a pair for the keys, 4 d + 2 dv for the queries. Bound: tensor cores at mma.sync's rate, about 1.6
 // cycles an SM and 16 x 8 x 16 product; beside it shared memory, 1.4 cycles a product for the keys and 1.7 for the
-// queries. Both write nothing but results. Width 128: 255 registers, 106 KB (queries) and 113 KB shared, 2 blocks an
-// SM; 64: 168 and 3 blocks, 232 and 2. No spills.
+// queries. To start the copies of a tile of rows a warp of the keys kernel takes about 200 instructions at width 128,
+// beside 256 products, if groups have at most 8 heads and are powers of two, else 660 (counted in the SASS). Both write
+// nothing but results. Width 128: 255 registers, 106 KB (queries) and 113 KB shared, 2 blocks an SM; 64: 168 and 3
+// blocks, 230 and 2. No spills.
 namespace hebb::HEBB_DEVICE::attention_mma {
 namespace {
 
@@ -31,21 +34,21 @@ struct Statistics {
   const bf16 *d_o, *o;
   const float* lse;
   const int32_t *lo, *hi;
-  int heads, dv;
+  int heads, dv, lanes;  // lanes: of a line
   bool has_other_keys;
 
   __device__ void operator()(int64_t line, int lane) const {
     float sum = 0;
-    for (int c = 8 * lane; c < dv; c += 256) {
+    for (int c = 8 * lane; c < dv; c += 8 * lanes) {
       float a[8], b[8];
       load_pack(a, d_o + line * dv, c, dv, true);
       load_pack(b, o + line * dv, c, dv, true);
       HEBB_UNROLL
       for (int i = 0; i < 8; ++i) { sum += a[i] * b[i]; }
     }
-    sum = warp_sum(sum);
+    sum = group_sum(sum, lanes);
     if (lane == 0) {
-      const int64_t token = line / heads;
+      const int64_t token = Split(line, heads).quotient;
       to_delta[line] = hi[token] - lo[token] == 1 && !has_other_keys ? kLoneKey : sum;
       to_lse[line] = lse[line] == -INFINITY ? INFINITY : lse[line] * kLog2E;
     }
@@ -200,9 +203,12 @@ __device__ __forceinline__ int64_t first_token_above(const int32_t* bounds, int6
 template <int kWidth>
 __device__ __forceinline__ void copy_row_tile(Shared<kWidth>& s, int buffer, const Backward& a HEBB_WHERE_PARAMETER) {
   const Rows rows = s.next;
-  const auto line = [&](int row) { return rows.line_of(row); };
-  copy_lines<kRows, kWidth>({{s.queries[buffer], a.in.q, a.in.d}, {s.d_o[buffer], a.d_o, a.in.dv}},
-                            line HEBB_WHERE_ARGUMENT);
+  const LineCopy<kRows, kWidth> copies[] = {{s.queries[buffer], a.in.q, a.in.d}, {s.d_o[buffer], a.d_o, a.in.dv}};
+  if (rows.are_even(Pieces<kRows, kWidth>::kStep)) {
+    copy_even_lines(copies, rows HEBB_WHERE_ARGUMENT);
+  } else {
+    copy_lines(copies, [&](int row) { return rows.line_of(row); } HEBB_WHERE_ARGUMENT);
+  }
   const int row = static_cast<int>(threadIdx.x) % kRows, bytes = row < rows.count ? 4 : 0;
   const int64_t l = bytes > 0 ? rows.line_of(row) : 0, token = bytes > 0 ? rows.token_of(row) : 0;
   if (static_cast<int>(threadIdx.x) < kRows) {
@@ -399,9 +405,20 @@ void backward(Stream& stream, const AttentionBackward& a, const AttentionBackwar
                    .accumulate_k = a.accumulate_k,
                    .accumulate_v = a.accumulate_v,
                    .accumulate_bias = a.accumulate_bias};
-  each_warp("attention_mma_statistics", stream, lines,
-            Statistics{lse, delta, a.d_o.as<bf16>(), a.o.as<bf16>(), a.lse.as<float>(), in.lo, in.hi, in.heads, in.dv,
-                       a.has_other_keys});
+  const int lanes = lanes_for<8>(in.dv);
+  HEBB_ASSERT(lines < (int64_t{1} << 31));
+  each_group("attention_mma_statistics", stream, lines, lanes,
+             Statistics{.to_lse = lse,
+                        .to_delta = delta,
+                        .d_o = a.d_o.as<bf16>(),
+                        .o = a.o.as<bf16>(),
+                        .lse = a.lse.as<float>(),
+                        .lo = in.lo,
+                        .hi = in.hi,
+                        .heads = in.heads,
+                        .dv = in.dv,
+                        .lanes = lanes,
+                        .has_other_keys = a.has_other_keys});
   dispatch_padded(std::max(in.d, in.dv), [&](auto width) {
     if (a.d_q.defined()) {
       HEBB_LAUNCH((attention_mma_queries_kernel<width()>), b.query_order.blocks(), kThreads,
