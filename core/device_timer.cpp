@@ -11,7 +11,7 @@ namespace hebb {
 struct DeviceTimer::State {
   std::chrono::steady_clock::time_point begin;
 #ifdef HEBB_HAVE_CUDA
-  std::unique_ptr<cuda::Event> first, last;
+  std::unique_ptr<HEBB_DEVICE::Event> first, last;
 #endif
 };
 
@@ -22,8 +22,8 @@ void DeviceTimer::start([[maybe_unused]] Stream& stream) {
 #ifdef HEBB_HAVE_CUDA
   if (stream.device == DeviceKind::cuda) {
     if (state_->first == nullptr) {
-      state_->first = std::make_unique<cuda::Event>();
-      state_->last = std::make_unique<cuda::Event>();
+      state_->first = std::make_unique<HEBB_DEVICE::Event>();
+      state_->last = std::make_unique<HEBB_DEVICE::Event>();
     }
     state_->first->record(stream);
     return;
@@ -37,7 +37,7 @@ double DeviceTimer::stop([[maybe_unused]] Stream& stream) {
   if (stream.device == DeviceKind::cuda) {
     state_->last->record(stream);
     state_->last->synchronize();
-    return cuda::Event::elapsed_ms(*state_->first, *state_->last);
+    return HEBB_DEVICE::Event::elapsed_ms(*state_->first, *state_->last);
   }
 #endif
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - state_->begin).count();

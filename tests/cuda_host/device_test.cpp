@@ -1,6 +1,7 @@
 // What the CUDA device says of GPUs, drivers and faults.
 #include "core/cuda_check.h"
 #include "core/cuda_code.h"
+#include "core/device_timer.h"
 #include "tests/cuda_host/fake_runtime.h"
 #include "tests/test.h"
 #include "train/choose_device.h"
@@ -86,6 +87,15 @@ TEST_CASE("a GPU that the build has PTX for is usable, and the driver's work is 
   CHECK(fake_cuda::code_note() ==
         "the driver compiles the kernels for compute capability 12.0 when they are first used, which takes minutes "
         "once; configure with -DCMAKE_CUDA_ARCHITECTURES=120-real");
+}
+
+TEST_CASE("work of a GPU is timed between its events, not by the host's clock", "[fast]") {
+  const Runtime runtime;
+  Stream stream = fake_cuda::create_stream();
+  DeviceTimer timer;
+  timer.start(stream);
+  CHECK(timer.stop(stream) == 1);  // what the stand-in says of every two events
+  fake_cuda::destroy_stream(stream);
 }
 
 // The only case that asks for device_problem(), which the process remembers.
