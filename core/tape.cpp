@@ -22,7 +22,23 @@ Var Tape::leaf(const Tensor& value, const Tensor& grad, bool* reached, const Ten
   slot.leaf_grad = grad;
   slot.leaf_reached = reached;
   slot.wants_grad = recording_ && grad.defined();
+  if (when_final_ && grad.defined() && (recording_ || will_run_again_)) { note_leaf(grad); }
   return add_slot(std::move(slot));
+}
+
+void Tape::note_leaf(const Tensor& grad) {
+  const auto [known, is_new] = has_final_.emplace(grad.data, false);
+  HEBB_ASSERT(!known->second);
+  if (is_new) { open_leaves_.push_back({grad, entries_.size()}); }
+}
+
+void Tape::close_leaves() {
+  while (!open_leaves_.empty() && open_leaves_.back().first >= entries_.size()) {
+    const Tensor grad = open_leaves_.back().grad;
+    open_leaves_.pop_back();
+    has_final_[grad.data] = true;
+    when_final_(grad);
+  }
 }
 
 Var Tape::output(Shape shape, DType dtype, std::string_view name) {
@@ -103,6 +119,11 @@ void Tape::seed_grad(Var v, const Tensor& grad) {
   copy(stream_, slot.tensor, grad);
 }
 
+void Tape::backward() {
+  run_backward(0);
+  close_leaves();
+}
+
 void Tape::run_backward(size_t down_to) {
   while (entries_.size() > down_to) {
     Entry entry = std::move(entries_.back());
@@ -116,6 +137,7 @@ void Tape::run_backward(size_t down_to) {
       slots_[i].grad.reset();
       slots_[i].owner.reset();
     }
+    close_leaves();
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -102,7 +103,11 @@ class Tape {
   void seed_grad(Var v, const Tensor& grad);
   /// For nodes whose backward needs no incoming gradient (a loss computed with its gradients).
   void mark_reached(Var v) { slots_[v.id].reached = true; }
-  void backward() { run_backward(0); }
+  void backward();
+  /// Before the first leaf: `hook` is called by backward() with the gradient of each leaf that has one, once for all
+  /// leaves of that memory, as soon as no node is left that can add to it: all that were recorded after the first of
+  /// these leaves was made have run. Whether the loss reached the leaf does not matter.
+  void call_when_final(std::function<void(const Tensor& grad)> hook) { when_final_ = std::move(hook); }
 
   /// Runs fn without keeping what it saves, and runs it again in the backward pass. The returned
   /// values must be all that later code uses. Results are the same bits as without.
@@ -143,6 +148,10 @@ class Tape {
     int32_t first, last;  // slots [first, last) are its outputs
     std::vector<Buffer> saved;
   };
+  struct OpenLeaf {
+    Tensor grad;
+    size_t first;  // entries before it cannot use the leaf
+  };
   friend struct RecomputeNode;
 
   /// "SCOPE/name" where names are kept (the counting device), else the name alone.
@@ -155,6 +164,8 @@ class Tape {
   void append(std::unique_ptr<Node> node);
   void claim() { claimed_ = static_cast<int32_t>(slots_.size()); }
   void run_backward(size_t down_to);
+  void note_leaf(const Tensor& grad);
+  void close_leaves();
   void drop_values(size_t first_slot, size_t first_saved, const std::vector<Var>& kept);
 
   Stream& stream_;
@@ -165,7 +176,10 @@ class Tape {
   std::vector<Slot> slots_;
   std::vector<Entry> entries_;
   std::vector<Buffer> pending_saved_;
-  int32_t claimed_ = 0;  // slots below belong to recorded nodes
+  std::function<void(const Tensor& grad)> when_final_;
+  std::vector<OpenLeaf> open_leaves_;      // `first` ascending
+  std::map<const void*, bool> has_final_;  // by memory of the gradient: no node can add to it
+  int32_t claimed_ = 0;                    // slots below belong to recorded nodes
 };
 
 }  // namespace hebb

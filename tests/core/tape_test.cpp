@@ -96,6 +96,59 @@ TEST_CASE_METHOD(Fixture, "recompute gives the same gradients and keeps nothing 
   CHECK(grad[1] == 4 * 27.0);
 }
 
+TEST_CASE_METHOD(Fixture, "a leaf is final once, after the last node that can add to it", "[fast]") {
+  double w[3] = {1, 2, 3}, unused[3] = {1, 1, 1}, grads[3][3] = {};
+  enum { kTied, kMiddle, kUnreached };
+  for (const bool again : {false, true}) {
+    CAPTURE(again);
+    for (auto& g : grads) { std::fill(g, g + 3, 0.0); }
+    std::vector<std::pair<const void*, std::vector<double>>> calls;  // which, and what it was then
+    Tape tape(stream, arena, true);
+    tape.call_when_final([&](const Tensor& grad) {
+      const double* g = grad.as<double>();
+      calls.emplace_back(g, std::vector<double>(g, g + 3));
+    });
+    const Var other = tape.leaf(tensor(unused), tensor(grads[kUnreached]), nullptr);
+    product(tape, other, other, &runs);  // nobody uses it
+    const Var start = tape.constant(tensor(x));
+    const Var y = product(tape, start, tape.leaf(tensor(x), tensor(grads[kTied]), &reached), &runs);
+    const auto block = [&] {
+      const Var p = tape.leaf(tensor(w), tensor(grads[kMiddle]), nullptr);
+      const Var square = product(tape, p, p, &runs);
+      // The same memory as the leaf above, and that one again.
+      const Var tied = tape.leaf(tensor(x), tensor(grads[kTied]), &reached);
+      return std::vector<Var>{product(tape, product(tape, y, tied, &runs), square, &runs)};
+    };
+    const Var z = again ? tape.recompute(block)[0] : block()[0];
+    tape.leaf(tensor(w), {}, nullptr);                                                              // no gradient
+    const Var end = product(tape, z, tape.leaf(tensor(x), tensor(grads[kTied]), &reached), &runs);  // x^4 w^2
+    tape.seed_grad(end, tensor(one));
+    CHECK(calls.empty());
+    tape.backward();
+    REQUIRE(calls.size() == 3);
+    const void* order[] = {grads[kMiddle], grads[kTied], grads[kUnreached]};
+    for (size_t i = 0; i < 3; ++i) {
+      CAPTURE(i);
+      CHECK(calls[i].first == order[i]);
+      const double* now = static_cast<const double*>(order[i]);
+      CHECK(calls[i].second == std::vector<double>(now, now + 3));
+    }
+    CHECK(grads[kMiddle][1] == 2 * 2 * 81.0);
+    CHECK(grads[kTied][1] == 3 * 27.0 * 4);  // not of the constant
+    CHECK(grads[kUnreached][1] == 0);
+  }
+}
+
+TEST_CASE_METHOD(Fixture, "leaves of a tape without nodes are final at the end", "[fast]") {
+  int calls = 0;
+  Tape tape(stream, arena, true);
+  tape.call_when_final([&](const Tensor&) { ++calls; });
+  tape.leaf(tensor(x), tensor(grad), &reached);
+  tape.leaf(tensor(x), tensor(grad), &reached);
+  tape.backward();
+  CHECK(calls == 1);
+}
+
 TEST_CASE_METHOD(Fixture, "pass_grad shares memory until somebody writes", "[fast]") {
   Tape tape(stream, arena, true);
   const Var a = product(tape, tape.constant(tensor(x)), tape.constant(tensor(one)), &runs);
