@@ -9,6 +9,7 @@
 
 #include "core/cuda_check.h"
 #include "core/cuda_code.h"
+#include "core/cuda_side.h"
 
 namespace hebb::HEBB_DEVICE {
 namespace {
@@ -23,9 +24,10 @@ Counters& counters() {
   return all;
 }
 
-std::unique_ptr<NativeStream> make_native_stream() {
+std::unique_ptr<NativeStream> make_native_stream(bool is_side = false) {
   auto state = std::make_unique<NativeStream>();
   check(cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  if (is_side) { return state; }
   check(cudaMalloc(&state->workspace, kWorkspaceBytes), "workspace of a stream");
   ++counters().allocations;
   check(cublas_lt().Create(&state->blas), "cublasLtCreate");
@@ -164,11 +166,17 @@ Stream create_stream() {
   return stream;
 }
 
+Stream create_side_stream() {
+  Stream stream{.device = DeviceKind::cuda};
+  stream.native = make_native_stream(true).release();
+  return stream;
+}
+
 void destroy_stream(Stream& stream) {
   const std::unique_ptr<NativeStream> state(&native(stream));
   stream.native = nullptr;
   cudaStreamSynchronize(state->stream);
-  cublas_lt().Destroy(state->blas);
+  if (state->blas != nullptr) { cublas_lt().Destroy(state->blas); }
   cudaFree(state->workspace);
   cudaStreamDestroy(state->stream);
 }
@@ -186,7 +194,10 @@ DeviceCounts device_counts() {
 
 void* native_stream(Stream& stream) { return native(stream).stream; }
 
-StreamScratch stream_scratch(Stream& stream) { return {native(stream).workspace, kWorkspaceBytes}; }
+StreamScratch stream_scratch(Stream& stream) {
+  HEBB_ASSERT(native(stream).workspace != nullptr);
+  return {native(stream).workspace, kWorkspaceBytes};
+}
 
 Event::Event() {
   cudaEvent_t event = nullptr;
@@ -197,7 +208,9 @@ Event::Event() {
 Event::~Event() { cudaEventDestroy(static_cast<cudaEvent_t>(native_)); }
 
 void Event::record(Stream& stream) {
-  check(cudaEventRecord(static_cast<cudaEvent_t>(native_), native(stream).stream), "cudaEventRecord");
+  const NativeStream& state = native(stream);
+  const unsigned flags = state.recording != nullptr ? cudaEventRecordExternal : cudaEventRecordDefault;
+  check(cudaEventRecordWithFlags(static_cast<cudaEvent_t>(native_), state.stream, flags), "cudaEventRecord");
 }
 
 void Event::make_wait(Stream& stream) {
@@ -258,6 +271,8 @@ Graph::Graph(Stream& stream, int64_t upload_bytes, const std::function<void()>& 
 }
 
 Graph::~Graph() = default;
+
+bool is_recording(Stream& stream) { return native(stream).recording != nullptr; }
 
 void Graph::launch(Stream& stream) {
   ++counters().graphs;

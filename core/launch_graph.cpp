@@ -1,7 +1,7 @@
 #include "core/launch_graph.h"
 
 #ifdef HEBB_HAVE_CUDA
-#include "core/cuda_device.h"
+#include "core/cuda_side.h"
 #endif
 
 namespace hebb {
@@ -37,9 +37,12 @@ void LaunchGraph::run(Stream& stream, const std::function<void()>& work) {
   if (s.graph == nullptr) { s.graph = std::make_unique<cuda::Graph>(stream, s.upload_bytes, work); }
   s.graph->launch(stream);
 }
+
+bool is_being_recorded(Stream& stream) { return stream.device == DeviceKind::cuda && cuda::is_recording(stream); }
 #else
 bool LaunchGraph::is_recorded() const { return false; }
 void LaunchGraph::run(Stream&, const std::function<void()>& work) { work(); }
+bool is_being_recorded(Stream&) { return false; }
 #endif
 
 }  // namespace hebb

@@ -24,4 +24,7 @@ class LaunchGraph {
   std::unique_ptr<State> state_;
 };
 
+/// Whether what the stream is given now is being recorded as a graph, to happen when that is launched.
+bool is_being_recorded(Stream& stream);
+
 }  // namespace hebb

@@ -283,7 +283,7 @@ TEST_CASE("what CUDA refuses while a stream is captured is a fault", "[fast]") {
                  }),
                  start + "the host waits for the device"));
   CHECK(contains(recorded([&] { event.synchronize(); }), start + "the host waits for an event"));
-  CHECK(contains(recorded([&] { event.record(stream); }), start + "an event is recorded"));
+  CHECK(contains(recorded([&] { event.record(other); }), start + "an event is recorded"));
   CHECK(contains(recorded([&] { simt::allocate(8); }), start + "device memory is allocated"));
   CHECK(contains(recorded([&] { simt::release(value.data()); }), start + "device memory is released"));
   CHECK(contains(recorded([&] { device::Graph(other, 0, [] {}); }), start + "another capture begins"));

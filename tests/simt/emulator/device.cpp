@@ -6,6 +6,7 @@
 
 #include "block.h"
 #include "core/cuda_code.h"
+#include "core/cuda_side.h"
 #include "core/upload_ring.h"
 #include "device_model.h"
 #include "host.h"
@@ -21,14 +22,15 @@ DeviceCounts counts;
 
 struct NativeStream {
   simt::Stream* stream;
-  void* workspace;
+  void* workspace = nullptr;
   UploadRing ring{int64_t{64} << 10};
   GraphUploads* recording = nullptr;
 };
 
-NativeStream* make_native_stream() {
+NativeStream* make_native_stream(bool is_side = false) {
   auto state = std::make_unique<NativeStream>();
   state->stream = simt::create_stream();
+  if (is_side) { return state.release(); }
   state->workspace = simt::allocate(kWorkspaceBytes);
   ++counts.allocations;
   return state.release();
@@ -70,6 +72,12 @@ Stream create_stream() {
   return stream;
 }
 
+Stream create_side_stream() {
+  Stream stream{.device = DeviceKind::cuda};
+  stream.native = make_native_stream(true);
+  return stream;
+}
+
 void destroy_stream(Stream& stream) {
   const std::unique_ptr<NativeStream> state(&native(stream));
   stream.native = nullptr;
@@ -83,11 +91,32 @@ void synchronize(Stream& stream) {
 }
 DeviceCounts device_counts() { return counts; }
 void* native_stream(Stream& stream) { return native(stream).stream; }
-StreamScratch stream_scratch(Stream& stream) { return {native(stream).workspace, kWorkspaceBytes}; }
+StreamScratch stream_scratch(Stream& stream) {
+  HEBB_ASSERT(native(stream).workspace != nullptr);
+  return {native(stream).workspace, kWorkspaceBytes};
+}
 
 Event::Event() : native_(new simt::Event) {}
 Event::~Event() { delete static_cast<simt::Event*>(native_); }
-void Event::record(Stream& stream) { simt::record(*static_cast<simt::Event*>(native_), native(stream).stream); }
+
+namespace {
+
+/// In what a Graph has recorded: stands for an event, which each launch records.
+struct EventNode {
+  simt::Event* event;
+  void operator()() const {}
+};
+
+}  // namespace
+
+void Event::record(Stream& stream) {
+  NativeStream& state = native(stream);
+  if (state.recording != nullptr) {
+    simt::enqueue(state.stream, EventNode{static_cast<simt::Event*>(native_)});
+  } else {
+    simt::record(*static_cast<simt::Event*>(native_), state.stream);
+  }
+}
 void Event::make_wait(Stream& stream) { simt::wait(native(stream).stream, *static_cast<simt::Event*>(native_)); }
 void Event::synchronize() {
   ++counts.waits;
@@ -118,8 +147,16 @@ Graph::~Graph() { simt::synchronize_all(); }  // what was launched reads its mem
 
 void Graph::launch(Stream& stream) {
   ++counts.graphs;
-  for (const std::function<void()>& operation : state_->work) { simt::enqueue(native(stream).stream, operation); }
+  for (const std::function<void()>& operation : state_->work) {
+    if (const auto* node = operation.target<EventNode>()) {
+      simt::record(*node->event, native(stream).stream);
+    } else {
+      simt::enqueue(native(stream).stream, operation);
+    }
+  }
 }
+
+bool is_recording(Stream& stream) { return native(stream).recording != nullptr; }
 
 void* allocate_segment(int64_t bytes) {
   ++counts.allocations;
