@@ -13,4 +13,14 @@ namespace hebb {
 void reduce_bucket(Communicator& communicator, Workspace workspace, const Tensor& part, const Tensor& bucket,
                    DType wire);
 
+/// Its scratch. Only `parts` is defined where wire is the type of the bucket.
+struct ReduceScratch {
+  Tensor parts, sent, received;  // [W n]
+
+  static ReduceScratch of(Workspace& workspace, int64_t count, DType dtype, DType wire);
+};
+/// The same with scratch of the caller, as large as the bucket or larger. Two or more ranks.
+void reduce_bucket(Communicator& communicator, Stream& stream, const Tensor& part, const Tensor& bucket,
+                   const ReduceScratch& scratch);
+
 }  // namespace hebb

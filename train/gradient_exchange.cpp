@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstring>
 
-#include "comm/ordered_reduce.h"
 #include "kernels/ordered_sum/ordered_sum.h"
 
 namespace hebb {
@@ -77,9 +76,9 @@ uint64_t hash_of(Stream& stream, const Tensor& tensor) {
 }  // namespace
 
 GradientExchange::GradientExchange(const RunConfig& config, const Ranks& ranks, ParamStore& params,
-                                   Optimizer& optimizer, DeviceKind device, Arena& state)
+                                   Optimizer& optimizer, Stream& stream, Arena& state)
     : ranks_(ranks),
-      host_(ranks.communicator(), device),
+      host_(ranks.communicator(), stream.device),
       params_(params),
       optimizer_(optimizer),
       own_lanes_(static_cast<int>(*config.train.lanes) / ranks.size()),
@@ -106,6 +105,25 @@ GradientExchange::GradientExchange(const RunConfig& config, const Ranks& ranks, 
   find_slices(state);
   find_parts();
   find_segments(state);
+  const bool wants_overlap = config.train.comm.value_or(CommConfig{}).overlap.value_or(stream.on_gpu());
+  if (wants_overlap && ranks.size() > 1 && own_lanes_ == 1) { prepare_overlap(stream, state); }
+}
+
+/// Scratch is not shared with passes, beside which it is used.
+void GradientExchange::prepare_overlap(Stream& stream, Arena& state) {
+  for (int p = 0; p < layout_.parameters(); ++p) {
+    const Tensor& grad = optimizer_.rules()[static_cast<size_t>(p)].param->grad;
+    if (grad.numel() > 0) { index_of_gradient_.emplace(grad.data, p); }
+  }
+  overlap_memory_ = std::make_unique<Workspace>(stream, state, "reduction");
+  const Tensor& flat = first_buffer();
+  overlap_scratch_ = ReduceScratch::of(*overlap_memory_, layout_.bucket(0).size(), flat.dtype, wire_);
+  queue_ = std::make_unique<BucketQueue>(
+      layout_, stream, [this](Stream& on, int64_t bucket) { send_bucket(on, bucket, overlap_scratch_); });
+}
+
+void GradientExchange::gradient_is_final(Stream& stream, const Tensor& grad) {
+  if (grad.numel() > 0) { queue_->parameter_is_final(stream, index_of_gradient_.at(grad.data)); }
 }
 
 int64_t GradientExchange::gradient_bytes() const {
@@ -184,11 +202,12 @@ void GradientExchange::end_lane(Stream& stream) { sums_.finish(stream); }
 
 void GradientExchange::reduce(Stream& stream, Arena& work) {
   const Tensor total = sums_.total();
-  for (int64_t b = 0; b < layout_.buckets() && ranks_.size() > 1; ++b) {
-    const ElementRange whole = layout_.bucket(b), part = layout_.part(b, ranks_.rank(), ranks_.size());
-    // In place: what is sent has left when the sum is written.
-    reduce_bucket(ranks_.communicator(), Workspace(stream, work, "reduction"), total.slice(part.begin, {part.size()}),
-                  total.slice(whole.begin, {whole.size()}), wire_);
+  if (queue_) {
+    queue_->finish(stream);
+  } else if (ranks_.size() > 1) {
+    Workspace workspace(stream, work, "reduction");
+    const ReduceScratch scratch = ReduceScratch::of(workspace, layout_.bucket(0).size(), total.dtype, wire_);
+    for (int64_t b = 0; b < layout_.buckets(); ++b) { send_bucket(stream, b, scratch); }
   }
   if (const auto count = static_cast<int64_t>(segments_.size()); count > 0) {
     run(stream, SegmentSquares{.partial = squares_.tensor().slice(0, {count}),
@@ -196,16 +215,26 @@ void GradientExchange::reduce(Stream& stream, Arena& work) {
                                .begin = begins_.tensor().slice(0, {count}),
                                .end = ends_.tensor().slice(0, {count})});
   }
-  if (!shares_moments_) { gather_buckets(stream, total); }
+}
+
+/// In place: what is sent has left when the sum is written.
+void GradientExchange::send_bucket(Stream& stream, int64_t bucket, const ReduceScratch& scratch) {
+  const ElementRange whole = layout_.bucket(bucket), part = layout_.part(bucket, ranks_.rank(), ranks_.size());
+  const Tensor& flat = first_buffer();
+  reduce_bucket(ranks_.communicator(), stream, flat.slice(part.begin, {part.size()}),
+                flat.slice(whole.begin, {whole.size()}), scratch);
+  if (!shares_moments_) { gather_bucket(stream, flat, bucket); }
 }
 
 /// Every rank gets the parts of all.
 void GradientExchange::gather_buckets(Stream& stream, const Tensor& flat) {
-  for (int64_t b = 0; b < layout_.buckets() && ranks_.size() > 1; ++b) {
-    const ElementRange whole = layout_.bucket(b), part = layout_.part(b, ranks_.rank(), ranks_.size());
-    ranks_.communicator().all_gather(stream, flat.slice(whole.begin, {whole.size()}),
-                                     flat.slice(part.begin, {part.size()}));
-  }
+  for (int64_t b = 0; b < layout_.buckets() && ranks_.size() > 1; ++b) { gather_bucket(stream, flat, b); }
+}
+
+void GradientExchange::gather_bucket(Stream& stream, const Tensor& flat, int64_t bucket) {
+  const ElementRange whole = layout_.bucket(bucket), part = layout_.part(bucket, ranks_.rank(), ranks_.size());
+  ranks_.communicator().all_gather(stream, flat.slice(whole.begin, {whole.size()}),
+                                   flat.slice(part.begin, {part.size()}));
 }
 
 StepRecord GradientExchange::make_record(Stream& stream, std::span<const double> losses, bool wants_stop) {

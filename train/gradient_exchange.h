@@ -1,10 +1,13 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "comm/bucket_queue.h"
 #include "comm/lanes.h"
+#include "comm/ordered_reduce.h"
 #include "comm/step_record.h"
 #include "optim/optimizer.h"
 #include "train/ranks.h"
@@ -26,9 +29,8 @@ enum class Moment { first, second };
 /// of what this rank owns, and the gathering of new values. With train.zero 1 on several ranks the moments are shared:
 /// each rank has those of what it owns.
 ///
-///   for (own lanes) { begin_lane(); passes; end_lane(); }
-///   reduce();
-///   finish(...);
+///   for (own lanes) { begin_lane(); passes; end_lane(); }       // the last pass: gradient_is_final() where it
+///   overlaps reduce(); finish(...);
 class GradientExchange {
  public:
   /// Whether a run needs one. Without, the store has gradients and moments of its own.
@@ -38,7 +40,7 @@ class GradientExchange {
   /// params: allocated without gradients, and without moments where they are shared. optimizer, params and state
   /// outlive this.
   GradientExchange(const RunConfig& config, const Ranks& ranks, ParamStore& params, Optimizer& optimizer,
-                   DeviceKind device, Arena& state);
+                   Stream& stream, Arena& state);
   /// Once, before the first step.
   void initialize(Stream& stream);
 
@@ -46,7 +48,15 @@ class GradientExchange {
   /// The gradients of the next own lane begin: Param::grad are theirs, and zero.
   void begin_lane(Stream& stream);
   void end_lane(Stream& stream);
-  /// After the last own lane: sums over ranks. Scratch from `work`: as large as a bucket.
+  /// Whether gradients can leave during the last pass of a step: those of a rank with one lane (train.comm.overlap).
+  bool overlaps() const { return queue_ != nullptr; }
+  /// In that pass, where it overlaps: nothing is added to the gradient of a parameter any more. Sends what is complete.
+  void gradient_is_final(Stream& stream, const Tensor& grad);
+  /// See BucketQueue.
+  int64_t ready_buckets() const { return queue_->ready(); }
+  void graph_is_launched(int64_t ready) { queue_->graph_is_launched(ready); }
+  /// After the last own lane: sums over ranks of what has not been sent. Scratch from `work`: as large as a bucket,
+  /// where nothing overlaps.
   void reduce(Stream& stream, Arena& work);
   /// Decides and updates. losses: loss sums of the own micro-batches, lane by lane; valid_targets: of the whole batch.
   /// after_update enqueues what follows the update, and says what the host wants to know of it. Errors: CommError.
@@ -74,7 +84,10 @@ class GradientExchange {
   void find_slices(Arena& state);
   void find_segments(Arena& state);
   void point_gradients(const Tensor& flat) const;
+  void prepare_overlap(Stream& stream, Arena& state);
+  void send_bucket(Stream& stream, int64_t bucket, const ReduceScratch& scratch);
   void gather_buckets(Stream& stream, const Tensor& flat);
+  void gather_bucket(Stream& stream, const Tensor& flat, int64_t bucket);
   StepRecord make_record(Stream& stream, std::span<const double> losses, bool wants_stop);
   void spread(Stream& stream, const StepDecision& decision);
   void find_parts();
@@ -104,6 +117,10 @@ class GradientExchange {
   std::map<const Param*, int> index_of_;  // trained parameters in order of declaration
   StepRules rules_;
   Buffer m_, v_;  // shared moments: of the slices, one after the other
+  std::map<const void*, int> index_of_gradient_;
+  std::unique_ptr<Workspace> overlap_memory_;  // of overlap_scratch_
+  ReduceScratch overlap_scratch_;
+  std::unique_ptr<BucketQueue> queue_;  // null: nothing is sent before reduce()
 };
 
 }  // namespace hebb

@@ -1,5 +1,7 @@
 #include "train/micro_batch.h"
 
+#include "train/gradient_exchange.h"
+
 namespace hebb {
 namespace {
 
@@ -15,6 +17,9 @@ void run_pass(Model& model, Stream& stream, Arena& work, const Rows& rows, const
               const PassSettings& settings) {
   const bool backward = tensors.scale.defined();
   Tape tape(stream, work, backward);
+  if (GradientExchange* const sends = settings.sends) {
+    tape.call_when_final([sends, &stream](const Tensor& grad) { sends->gradient_is_final(stream, grad); });
+  }
   Pass pass{tape, rows};
   pass.training = settings.training;
   pass.attention.random_window = settings.random_window;

@@ -4,6 +4,8 @@
 
 namespace hebb {
 
+class GradientExchange;
+
 /// What a pass needs beside model and rows.
 struct PassSettings {
   bool training = false;
@@ -14,6 +16,7 @@ struct PassSettings {
   Statistics* statistics = nullptr;
   RankExchange* ranks = nullptr;      // of several ranks
   const AllRows* all_rows = nullptr;  // for models that read the rows of all ranks
+  GradientExchange* sends = nullptr;  // the backward pass is the last of the step: gradients leave when they are final
 };
 
 /// What a pass reads and writes on the device, of n tokens.

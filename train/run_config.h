@@ -23,6 +23,7 @@ struct RandomWindowConfig {
 struct CommConfig {
   std::string reduce = "fp32";
   int64_t bucket_mib = 64;
+  std::optional<bool> overlap;  // default: by device
   std::string interface, token_file;
   double init_seconds = 300, lost_seconds = 20, stall_seconds = 300;
   bool verify = true;

@@ -81,6 +81,7 @@ void Trainer::forward_backward(const Batch& batch, StepReport& report) {
     for (size_t i = lane; i < batch.micro.size() && !is_empty; i += lanes) {
       const MicroBatch& rows = batch.micro[i];
       const int64_t tokens = rows.rows * rows.length;
+      settings.sends = i + 1 == batch.micro.size() ? memory_->sends_in_last_pass() : nullptr;
       settings.statistics = is_logged(state_.step + 1) ? &statistics[i] : nullptr;
       ranks_.flight().at(state_.step, "passes", static_cast<int64_t>(i));
       memory_->passes->run(rows, settings,

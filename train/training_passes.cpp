@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "train/gradient_exchange.h"
+
 namespace hebb {
 
 std::vector<std::string> reasons_against_graphs(const RunConfig& config, int own_lanes, const RankPasses* ranks,
@@ -54,10 +56,11 @@ void TrainingPasses::run(const MicroBatch& rows, PassSettings settings, const Te
   copy(stream_, row_loss, row_loss_);
 }
 
-/// Host code of a recorded pass does not run again: what it leaves behind are the reached parameters.
+/// Host code of a recorded pass does not run again: what it leaves behind are the reached parameters, and which buckets
+/// of gradients the graph says are ready.
 void TrainingPasses::run_repeated(const PassTensors& tensors, const PassSettings& settings) {
   HEBB_ASSERT(work_.in_use_bytes() == 0);  // a recorded pass uses its memory again without asking
-  Repeated& repeated = repeated_[settings.random_window];
+  Repeated& repeated = repeated_[{settings.random_window, settings.sends != nullptr}];
   const auto reached_by = [&](const std::function<void()>& pass) {
     std::vector<Param*> before, now;
     for (const auto& p : model_.params().all()) {
@@ -75,10 +78,14 @@ void TrainingPasses::run_repeated(const PassTensors& tensors, const PassSettings
   };
   if (!repeated.graph.is_recorded()) {
     repeated.reached = reached_by(launch);
-    return;
+    if (settings.sends != nullptr) { repeated.ready_buckets = settings.sends->ready_buckets(); }
+  } else {
+    launch();
+    for (Param* p : repeated.reached) { p->reached = true; }
   }
-  launch();
-  for (Param* p : repeated.reached) { p->reached = true; }
+  if (settings.sends != nullptr && repeated.graph.is_recorded()) {
+    settings.sends->graph_is_launched(repeated.ready_buckets);
+  }
 }
 
 }  // namespace hebb

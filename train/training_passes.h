@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "core/launch_graph.h"
 #include "train/rank_passes.h"
@@ -29,6 +30,7 @@ class TrainingPasses {
   struct Repeated {
     LaunchGraph graph;
     std::vector<Param*> reached;  // by a pass
+    int64_t ready_buckets = 0;    // GradientExchange
   };
   void run_repeated(const PassTensors& tensors, const PassSettings& settings);
 
@@ -38,9 +40,9 @@ class TrainingPasses {
   bool uses_graphs_;
   Buffer inputs_, targets_, row_loss_, scale_;
   RankPasses* ranks_;
-  std::optional<Rows> rows_;              // where all micro-batches have the same structure
-  std::optional<AllRows> all_rows_;       // then, where layers read those of all ranks
-  std::map<int64_t, Repeated> repeated_;  // by random window
+  std::optional<Rows> rows_;                               // where all micro-batches have the same structure
+  std::optional<AllRows> all_rows_;                        // then, where layers read those of all ranks
+  std::map<std::pair<int64_t, bool>, Repeated> repeated_;  // by random window; whether gradients leave
 };
 
 /// Why no pass of the run is launched as a graph: one reason a line, empty where they are (docs/training.md:

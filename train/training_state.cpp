@@ -53,7 +53,7 @@ TrainingState::TrainingState(const RunConfig& config, const Ranks& group, Device
   const Schedule schedule(config.schedule, config.optimizer.lr, config.train.steps);
   optimizer = std::make_unique<Optimizer>(config.optimizer, schedule, model.params(), state);
   if (has_lanes) {
-    exchange = std::make_unique<GradientExchange>(config, group, model.params(), *optimizer, device, state);
+    exchange = std::make_unique<GradientExchange>(config, group, model.params(), *optimizer, stream, state);
     exchange->initialize(stream);
     if (has_lane_memories(model)) {
       memories = std::make_unique<LaneMemories>(group, model.params(), own_lanes(), state, work);

@@ -36,6 +36,8 @@ struct TrainingState {
   void run_validation(const MicroBatch& rows, int64_t own, PassSettings settings, const Tensor& row_loss);
   /// After values have been loaded or made.
   void start_lanes();
+  /// For PassSettings::sends of the last pass of a step; null: gradients leave in finish_step().
+  GradientExchange* sends_in_last_pass() const { return exchange && exchange->overlaps() ? exchange.get() : nullptr; }
   /// Around the passes of each own lane.
   void begin_lane(int own_lane);
   void end_lane();

@@ -42,6 +42,7 @@ void do_step(const RunConfig& config, TrainingState& memory) {
   for (int64_t lane = 0; lane < memory.own_lanes(); ++lane) {
     memory.begin_lane(static_cast<int>(lane));
     for (int64_t i = lane; i < count; i += memory.own_lanes()) {
+      settings.sends = i + 1 == count ? memory.sends_in_last_pass() : nullptr;
       memory.passes->run(rows, settings, memory.row_loss.tensor().slice(i * tokens, {tokens}));
     }
     memory.end_lane();
@@ -101,13 +102,15 @@ TEST_CASE("a plan of ranks is what the ranks reserve and send, to the byte", "[f
   const TempFolder folder;
   const int zero = GENERATE(-1, 0);  // -1: not given
   const std::string reduce = GENERATE("fp32", "bf16");
-  CAPTURE(zero, reduce);
+  const bool overlap = GENERATE(false, true);
+  CAPTURE(zero, reduce, overlap);
   const auto make = [&] {
     RunConfig config = run_of(folder, 4);
     if (zero == 0) { config.source = parse_json(R"({"train": {"zero": 0}})", "run.json"); }
     config.train.precision = "fp32";
     config.train.comm = CommConfig{};
     config.train.comm->reduce = reduce;
+    if (overlap) { config.train.comm->overlap = true; }
     return config;
   };
   const RankPlan plan =

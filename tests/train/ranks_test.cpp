@@ -20,6 +20,7 @@ struct Split {
   int ranks = 1, zero = 1;
   int64_t bucket_mib = 64;
   std::string reduce = "fp32";
+  bool overlap = false;
 };
 
 using MakeRun = std::function<RunConfig()>;
@@ -46,6 +47,7 @@ int run_split(const fs::path& folder, const MakeRun& make, const Split& split, H
     config.train.comm = CommConfig{};
     config.train.comm->bucket_mib = split.bucket_mib;
     config.train.comm->reduce = split.reduce;
+    config.train.comm->overlap = split.overlap;
     Console console = communicator.rank() == 0 ? heard.console() : Console{};
     Trainer trainer(std::move(config), options, Ranks(communicator, flight, 1), console, "test");
     codes[static_cast<size_t>(communicator.rank())] = trainer.run();
@@ -174,6 +176,33 @@ TEST_CASE("the same bytes for every allowed number of ranks, with shared moments
     REQUIRE(run_split(other, make, split) == 0);
     check_same(folder / "one", other, 7);
   }
+}
+
+TEST_CASE("gradients that leave during the backward pass give the same bytes", "[fast]") {
+  const TempFolder folder;
+  const std::string train = GENERATE(R"({"precision": "fp32"})", R"({"precision": "fp64", "recompute": "block"})");
+  const MakeRun make = [&] {  // three micro-batches a lane; one table for tokens and logits
+    RunConfig config = wide_run(folder, changes(folder, 4, train));
+    config.model.tie_embeddings = true;
+    return config;
+  };
+  REQUIRE(run_split(folder / "one", make, {.ranks = 1, .zero = 0}) == 0);
+  int run = 0;
+  for (const Split& split :
+       {Split{4, 1, 1, "fp32", true}, Split{4, 0, 1, "fp32", true}, Split{2, 1, 1, "fp32", true}}) {
+    CAPTURE(split.ranks, split.zero);
+    const fs::path other = folder / ("other" + std::to_string(run++));
+    REQUIRE(run_split(other, make, split) == 0);
+    check_same(folder / "one", other, 7);
+  }
+}
+
+TEST_CASE("every layer's gradients are complete when they leave", "[fast]") {
+  const TempFolder folder;
+  const MakeRun make = [&] { return mixed_run(folder, changes(folder, 2, R"({"precision": "fp32"})")); };
+  REQUIRE(run_split(folder / "one", make, {.ranks = 1}) == 0);
+  REQUIRE(run_split(folder / "two", make, {.ranks = 2, .bucket_mib = 1, .overlap = true}) == 0);
+  check_same(folder / "one", folder / "two", 7);
 }
 
 TEST_CASE("gradients that travel in bf16 have the same bytes for one number of ranks", "[fast]") {
