@@ -100,13 +100,13 @@ void merge_json(Json& base, const Json& over);
 /// that wrote each value, so relative paths resolve against origin().file.
 Json load_config(const std::string& path);
 
-/// Sets the value at a dotted path ("a.b.0") or a JSON pointer ("/a/b/0"). Numbers index existing
-/// elements of arrays; missing objects on the way are created. Throws ConfigError (the value's origin,
-/// the part of the path concerned) when the path crosses a scalar or an array has no such element.
+/// Sets the value at a dotted path ("a.b.0") or a JSON pointer ("/a/b/0"); null deletes a member that is there. Numbers
+/// index existing elements of arrays; missing objects on the way are created, objects and arrays replaced. ConfigError
+/// (the value's origin, the part of the path concerned) when the path crosses a scalar or an array has no such element.
 void set_path(Json& root, std::string_view path, Json value);
 
-/// Applies "a.b.c=VALUE" (VALUE as JSON, else a string) with origin "command line"; paths as in
-/// set_path. Objects and arrays are replaced, not merged; null deletes a member that is there.
+/// Applies "a.b.c=VALUE" (VALUE as JSON, else a string) with origin "command line", as set_path() does. Throws
+/// ConfigError also for text without '='.
 void apply_override(Json& root, std::string_view assignment);
 
 }  // namespace hebb

@@ -159,7 +159,11 @@ Json load_config(const std::string& path) {
 
 void set_path(Json& root, std::string_view path, Json value) {
   const Place place = reach(root, path, value.origin());
-  *place.value = std::move(value);
+  if (value.is_null() && place.object != nullptr && !place.is_new) {
+    place.object->erase(place.key);
+  } else {
+    *place.value = std::move(value);  // a null that deletes nothing stays, as in merge_json()
+  }
 }
 
 void apply_override(Json& root, std::string_view assignment) {
@@ -176,12 +180,7 @@ void apply_override(Json& root, std::string_view assignment) {
     value = Json(text);  // not JSON: a string without quotes
   }
   set_origins(value, origin);
-  const Place place = reach(root, assignment.substr(0, equals), origin);
-  if (value.is_null() && place.object != nullptr && !place.is_new) {
-    place.object->erase(place.key);
-  } else {
-    *place.value = std::move(value);  // a null that deletes nothing stays, as in merge_json()
-  }
+  set_path(root, assignment.substr(0, equals), std::move(value));
 }
 
 }  // namespace hebb
