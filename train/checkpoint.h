@@ -81,7 +81,7 @@ RunState verify_checkpoint(const fs::path& checkpoint);
 void verify_weights(const fs::path& weights);
 
 /// Loads model and optimizer tensors of a checkpoint that verify_checkpoint() has read into `params` (allocated for
-/// training). Returns the number of memories of lanes that it has. Errors: CheckpointError listing every difference in
+/// training). Returns the number of memories of lanes that it has. Errors: CheckpointError listing differences in
 /// names and shapes.
 int load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& params, const SharedState& shared = {});
 

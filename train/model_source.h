@@ -44,7 +44,7 @@ fs::path find_weights(const fs::path& path);
 
 /// Fills every tensor of `params` (allocated) from a file as found by find_weights(); floating types
 /// convert, integer buffers need integers. Names and shapes must match exactly; the CheckpointError
-/// lists every difference. The weights of a checkpoint are compared with its state.json (verify_weights).
+/// lists the first differences. The weights of a checkpoint are compared with its state.json (verify_weights).
 void load_weights(const fs::path& path, Stream& stream, ParamStore& params);
 
 /// The same for a file that has been verified.

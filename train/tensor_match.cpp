@@ -1,5 +1,8 @@
 #include "train/tensor_match.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <limits>
 #include <set>
 
@@ -19,20 +22,32 @@ std::string difference(const SafetensorsFile::Entry* e, const ExpectedTensor& x)
   return "";
 }
 
+/// The first few: of another model all differ.
+std::string first_of(const std::vector<std::string>& differences) {
+  constexpr size_t kShown = 4;
+  std::string text;
+  for (size_t i = 0; i < std::min(kShown, differences.size()); ++i) { text += (i == 0 ? "" : "; ") + differences[i]; }
+  return text + (differences.size() > kShown ? fmt::format("; and {} more", differences.size() - kShown) : "");
+}
+
 }  // namespace
 
 void require_tensors(const WeightSource& file, const std::vector<ExpectedTensor>& expected) {
-  std::string text;
-  const auto add = [&](const std::string& d) { text += (text.empty() || d.empty() ? "" : "; ") + d; };
+  std::vector<std::string> differing, unknown;
   std::set<std::string> names;
   for (const ExpectedTensor& x : expected) {
     names.insert(x.name);
-    add(difference(file.find(x.name), x));
+    if (std::string d = difference(file.find(x.name), x); !d.empty()) { differing.push_back(std::move(d)); }
   }
   for (const std::string& name : file.names()) {
-    if (names.count(name) == 0) { add(name + " " + file.find(name)->shape_text() + " is not in the model"); }
+    if (names.count(name) == 0) {
+      unknown.push_back(name + " " + file.find(name)->shape_text() + " is not in the model");
+    }
   }
-  if (!text.empty()) { throw CheckpointError(file.path().string(), "the tensors are not those of the model: " + text); }
+  if (differing.empty() && unknown.empty()) { return; }
+  const std::string separator = differing.empty() || unknown.empty() ? "" : "; ";
+  throw CheckpointError(file.path().string(), "the tensors are not those of the model: " + first_of(differing) +
+                                                  separator + first_of(unknown));
 }
 
 void load_tensor(const WeightSource& file, const std::string& name, Stream& stream, const Tensor& to) {

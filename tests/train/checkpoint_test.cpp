@@ -215,7 +215,7 @@ TEST_CASE("a read-only run folder is an error before anything is computed") {
   CHECK_THROWS_WITH(run_in(run / "below", test_run(folder)), Catch::Contains("cannot create the run folder"));
 }
 
-TEST_CASE("weights of another model are refused with every difference") {
+TEST_CASE("weights of another model are refused with their first differences") {
   const TempFolder folder;
   make_run(folder, folder / "run");
   RunConfig config = test_run(folder, "{}", false);
@@ -224,7 +224,7 @@ TEST_CASE("weights of another model are refused with every difference") {
   options.init_from = folder / "run";
   Heard heard;
   CHECK_THROWS_WITH(run_in(folder / "other", std::move(config), heard, options),
-                    Catch::Contains("embed.weight is [29, 12], not [29, 14]") &&
+                    Catch::Contains("embed.weight is [29, 12], not [29, 14]") && Catch::Contains("; and ") &&
                         Catch::Contains("blocks.0.mixer.memory [12] is not in the model"));
   ModelConfig three = test_model();
   three.num_layers = 3;
