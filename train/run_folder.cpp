@@ -19,6 +19,15 @@ void create_folder(const fs::path& path) {
   if (error) { throw CheckpointError(path.string(), "cannot create the run folder: " + error.message()); }
 }
 
+/// The outermost of the folders on the way to `path` that is not there; empty where `path` is.
+fs::path outermost_missing(const fs::path& path) {
+  fs::path missing;
+  for (fs::path folder = path; !folder.empty() && !fs::exists(folder); folder = folder.parent_path()) {
+    missing = folder;
+  }
+  return missing;
+}
+
 /// The first entry of a folder beside a lock and what ranks need to meet; empty when there is none.
 std::string first_entry(const fs::path& path) {
   if (fs::is_directory(path)) {
@@ -96,7 +105,7 @@ void RunFolder::open_first(RunConfig& config, const RunOptions& options, const S
                           "a new or empty folder");
   }
   is_new_ = found.empty();
-  is_created_ = options.made_folder || !fs::exists(path_);
+  created_ = options.made_folder ? path_ : outermost_missing(path_);
   create_folder(path_);
   try {
     open(config, options, say);
@@ -118,7 +127,10 @@ bool RunFolder::discard() {
     fs::remove_all(path_ / name, ignored);
   }
   lock_.reset();
-  if (is_created_) { fs::remove(path_, ignored); }  // only if it is empty
+  if (created_.empty()) { return true; }
+  for (fs::path folder = path_; fs::remove(folder, ignored) && folder != created_;) {  // only while they are empty
+    folder = folder.parent_path();
+  }
   return true;
 }
 

@@ -66,7 +66,8 @@ class RunFolder {
 
   fs::path path_;
   CheckpointFolder checkpoints_;
-  bool is_new_ = false, is_created_ = false;  // nothing was in the folder; the folder was not there
+  bool is_new_ = false;  // nothing was in the folder
+  fs::path created_;     // the outermost folder that was not there; empty: all were
   std::optional<RunLock> lock_;
   Json config_;
   std::optional<fs::path> checkpoint_;

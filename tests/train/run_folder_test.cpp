@@ -138,9 +138,17 @@ TEST_CASE("a run that died before its first checkpoint starts again, with its co
 
 TEST_CASE("a run that failed before its first step may be started with another configuration") {
   const TempFolder folder;
-  RunConfig config = test_run(folder);
-  config.data.sources[0].path = "nowhere.bin";
-  CHECK_THROWS_AS(run_in(folder / "run", std::move(config)), DataError);
+  const auto fail_in = [&](const fs::path& run) {
+    RunConfig config = test_run(folder);
+    config.data.sources[0].path = "nowhere.bin";
+    CHECK_THROWS_AS(run_in(run, std::move(config)), DataError);
+  };
+  fail_in(folder / "runs" / "new" / "run");
+  CHECK_FALSE(fs::exists(folder / "runs"));
+  fs::create_directory(folder / "runs");
+  fail_in(folder / "runs" / "run");
+  CHECK(fs::is_empty(folder / "runs"));
+  fail_in(folder / "run");
   CHECK(run_in(folder / "run", test_run(folder, R"({"optimizer": {"lr": 0.02}})")) == 0);
 }
 
