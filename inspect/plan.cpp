@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "data/rows/loader.h"
+#include "data/rows/validation.h"
 #include "kernels/common/cores.h"
 #include "train/choose_device.h"
 
@@ -77,7 +78,14 @@ std::string describe_data(const RunConfig& config) {
   options.vocab_size = config.model.vocab_size;
   options.document_mask = config.train.document_mask;
   options.prefetch_batches = 0;
-  return Loader(config.data, options).describe(config.train.steps * config.train.batch_size);
+  const Loader loader(config.data, options);
+  std::string text = loader.describe(config.train.steps * config.train.batch_size);
+  options.tokenizer_hash = loader.tokenizer_hash();
+  for (size_t i = 0; i < config.data.validation.size(); ++i) {
+    const ValidationSource source(config.data, i, options);
+    text += fmt::format("validation {}: {} rows\n", source.name(), source.rows());
+  }
+  return text;
 }
 
 ParameterCounts count_parameters(const Model& model) {
@@ -139,6 +147,9 @@ Plan plan_run(const RunConfig& config, const PlanOptions& options) {
   const Compute compute = choose_compute(config.train.device, config.train.precision.value_or(""), "train", false);
   plan.device = compute.device == DeviceKind::cuda ? "cuda" : "cpu";
   plan.precision = precision_name(compute.dtype);
+  const int64_t master_bytes = compute.dtype == DType::f64 ? 8 : 4;
+  plan.checkpoint_bytes = plan.parameters.total * master_bytes + plan.memory->optimizer_bytes;
+  plan.kept_checkpoints = config.train.checkpoint.keep;
   if (options.memory_gib) {
     for (const char* recompute : {"none", "mixer", "ffn", "block"}) {
       plan.fits.push_back(largest_fitting(config, recompute, *options.memory_gib));

@@ -53,7 +53,8 @@ struct Plan {
   std::optional<MemoryPlan> memory;
   // Operations that leave a GPU's tensor cores idle in bf16, and why: "attention: heads of ..." (FallbackLog).
   std::vector<std::string> plain_cores;
-  std::string device, precision;  // that the memory is for
+  std::string device, precision;                       // that the memory is for
+  int64_t checkpoint_bytes = 0, kept_checkpoints = 0;  // of one on disk, about; how many stay
   int64_t micro_batch = 0, batch = 0, steps = 0, tokens = 0;
   std::optional<int64_t> largest_micro_batch;  // that fits a given memory
   std::vector<Fit> fits;                       // the same for every setting of train.recompute

@@ -115,6 +115,7 @@ Json Plan::json() const {
     j.set("batch_size", batch);
     j.set("steps", steps);
     j.set("tokens", tokens);
+    j.set("checkpoint_bytes", checkpoint_bytes);
     j.set("data", data);
   }
   if (largest_micro_batch) {
@@ -167,6 +168,8 @@ std::string Plan::text() const {
     t += "device " + device + ", precision " + precision + "; train.device and train.precision choose others\n";
     t += describe(*memory);
     for (const std::string& operation : plain_cores) { t += "runs on plain cores: " + operation + "\n"; }
+    t += fmt::format("disk: {} checkpoints of about {} while one is saved\n", kept_checkpoints + 1,
+                     format_bytes(static_cast<double>(checkpoint_bytes)));
     t += "\n" + data;
   }
   if (largest_micro_batch) {

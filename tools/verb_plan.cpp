@@ -23,8 +23,8 @@ struct Options {
 };
 
 /// A run configuration; without a micro-batch of its own, that of one of its lanes, or of so many ranks.
-RunConfig resolved(const std::string& path, const std::vector<std::string>& overrides, int ranks) {
-  RunConfig config = read_run_config(path, overrides);
+RunConfig resolved(Json source, int ranks) {
+  RunConfig config = run_config_of(std::move(source));
   const int64_t lanes = config.train.lanes.value_or(ranks);
   if (!config.train.micro_batch_size && config.train.batch_size % lanes == 0) {
     config.train.micro_batch_size = config.train.batch_size / lanes;
@@ -40,7 +40,7 @@ Plan plan_file(const std::string& path, const std::vector<std::string>& override
     plan.name = path;
     return plan;
   }
-  return plan_run(resolved(path, overrides, 1), options);
+  return plan_run(resolved(source.config, 1), options);
 }
 
 /// What data parallel costs.
@@ -49,7 +49,9 @@ void print_ranks(const Options& o, const std::string& file, const std::vector<st
                                 .ranks_per_host = o.ranks_per_host,
                                 .link = read_link(o.link),
                                 .tokens_per_s = o.plan.tokens_per_s};
-  const RankPlan plan = plan_ranks(resolved(file, overrides, o.ranks), options);
+  const ModelSource source = read_model_source(file, overrides);
+  if (!source.is_run) { throw ConfigError(file, "a model without a run", "a run configuration for --ranks"); }
+  const RankPlan plan = plan_ranks(resolved(source.config, o.ranks), options);
   std::printf("%s", o.json ? (plan.json().dump(1) + "\n").c_str() : plan.text().c_str());
 }
 
@@ -83,7 +85,8 @@ void add_plan_verb(Command program) {
   Command verb =
       program.verb("plan", "Says what a configuration will cost: parameters, FLOPs, state, memory, data, time");
   const auto o = std::make_shared<Options>();
-  verb.option("CONFIG", o->words, "Configurations (a model object or a run), and changes to them as key=value")
+  verb.option("CONFIG", o->words,
+              "Configurations (a model object or a run), run folders or checkpoints, and changes as key=value")
       .required();
   verb.flag("--json", o->json, "Machine-readable output");
   verb.option("--memory", o->plan.memory_gib, "Find the largest micro-batch that fits, for each train.recompute [GiB]")

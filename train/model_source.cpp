@@ -2,6 +2,7 @@
 
 #include "core/read_all.h"
 #include "train/checkpoint.h"
+#include "train/run_config.h"
 #include "train/tensor_match.h"
 
 namespace hebb {
@@ -81,6 +82,7 @@ ModelSource read_model_source(const fs::path& path, const std::vector<std::strin
   source.config = load_config(file.string());
   if (!source.weights.empty()) { drop_idle_keys(source.config); }
   for (const std::string& assignment : overrides) { apply_override(source.config, assignment); }
+  require_no_sweep(source.config, path.string());
   source.is_run = model_in(source.config) != nullptr;
   source.model = read_model(source.config);
   return source;

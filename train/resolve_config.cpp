@@ -60,15 +60,24 @@ std::string right_places(const std::string& key) {
 
 }  // namespace
 
-RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides) {
-  Json source = load_config(path);
-  for (const std::string& assignment : overrides) { apply_override(source, assignment); }
+void require_no_sweep(const Json& source, const std::string& path) {
   for (const char* key : {"runs", "axes", "grid"}) {
     if (source.is_object() && source.find(key) != nullptr) {
       throw ConfigError(path, fmt::format("a sweep (it has \"{}\")", key),
-                        "the configuration of one run; hebb ladder trains the runs of a sweep");
+                        "the configuration of one run; hebb ladder trains the runs of a sweep, and plans them with "
+                        "--dry-run");
     }
   }
+}
+
+RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides) {
+  Json source = load_config(path);
+  for (const std::string& assignment : overrides) { apply_override(source, assignment); }
+  require_no_sweep(source, path);
+  return run_config_of(std::move(source));
+}
+
+RunConfig run_config_of(Json source) {
   RunConfig config;
   read_all(source, [&](const Json& json) {
     config = {};

@@ -81,6 +81,10 @@ void fields(Fields& f, CommConfig& config);
 void fields(Fields& f, TrainConfig& config);
 void fields(Fields& f, RunConfig& config);
 
+/// The run configuration in `source`, which is kept. Errors: ConfigError.
+RunConfig run_config_of(Json source);
+/// Errors: ConfigError where a file holds a sweep in place of one configuration.
+void require_no_sweep(const Json& source, const std::string& path);
 /// Reads a run configuration with "extends" and `overrides` ("a.b=3") applied. Errors: ConfigError.
 RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides = {});
 

@@ -17,6 +17,8 @@ TEST_CASE("doctor, plan, bench and report say what is wrong with their arguments
   const CommandResult plan = run_hebb(folder, "plan nothing.json");
   CHECK(plan.code == 2);
   CHECK(plan.err.find("nothing.json") != std::string::npos);
+  folder.write("sweep.json", R"({"name": "s", "runs": []})");
+  CHECK_THAT(run_hebb(folder, "plan sweep.json").err, Catch::Contains("found a sweep (it has \"runs\")"));
   CHECK(run_hebb(folder, "bench no-such-model --steps 1").err.find("no-such-model") != std::string::npos);
   CHECK(run_hebb(folder, "selftest relu2 --device cpu").out.find("all 1 passed") != std::string::npos);
   CHECK(run_hebb(folder, "selftest relu2 optimizer --device cpu --json").out.find("\"failed\": 0") !=

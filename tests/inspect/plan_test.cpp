@@ -52,6 +52,10 @@ TEST_CASE("a plan of a run names its batch, speed and the largest micro-batch th
   REQUIRE(plan.fits.size() == 4);
   CHECK_THAT(plan.text(), Contains("train.recompute=block  4 rows, "));
   CHECK_THAT(plan.text(), Contains("device cpu, precision fp64;"));
+  const int64_t values = plan.parameters.total * int64_t{sizeof(double)};
+  CHECK(plan.checkpoint_bytes >= 3 * values);  // and two moments
+  CHECK_THAT(plan.text(), Contains("disk: 3 checkpoints of about "));
+  CHECK(plan.json().at("checkpoint_bytes").as_int() == plan.checkpoint_bytes);
   CHECK_THAT(compare_plans({plan, plan}),
              Contains("device  precision  device memory") && Contains("     cpu       fp64  "));
   CHECK(plan.json().at("device").as_string() == "cpu");
