@@ -85,12 +85,21 @@ std::string failures(const fs::path& folder, const LadderFolder& ladder, const L
   return text + (logs.size() > kShown ? "and " + std::to_string(logs.size() - kShown) + " more\n" : "");
 }
 
+/// Why the data of a run cannot be opened; empty where it can.
+std::string missing_data(const RunConfig& config) {
+  try {
+    describe_data(config);
+    return "";
+  } catch (const DataError& error) { return config.name + ": " + error.what(); }
+}
+
 }  // namespace
 
 std::string describe_ladder(const Sweep& sweep, int64_t parallel, double flops_per_s) {
   const int64_t at_a_time = parallel > 0 ? parallel : sweep.max_parallel;
   std::vector<Plan> plans;
   std::string solved;
+  std::string missing;
   double flops = 0, tokens = 0;
   PlanOptions options;
   options.open_data = false;
@@ -99,6 +108,7 @@ std::string describe_ladder(const Sweep& sweep, int64_t parallel, double flops_p
     Fields::read(run.config, "", config);
     resolve(config, 1, false);
     plans.push_back(plan_run(config, options));
+    if (!sweep.shrunk && missing.empty()) { missing = missing_data(config); }
     Plan& plan = plans.back();
     if (flops_per_s > 0) { plan.hours = plan.training_flops() / flops_per_s / 3600; }
     flops += plan.training_flops();
@@ -118,7 +128,7 @@ std::string describe_ladder(const Sweep& sweep, int64_t parallel, double flops_p
     text += fmt::format(", {} at {:.4g} FLOP/s with {} at a time",
                         format_duration(flops / flops_per_s / static_cast<double>(at_a_time)), flops_per_s, at_a_time);
   }
-  return text + "\n";
+  return text + "\n" + (missing.empty() ? "" : "\nwarning: " + missing + "\n");
 }
 
 std::string ladder_status(const fs::path& folder) {
