@@ -96,13 +96,27 @@ class Verifier {
 
 bool is_shard_file(const fs::path& path) { return path.extension() == ".bin"; }
 
+/// Shards beside dataset.json that it does not list: the validation split, and all of them when it is unreadable.
+std::vector<fs::path> unlisted_shards(const fs::path& dataset_json, const std::set<fs::path>& listed) {
+  std::vector<fs::path> files;
+  for (const fs::path& file : expand_paths(dataset_json.parent_path().string())) {
+    if (is_shard_file(file) && !listed.contains(file.lexically_normal())) { files.push_back(file); }
+  }
+  return files;
+}
+
 }  // namespace
 
 std::string describe_shards(const std::string& path, const std::string& format) {
   if (const auto dataset_json = find_dataset(path)) {
     const Dataset dataset = read_dataset(*dataset_json);
     std::string text = describe(dataset);
-    for (size_t i = 0; i < dataset.shards.size(); ++i) { text += describe(open_dataset_shard(dataset, i)); }
+    std::set<fs::path> seen;
+    for (size_t i = 0; i < dataset.shards.size(); ++i) {
+      seen.insert(dataset.shard_path(i).lexically_normal());
+      text += describe(open_dataset_shard(dataset, i));
+    }
+    for (const fs::path& file : unlisted_shards(*dataset_json, seen)) { text += describe(Shard::open(file, {})); }
     return text;
   }
   ShardOptions options;
@@ -131,11 +145,8 @@ VerifyReport verify_shards(const std::string& path, const std::string& format) {
       verifier.check([&] { return open_dataset_shard(dataset, i); });
     }
   } catch (const DataError& error) { verifier.report.problems.push_back(error.what()); }
-  // Shards that dataset.json does not list: the validation split, and all of them when it is unreadable.
-  for (const fs::path& file : expand_paths(dataset_json->parent_path().string())) {
-    if (is_shard_file(file) && seen.insert(file.lexically_normal()).second) {
-      verifier.check([&] { return Shard::open(file, options); });
-    }
+  for (const fs::path& file : unlisted_shards(*dataset_json, seen)) {
+    verifier.check([&] { return Shard::open(file, options); });
   }
   return std::move(verifier.report);
 }

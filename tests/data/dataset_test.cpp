@@ -226,6 +226,7 @@ TEST_CASE("descriptions name format, counts, lengths and special ids", "[fast]")
   CHECK(all.find((folder / "dataset.json").string() + "\n  shards: 2, u16\n  tokens: 6\n  documents: 3\n"
                                                       "  vocabulary: 61\n  tokenizer: {\"type\":\"bytes\"}\n") == 0);
   CHECK(all.find("train_000001.bin\n") != std::string::npos);
+  CHECK(all.find("val_000000.bin\n") != std::string::npos);  // which dataset.json does not list
   const std::string raw = folder.write("raw.bin", token_bytes<uint16_t>({7, 8, 9})).string();
   CHECK(describe_shards(raw, "raw_u16") ==
         raw +
