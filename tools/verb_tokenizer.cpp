@@ -1,9 +1,13 @@
 // hebb tokenizer train | encode | decode | info
 #include <fmt/core.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -43,13 +47,21 @@ struct TrainArguments {
   bool overwrite = false;
 };
 
+/// Makes the folder of a file that is to be written. Errors: ConfigError where that is not possible.
+void require_writable(const fs::path& file) {
+  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (::access(folder.c_str(), W_OK) != 0) {
+    throw ConfigError("--out", file.string() + ": " + std::strerror(errno), "a file in a folder that can be written");
+  }
+}
+
 void run_train(TrainArguments& arguments) {
   if (fs::exists(arguments.out) && !arguments.overwrite) {
     throw ConfigError("--out", arguments.out + ", which exists", "a new file, or --overwrite");
   }
-  if (const fs::path folder = fs::path(arguments.out).parent_path(); !folder.empty() && !fs::is_directory(folder)) {
-    throw ConfigError("--out", arguments.out, "a file in a folder that exists");  // before the corpus is read
-  }
+  require_writable(arguments.out);  // before the corpus is read
   set_threads(arguments.threads);
   constexpr int kMostThreads = 128;  // of the library
   arguments.options.threads = std::min(threads(), kMostThreads);
