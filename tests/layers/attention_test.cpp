@@ -171,40 +171,16 @@ TEST_CASE("attention in fp32 agrees with fp64", "[fast]") {
       R"("num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "rope": {"theta": 10000.0}, "qk_norm": "rms", "gate": "element")",
       R"("num_heads": 3, "head_dim": 10, "rope": {"theta": 10000.0, "dims": 6}, "qk_norm": "l2", "window": 40, "gate": "head")",
       R"("num_heads": 2, "head_dim": 9, "qk_norm": "layer", "block_window": {"size": 32, "blocks": 2}, "token_shift": true, "value_residual": "lambda")");
-  TestModel wide(model(fields, 2), DType::f64, 3, 0.3), narrow(model(fields, 2), DType::f32, 3, 0.3);
-  wide.copy_from(narrow);
-  const TraceInput input = random_input(2, 150, kVocab);
-  const TraceOutput a = wide.run(input), b = narrow.run(input);
-  // 1e-5: the page's fp32 rule.
-  check_close("logits", b.logits.values, a.logits.values, 1e-5);
-  for (const auto& [name, g] : a.grads) { check_close(name, b.grads.at(name).values, g.values, 1e-5, 1e-7); }
+  check_precision(model(fields, 2), random_input(2, 150, kVocab), 0.3);
 }
 
 TEST_CASE("attention layers give the same bits on one thread and on three, with and without recomputation",
           "[fast][threads]") {
-  const int before = threads();
   const std::string fields =
       R"("num_heads": 2, "num_kv_heads": 1, "head_dim": 12, "rope": {"theta": 100.0}, "qk_norm": "layer", "gate": "head", "token_shift": true,
          "value_residual": "gated", "value_residual_source": "embedding", "value_residual_rank": 2)";
-  const TraceInput input = random_input(2, 140, kVocab);
-  std::optional<TraceOutput> first;
-  for (const int n : {1, 3}) {
-    set_threads(n);
-    for (const Recompute mode : {Recompute::none, Recompute::block, Recompute::mixer, Recompute::ffn}) {
-      TestModel m(model(fields, 3), DType::f32, 3, 0.3);
-      m.model->set_recompute(mode);
-      const TraceOutput out = m.run(input);
-      if (!first) { first = out; }
-      INFO("threads " << n << ", recompute " << static_cast<int>(mode));
-      CHECK(out.logits.values == first->logits.values);
-      REQUIRE(out.grads.size() == first->grads.size());
-      for (const auto& [name, g] : out.grads) {
-        INFO(name);
-        CHECK(g.values == first->grads.at(name).values);
-      }
-    }
-  }
-  set_threads(before);
+  TestModel m(model(fields, 3), DType::f32, 3, 0.3);
+  check_threads_and_recompute(m, random_input(2, 140, kVocab));
 }
 
 TEST_CASE("the random window of a training step replaces only missing windows", "[fast]") {

@@ -44,12 +44,12 @@ inline TraceOptions choices(TraceOptions options) {
 }
 
 /// Makes the model under test anew.
-using MakeModel = std::function<std::unique_ptr<TestModel>()>;
+using MakeModel = std::function<std::unique_ptr<TestModel>(DType)>;
 
 /// Adds the first fault of a property, if it has one.
 inline void add_fault(std::vector<Fault>& faults, const char* property, const MakeModel& make,
                       const std::function<std::string(TestModel&)>& fault) {
-  const auto model = make();
+  const auto model = make(DType::f64);
   if (const std::string text = fault(*model); !text.empty()) { faults.push_back({property, text}); }
 }
 
@@ -114,6 +114,10 @@ inline std::vector<Fault> layer_faults(Role role, const MakeModel& make) {
       return statistics_fault(m, *m.config.find(*m.config.block(0).memory)->config, "blocks.0.memory");
     });
   }
+  TraceInput documents = random_input(2, 21, 29);
+  set_documents(documents, {{1, 3, 17}, {19, 1, 1}});
+  add_fault(faults, "single precision", make,
+            [&](TestModel& m) { return precision_fault(m, *make(DType::f32), documents, reading_options()); });
   add_fault(faults, "cost", make, [&](TestModel& m) { return cost_fault(layer_of(m, role), m.stream); });
   return faults;
 }
@@ -122,7 +126,7 @@ inline std::vector<Fault> layer_faults(Role role, const MakeModel& make) {
 inline void check_reading(const std::string& model) {
   INFO(model);
   for (const Fault& fault :
-       reading_faults(Role::mixer, [&] { return std::make_unique<TestModel>(model, DType::f64, 3, 0.4); })) {
+       reading_faults(Role::mixer, [&](DType dtype) { return std::make_unique<TestModel>(model, dtype, 3, 0.4); })) {
     FAIL_CHECK(fault.property << ": " << fault.text);
   }
 }
@@ -134,7 +138,7 @@ inline void check_layer(const std::string& type, const std::string& settings) {
   REQUIRE(known != nullptr);
   const std::string json = one_layer_json(known->role, type, settings);
   for (const Fault& fault :
-       layer_faults(known->role, [&] { return std::make_unique<TestModel>(json, DType::f64, 3, 0.2); })) {
+       layer_faults(known->role, [&](DType dtype) { return std::make_unique<TestModel>(json, dtype, 3, 0.2); })) {
     FAIL_CHECK(type << ", " << fault.property << ": " << fault.text);
   }
 }

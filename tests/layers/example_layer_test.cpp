@@ -83,19 +83,21 @@ template <class L> struct BrokenConfig final : LayerConfig {
 };
 
 /// A model of one block with this layer in place of one of `type`.
-std::unique_ptr<TestModel> model_with(std::unique_ptr<LayerConfig> layer, const std::string& type = "gdn") {
+std::unique_ptr<TestModel> model_with(std::unique_ptr<LayerConfig> layer, const std::string& type = "gdn",
+                                      DType dtype = DType::f64) {
   const LayerType& known = *find_layer_type(type);
   ModelConfig config = read_model(one_layer_json(known.role, type, known.small));
   for (LayerDefinition& d : config.layers) {
     if (d.name == "x") { d.config = std::move(layer); }
   }
-  return std::make_unique<TestModel>(std::move(config), DType::f64, 3, 0.2);
+  return std::make_unique<TestModel>(std::move(config), dtype, 3, 0.2);
 }
 
 /// All faults in one text.
 template <class Config> std::string faults_of() {
   std::string text;
-  for (const Fault& f : layer_faults(Role::mixer, [] { return model_with(std::make_unique<Config>()); })) {
+  for (const Fault& f :
+       layer_faults(Role::mixer, [](DType dtype) { return model_with(std::make_unique<Config>(), "gdn", dtype); })) {
     text += f.property + ": " + f.text + "\n";
   }
   return text;

@@ -154,21 +154,11 @@ TEST_CASE("recomputation of fwmlp does not repeat the update, and evaluation kee
 }
 
 TEST_CASE("fwmlp depends neither on the number of threads nor, beyond rounding, on the precision", "[fast][threads]") {
-  const auto all = [](int count, DType dtype) {
-    set_threads(count);
-    TestModel m(model(R"("key_dim": 37, "value_dim": 33, "fast_dim": 41, "chunk_size": 17)"), dtype, 3, 0.2);
-    const TraceOutput out = m.run(random_input(3, 40, 19));
-    set_threads(0);
-    return std::map<std::string, std::vector<double>>{{"logits", out.logits.values},
-                                                      {"q", out.grads.at("blocks.0.memory.q_proj.weight").values},
-                                                      {"v", out.grads.at("blocks.0.memory.v_proj.weight").values},
-                                                      {"w_up", out.after.at("blocks.0.memory.w_up").values}};
-  };
-  const auto one = all(1, DType::f32), wide = all(2, DType::f64);
-  CHECK(one == all(3, DType::f32));
-  for (const auto& [name, values] : one) {
-    check_close(name, values, wide.at(name), 1e-5);  // the fp32 rule of the layer pages
-  }
+  const std::string json = model(R"("key_dim": 37, "value_dim": 33, "fast_dim": 41, "chunk_size": 17)");
+  const TraceInput input = random_input(3, 40, 19);
+  TestModel m(json, DType::f32, 3, 0.2);
+  check_threads_and_recompute(m, input);
+  check_precision(json, input, 0.2);
 }
 
 TEST_CASE("fwmlp refuses impossible configurations and has the published number of parameters", "[fast]") {

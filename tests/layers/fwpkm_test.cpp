@@ -324,37 +324,10 @@ TEST_CASE("recomputation neither repeats the update nor changes a bit", "[fast]"
 }
 
 TEST_CASE("fwpkm does not depend on the number of threads", "[fast][threads]") {
-  const auto all = [](int count) {
-    set_threads(count);
-    TestModel m(
-        model(R"("num_subkeys": 7, "key_dim": 70, "value_dim": 33, "num_heads": 2, "top_k": 3, "chunk_size": 17)"),
-        DType::f32, 3, 0.5);
-    const TraceOutput out = m.run(random_input(3, 40, 19));
-    std::vector<double> values = out.logits.values;
-    for (const auto* tensors : {&out.grads, &out.after}) {
-      for (const auto& [name, t] : *tensors) { values.insert(values.end(), t.values.begin(), t.values.end()); }
-    }
-    return values;
-  };
-  const std::vector<double> one = all(1), three = all(3);
-  set_threads(0);
-  CHECK(one == three);
-}
-
-TEST_CASE("fwpkm in fp32 agrees with fp64 where the slots agree", "[fast]") {
-  const std::string json =
-      model(R"("num_subkeys": 17, "key_dim": 10, "value_dim": 9, "num_heads": 2, "top_k": 3, "chunk_size": 6)");
-  TestModel wide(json, DType::f64, 3, 0.5), narrow(json, DType::f32, 3, 0.5);
-  const TraceInput input = random_input(2, 13, 19);
-  TraceOptions options = with_grads();
-  options.inside = true;
-  const TraceOutput a = wide.run(input, options);
-  options.forced = a.inside;
-  const TraceOutput b = narrow.run(input, options);
-  // 1e-5: the fp32 rule of the layer pages.
-  check_close("logits", b.logits.values, a.logits.values, 1e-5);
-  for (const auto& [name, g] : a.grads) { check_close(name, b.grads.at(name).values, g.values, 1e-5, 1e-7); }
-  for (const auto& [name, v] : a.after) { check_close(name, b.after.at(name).values, v.values, 1e-5); }
+  TestModel m(
+      model(R"("num_subkeys": 7, "key_dim": 70, "value_dim": 33, "num_heads": 2, "top_k": 3, "chunk_size": 17)"),
+      DType::f32, 3, 0.5);
+  check_threads_and_recompute(m, random_input(3, 40, 19));
 }
 
 TEST_CASE("forced fwpkm decisions are taken as given", "[fast]") {

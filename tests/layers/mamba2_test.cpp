@@ -16,12 +16,6 @@ std::string model_json(const std::string& layer, int64_t d = 14, const std::stri
          "}";
 }
 
-/// With a norm that is smooth where the first reading of a document, dt (C . B) x, is nearly 0: difference quotients
-/// and fp32 cannot follow the step that the norm makes of it.
-std::string smooth_json(const std::string& layer, int64_t layers = 2) {
-  return model_json(layer, 14, R"(, "norm_eps": 0.1)", layers);
-}
-
 const std::string kSmall = R"("num_heads": 4, "head_dim": 3, "state_dim": 5)";
 const std::vector<std::string> kVariants = {
     R"(, "num_groups": 2)",
@@ -269,13 +263,6 @@ TEST_CASE("mamba2 has the properties of layers for every variant", "[mamba2][fas
   for (const std::string& variant : kVariants) { check_layer("mamba2", kSmall + variant); }
 }
 
-TEST_CASE("mamba2 gives the same bits on 1 and 3 threads and with recomputation", "[mamba2][threads]") {
-  for (const std::string& variant : {kVariants[1], kVariants[5]}) {
-    TestModel m(model_json(kSmall + variant), DType::f32, 3, 0.4);
-    check_threads_and_recompute(m, random_input(3, 70, 29));
-  }
-}
-
 TEST_CASE("groups of heads equal repeated rows of B and C", "[mamba2][fast]") {
   const std::string rest = R"("num_heads": 4, "head_dim": 3, "state_dim": 5, "norm_groups": 2, "num_groups": )";
   TestModel grouped(model_json(rest + "2"), DType::f64, 3, 0.4), repeated(model_json(rest + "4"), DType::f64, 4, 0.4);
@@ -322,17 +309,6 @@ TEST_CASE("the gated norm has a root mean square per group of channels and a wei
       INFO("groups of " << width << (gate_first ? ", gate first" : ""));
       check_close("y", Tensors::read(tape.value(y)), expected, 1e-13);
     }
-  }
-}
-
-TEST_CASE("mamba2 in fp32 agrees with fp64", "[mamba2][fast]") {
-  for (const std::string& variant : kVariants) {
-    INFO(variant);
-    TestModel wide(smooth_json(kSmall + variant, 1), DType::f64, 3, 0.4),
-        narrow(smooth_json(kSmall + variant, 1), DType::f32, 3, 0.4);
-    narrow.copy_from(wide);
-    const TraceInput input = random_input(2, 70, 29);
-    check_same_outputs(narrow.run(input), wide.run(input), 1e-5);  // the fp32 rule of the layer pages
   }
 }
 

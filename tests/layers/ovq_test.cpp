@@ -187,24 +187,6 @@ TEST_CASE("evaluation uses eval_max_centroids and training ignores it", "[ovq][f
               1e-11);
 }
 
-TEST_CASE("ovq in fp32 agrees with fp64 under replay", "[ovq][fast]") {
-  for (const std::string& variant : kVariants) {
-    INFO(variant);
-    TestModel wide(ovq_json(variant, 1), DType::f64, 3, 0.4), narrow(ovq_json(variant, 1), DType::f32, 3, 0.4);
-    narrow.copy_from(wide);
-    const TraceInput input = tokens(2, 23);
-    TraceOptions options = inside();
-    const TraceOutput expected = wide.run(input, options);
-    options.forced = expected.inside;
-    check_same_outputs(narrow.run(input, options), expected, 1e-5);  // the fp32 rule of the layer pages
-  }
-}
-
-TEST_CASE("ovq gives the same bits on 1 and 3 threads and with recomputation", "[ovq][fast][threads]") {
-  TestModel m(ovq_json(kVariants[2]), DType::f32, 3, 0.4);
-  check_threads_and_recompute(m, tokens(3, 23));
-}
-
 TEST_CASE("a million equal keys and zero rows stay finite with exact counts", "[ovq]") {
   constexpr int64_t kLength = 1000000;
   for (const double rate : {0.0, 0.25}) {
@@ -259,19 +241,13 @@ TEST_CASE("broken ovq configurations are explained", "[ovq][fast]") {
 TEST_CASE("ovq models have the published numbers of parameters", "[ovq][fast]") {
   const auto count = [](int64_t vocab, int64_t d, int64_t layers, int64_t heads, int64_t mlp) {
     const std::string mixer = R"("num_heads": )" + std::to_string(heads) + R"(, "head_dim": 128)";
-    ModelConfig config;
-    Fields::read(
-        parse_json(R"({"vocab_size": )" + std::to_string(vocab) + R"(, "hidden_size": )" + std::to_string(d) +
-                       R"(, "num_layers": )" + std::to_string(layers) + R"(, "norm": "rms", "tie_embeddings": false,
+    return count_trained(R"({"vocab_size": )" + std::to_string(vocab) + R"(, "hidden_size": )" + std::to_string(d) +
+                         R"(, "num_layers": )" + std::to_string(layers) + R"(, "norm": "rms", "tie_embeddings": false,
                    "layers": {"sw": {"type": "attention", "window": 128, "rope": {"theta": 10000.0},
                      "qk_norm": "l2", )" +
-                       mixer + R"(}, "ovq": {"type": "ovq", "max_centroids": 2048, )" + mixer +
-                       R"(}, "mlp": {"type": "swiglu", "intermediate_size": )" + std::to_string(mlp) +
-                       R"(}}, "pattern": [{"mixer": "sw", "ffn": "mlp"}, {"mixer": "ovq", "ffn": "mlp"}]})",
-                   "test.json"),
-        "model", config);
-    const Model model(config);
-    return model.params().count(ParamKind::trained);
+                         mixer + R"(}, "ovq": {"type": "ovq", "max_centroids": 2048, )" + mixer +
+                         R"(}, "mlp": {"type": "swiglu", "intermediate_size": )" + std::to_string(mlp) +
+                         R"(}}, "pattern": [{"mixer": "sw", "ffn": "mlp"}, {"mixer": "ovq", "ffn": "mlp"}]})");
   };
   CHECK(count(10000, 768, 8, 6, 2304) == 76714800);
   CHECK(count(32000, 1024, 17, 8, 2304) == 257199240);

@@ -85,10 +85,6 @@ inline std::string split_fault(TestModel& m, const TraceInput& input, const std:
   }
   return fault;
 }
-inline void check_splits(TestModel& m, const TraceInput& input, const std::vector<std::vector<int64_t>>& splits,
-                         double tolerance = 1e-11, const TraceOptions& options = {}) {
-  CHECK(split_fault(m, input, splits, tolerance, options) == "");
-}
 
 /// Logits and gradients of one row of documents equal those of rows of their own (losses are means over a row).
 inline std::string document_fault(TestModel& m, TraceInput packed, const std::vector<int64_t>& lengths,
@@ -157,18 +153,21 @@ inline std::string bits_fault(const std::string& what, const TraceOutput& a, con
       return "gradient of " + name + " " + what + " has other bits";
     }
   }
+  for (const auto& [name, weight] : a.after) {
+    if (weight.values != b.after.at(name).values) { return "fast weight " + name + " " + what + " has other bits"; }
+  }
   return "";
 }
 
 /// Threads and layers that run again for the backward pass change no bit.
-inline std::string repeat_fault(TestModel& m, const TraceInput& input) {
+inline std::string repeat_fault(TestModel& m, const TraceInput& input, const TraceOptions& options = with_grads()) {
   const int before = threads();
   const FastWeights fast = fast_weights(m);
   const auto run = [&](int count, Recompute mode) {
     set_threads(count);
     m.model->set_recompute(mode);
     set_fast_weights(m, fast);
-    return m.run(input);
+    return m.run(input, options);
   };
   const TraceOutput one = run(1, Recompute::none);
   std::string fault = bits_fault("with 3 threads", run(3, Recompute::none), one);
@@ -179,7 +178,36 @@ inline std::string repeat_fault(TestModel& m, const TraceInput& input) {
   set_threads(before);
   return fault;
 }
-inline void check_threads_and_recompute(TestModel& m, const TraceInput& input) { CHECK(repeat_fault(m, input) == ""); }
+inline void check_threads_and_recompute(TestModel& m, const TraceInput& input,
+                                        const TraceOptions& options = with_grads()) {
+  CHECK(repeat_fault(m, input, options) == "");
+}
+
+/// Outputs, gradients and fast weights in fp32 are those of fp64 with the same weights and choices. Both models have
+/// the same seed. 1e-5: the fp32 rule of the layer pages.
+inline std::string precision_fault(TestModel& wide, TestModel& narrow, const TraceInput& input,
+                                   TraceOptions options = with_grads(), double tolerance = 1e-5, double floor = 1e-8) {
+  wide.copy_from(narrow);
+  options.inside = true;
+  const TraceOutput expected = wide.run(input, options);
+  options.forced = expected.inside;
+  const TraceOutput found = narrow.run(input, options);
+  std::string fault = difference_fault("logits in fp32", found.logits.values, expected.logits.values, tolerance);
+  for (const auto& tensors : {&TraceOutput::grads, &TraceOutput::after}) {
+    for (const auto& [name, t] : expected.*tensors) {
+      if (fault.empty()) {
+        fault = difference_fault(name + " in fp32", (found.*tensors).at(name).values, t.values, tolerance, floor);
+      }
+    }
+  }
+  return fault;
+}
+/// `json`: a `model` object, with matrices of standard deviation `std`.
+inline void check_precision(const std::string& json, const TraceInput& input, double std,
+                            const TraceOptions& options = with_grads(), double tolerance = 1e-5, uint64_t seed = 3) {
+  TestModel wide(json, DType::f64, seed, std), narrow(json, DType::f32, seed, std);
+  CHECK(precision_fault(wide, narrow, input, options, tolerance) == "");
+}
 
 /// Where `plan` takes its numbers from: FLOPs, and bytes of the state beside what decoding holds in fp32.
 inline std::string cost_fault(const Layer& layer, Stream& stream) {

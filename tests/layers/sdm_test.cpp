@@ -48,17 +48,6 @@ TraceInput with_documents(const std::vector<int64_t>& lengths, int64_t rows = 1)
   return input;
 }
 
-/// Inputs [begin, begin + length) of one row.
-TraceInput part(const TraceInput& input, int64_t row, int64_t begin, int64_t length) {
-  TraceInput out;
-  out.rows = 1;
-  out.length = length;
-  const int64_t at = row * input.length + begin;
-  out.inputs.assign(input.inputs.begin() + at, input.inputs.begin() + at + length);
-  out.targets.assign(input.targets.begin() + at, input.targets.begin() + at + length);
-  return out;
-}
-
 }  // namespace
 
 TEST_CASE("sdm golden cases", "[fast]") { check_golden(GENERATE(from_range(golden_cases("sdm-")))); }
@@ -79,30 +68,6 @@ TEST_CASE("sdm has the properties of layers for every option", "[fast]") {
            R"("num_heads": 3, "slots_per_head": 25, "num_writes": 1, "num_reads": 1, "A_init_range": [1, 2], "dt_init_range": [0.1, 0.2])")}) {
     check_layer("sdm", options);
   }
-}
-
-TEST_CASE("sdm documents in a row equal separate rows, and their memory gradients add", "[fast]") {
-  SdmModel m(kBasic);
-  const TraceInput input = with_documents({6, 1, 8}, 2);
-  const TraceOutput together = m.run(input);
-  std::map<std::string, std::vector<double>> sums;
-  for (int64_t b = 0; b < 2; ++b) {
-    int64_t at = 0;
-    for (const int64_t length : {6, 1, 8}) {
-      const TraceOutput alone = m.run(part(input, b, at, length));
-      const double* logits = together.logits.values.data() + (b * 15 + at) * kVocab;
-      check_close("logits", alone.logits.values, {logits, logits + length * kVocab}, 1e-13);
-      for (const auto& [name, g] : alone.grads) {
-        std::vector<double>& sum = sums[name];
-        sum.resize(g.values.size());
-        for (size_t i = 0; i < sum.size(); ++i) {
-          sum[i] += g.values[i] * static_cast<double>(length) / 30;
-        }  // the loss is a mean
-      }
-      at += length;
-    }
-  }
-  for (const auto& [name, g] : together.grads) { check_close(name, sums.at(name), g.values, 1e-12); }
 }
 
 TEST_CASE("sdm leaves the gradient of slots that no token selects at zero", "[fast]") {
@@ -149,22 +114,6 @@ TEST_CASE("sdm gives the same bits twice, on any number of threads and with reco
   const TraceInput input = with_documents({9, 1, 13}, 3);
   check_same_bits(m.run(input), m.run(input));
   check_threads_and_recompute(m, input);
-}
-
-TEST_CASE("sdm in fp32 agrees with fp64 where the slots agree", "[fast]") {
-  const std::string options = GENERATE(
-      as<std::string>(), R"("num_heads": 2, "slots_per_head": 64, "num_writes": 12, "num_reads": 7)",
-      R"("num_heads": 1, "slots_per_head": 36, "num_writes": 9, "num_reads": 36, "write_activation": "l2", "out_norm": "layer", "key_weighted_decay": true, "value_head_dim": 33)");
-  SdmModel wide(options, DType::f64, 20, 0.25), narrow(options, DType::f32, 20, 0.25);
-  const TraceInput input = with_documents({30, 5, 65}, 2);
-  TraceOptions traced = with_grads();
-  traced.inside = true;
-  const TraceOutput a = wide.run(input, traced);
-  traced.forced = a.inside;
-  const TraceOutput b = narrow.run(input, traced);
-  // 1e-5: the fp32 rule of the layer pages.
-  check_close("logits", b.logits.values, a.logits.values, 1e-5);
-  for (const auto& [name, g] : a.grads) { check_close(name, b.grads.at(name).values, g.values, 1e-5, 1e-8); }
 }
 
 TEST_CASE("forced sdm slots are taken as given, and wrong ones are refused", "[fast]") {

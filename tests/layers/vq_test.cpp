@@ -450,38 +450,17 @@ TEST_CASE("vq in fp32 agrees with fp64 under replay", "[vq][fast]") {
       INFO(variant << (is_training ? ", training" : ", evaluation"));
       // One seed: of 48 pairs of seed and variant two exceed 1e-5, by up to 2.1 times. Their models answer a change of
       // the weights by 6e-8, what rounding to fp32 does, with 7e-6 and more in fp64, too.
-      TestModel wide(vq_json(variant, 1), DType::f64, 5, 0.4), narrow(vq_json(variant, 1), DType::f32, 5, 0.4);
-      narrow.copy_from(wide);
-      const TraceInput input = tokens(2, 43);
-      TraceOptions options = is_training ? training() : evaluation();
-      const TraceOutput expected = wide.run(input, options);
-      options.forced = expected.inside;
-      check_same_outputs(narrow.run(input, options), expected, 1e-5);  // the fp32 rule of the layer pages
+      check_precision(vq_json(variant, 1), tokens(2, 43), 0.4, is_training ? training() : evaluation(), 1e-5, 5);
     }
   }
 }
 
 TEST_CASE("vq results do not depend on threads or recomputation", "[vq][fast][threads]") {
   for (const size_t variant : {size_t{1}, size_t{2}}) {
-    const TraceInput input = tokens(3, 41);
-    const auto check_equal = [](const TraceOutput& a, const TraceOutput& b) {
-      CHECK(a.logits.values == b.logits.values);
-      for (const auto& [name, gradient] : a.grads) { CHECK(gradient.values == b.grads.at(name).values); }
-    };
-    const int before = threads();
-    const auto run = [&](int count, Recompute recompute, const TraceOptions& options) {
+    for (const TraceOptions& options : {training(), evaluation()}) {
       TestModel m(vq_json(kVariants[variant]), DType::f32, 3, 0.4);
-      m.model->set_recompute(recompute);
-      set_threads(count);
-      const TraceOutput out = m.run(input, options);
-      set_threads(before);
-      return out;
-    };
-    const TraceOutput one = run(1, Recompute::none, training());
-    check_equal(one, run(3, Recompute::none, training()));
-    check_equal(one, run(1, Recompute::block, training()));
-    check_equal(one, run(1, Recompute::mixer, training()));
-    check_equal(run(1, Recompute::none, evaluation()), run(3, Recompute::none, evaluation()));
+      check_threads_and_recompute(m, tokens(3, 41), options);
+    }
   }
 }
 
