@@ -17,7 +17,7 @@ struct KvmRule {
   double scale = 1.0;  // of the logits
 };
 
-/// The slots of every row of the batch and kv head (rows in docs/layers/kvm.md), with room for R. Shapes: keys [B, K,
+/// The slots of every row of the batch and kv head, with room for R. Shapes: keys [B, K,
 /// R, D] and values [B, K, R, Dv] (sums), radii [B, K, R], counts [B, K, R] i32 (value norm "mean": tokens merged into
 /// the slot; "updates": the chunk on whose entry the slot was made), key_hats and value_hats (what queries read).
 struct KvmSlots {
