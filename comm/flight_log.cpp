@@ -1,5 +1,7 @@
 #include "comm/flight_log.h"
 
+#include <fmt/core.h>
+
 #include "comm/frames.h"
 
 namespace hebb {
@@ -83,8 +85,8 @@ bool FlightLog::has_begun() const {
 std::string place_text(const Json& beat) {
   const int64_t step = frame_integer(beat, "step"), micro_batch = frame_integer(beat, "micro_batch");
   const std::string& phase = frame_text(beat, "phase");
-  std::string text = step >= 0 ? "step " + std::to_string(step) + ", " + phase : phase;
-  if (micro_batch >= 0) { text += ", micro-batch " + std::to_string(micro_batch); }
+  std::string text = step >= 0 ? fmt::format("step {:d}, {}", step, phase) : phase;
+  if (micro_batch >= 0) { text += fmt::format(", micro-batch {:d}", micro_batch); }
   return text;
 }
 
@@ -92,8 +94,8 @@ bool is_waiting(const Json& beat) { return frame_integer(beat, "entered") > fram
 
 std::string collective_text(const Json& beat) {
   const int64_t step = frame_integer(beat, "step");
-  return frame_text(beat, "collective") + " " + std::to_string(frame_integer(beat, "in_step")) +
-         (step >= 0 ? " of step " + std::to_string(step) : " of the start");
+  return fmt::format("{} {:d}{}", frame_text(beat, "collective"), frame_integer(beat, "in_step"),
+                     step >= 0 ? fmt::format(" of step {:d}", step) : " of the start");
 }
 
 }  // namespace hebb

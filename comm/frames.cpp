@@ -1,5 +1,7 @@
 #include "comm/frames.h"
 
+#include <fmt/core.h>
+
 #include "core/error.h"
 
 namespace hebb {
@@ -29,9 +31,7 @@ std::optional<Json> FrameReader::next() {
   if (buffer_.size() < kHeader) { return std::nullopt; }
   size_t length = 0;
   for (size_t i = 0; i < kHeader; ++i) { length |= static_cast<size_t>(static_cast<uint8_t>(buffer_[i])) << (8 * i); }
-  if (length > limit_) {
-    fail("a frame of " + std::to_string(length) + " bytes (expected at most " + std::to_string(limit_) + ")");
-  }
+  if (length > limit_) { fail(fmt::format("a frame of {:d} bytes (expected at most {:d})", length, limit_)); }
   if (buffer_.size() < kHeader + length) { return std::nullopt; }
   Json frame;
   try {

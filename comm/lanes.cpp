@@ -1,5 +1,7 @@
 #include "comm/lanes.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <string>
@@ -24,8 +26,8 @@ void check_lanes(int lanes, int size, std::string_view where) {
   const std::vector<int> sizes = allowed_sizes(lanes);
   if (std::find(sizes.begin(), sizes.end(), size) != sizes.end()) { return; }
   std::string list;
-  for (const int allowed : sizes) { list += (list.empty() ? "" : ", ") + std::to_string(allowed); }
-  throw ConfigError(where, std::to_string(size) + " ranks", list + " with " + std::to_string(lanes) + " lanes");
+  for (const int allowed : sizes) { list += fmt::format("{}{:d}", list.empty() ? "" : ", ", allowed); }
+  throw ConfigError(where, fmt::format("{:d} ranks", size), fmt::format("{} with {:d} lanes", list, lanes));
 }
 
 int LaneSums::buffers(int own) {

@@ -1,5 +1,7 @@
 #include "comm/launched_rank.h"
 
+#include <fmt/core.h>
+
 #include <charconv>
 #include <cstring>
 
@@ -31,7 +33,7 @@ int read_number(const char* name, const char* text, int lowest) {
   const auto [stop, error] = std::from_chars(text, end, value);
   if (error != std::errc() || stop != end || value < lowest) {
     fail(name, "not a number of a process", ("\"" + std::string(text) + "\"").c_str(),
-         "an integer >= " + std::to_string(lowest));
+         fmt::format("an integer >= {:d}", lowest));
   }
   return value;
 }
@@ -40,7 +42,7 @@ int read_number(const char* name, const char* text, int lowest) {
 void check_rank(const char* name, int rank, const char* text, const char* size_name, int size) {
   if (rank >= size) {
     throw CommError(std::string("environment variable ") + name,
-                    std::string(text) + " must be less than " + size_name + " = " + std::to_string(size));
+                    fmt::format("{} must be less than {} = {:d}", text, size_name, size));
   }
 }
 
@@ -50,8 +52,7 @@ void read_local(LaunchedRank& found, const Launcher& l, const Variables& variabl
   if (size != nullptr) {
     found.local_size = read_number(l.local_size, size, 1);
     if (*found.local_size > found.size) {
-      fail(l.local_size, "more processes than the run has", size,
-           std::string("at most ") + l.size + " = " + std::to_string(found.size));
+      fail(l.local_size, "more processes than the run has", size, fmt::format("at most {} = {:d}", l.size, found.size));
     }
   }
   if (rank != nullptr) {

@@ -1,5 +1,7 @@
 #include "comm/rank_processes.h"
 
+#include <fmt/core.h>
+
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -171,7 +173,7 @@ class Start {
     if (!cause_.empty() && lines_since_cause_ > 0) { pass_on(cause_); }
     const int code = exit_code();
     if (code != 0 && code != kStopped && cause_.empty()) {
-      cause_ = "error: the ranks ended with exit code " + std::to_string(code);
+      cause_ = fmt::format("error: the ranks ended with exit code {:d}", code);
       pass_on(cause_);
     }
     return code;
@@ -341,9 +343,9 @@ int run_rank_processes(const RankProcessesOptions& options) {
     const std::optional<double> wait = policy.next(
         {.code = code, .was_asked = signals_received > 0, .did_step = did_step, .has_new_checkpoint = has_checkpoint});
     if (!wait) { return code; }
-    say(options.run_folder, "restart " + std::to_string(restarts) + ": " + std::to_string(options.ranks) + " ranks, " +
-                                (after.checkpoint.empty() ? "from the start" : "from " + after.checkpoint) + ", in " +
-                                std::to_string(static_cast<int>(*wait)) + " s, after " + start.cause());
+    say(options.run_folder, fmt::format("restart {:d}: {:d} ranks, {}, in {:d} s, after {}", restarts, options.ranks,
+                                        after.checkpoint.empty() ? "from the start" : "from " + after.checkpoint,
+                                        static_cast<int>(*wait), start.cause()));
     const Clock::time_point last = Clock::now() + std::chrono::seconds(static_cast<int>(*wait));
     while (Clock::now() < last && signals_received == 0) { ::poll(nullptr, 0, 50); }
     if (signals_received > 0) { return code; }

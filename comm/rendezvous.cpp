@@ -1,5 +1,7 @@
 #include "comm/rendezvous.h"
 
+#include <fmt/core.h>
+
 #include <fcntl.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -52,7 +54,7 @@ void write_rendezvous(const fs::path& path, const Rendezvous& rendezvous) {
   }
   const Json file = Json::object({{"addresses", addresses}, {"port", rendezvous.port}, {"token", rendezvous.token}});
   const std::string text = file.dump() + "\n";
-  const fs::path temporary = path.string() + ".tmp-" + std::to_string(::getpid());
+  const fs::path temporary = fmt::format("{}.tmp-{:d}", path.string(), ::getpid());
   ::unlink(temporary.c_str());
   const Socket out(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!out.is_open() || ::write(out.fd(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||

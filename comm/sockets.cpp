@@ -1,5 +1,7 @@
 #include "comm/sockets.h"
 
+#include <fmt/core.h>
+
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -59,7 +61,7 @@ void Socket::close() {
 
 std::string Endpoint::text() const {
   const std::string host = host_text(as_sockaddr(*this), length);
-  return (storage.ss_family == AF_INET6 ? "[" + host + "]" : host) + ":" + std::to_string(port());
+  return fmt::format("{}:{:d}", storage.ss_family == AF_INET6 ? "[" + host + "]" : host, port());
 }
 
 int Endpoint::port() const {

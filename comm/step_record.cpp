@@ -1,5 +1,7 @@
 #include "comm/step_record.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -128,7 +130,9 @@ namespace {
 void check_histories(std::span<const StepRecord> records) {
   std::string differ;
   for (size_t r = 1; r < records.size(); ++r) {
-    if (records[r].history() != records[0].history()) { differ += (differ.empty() ? "" : ", ") + std::to_string(r); }
+    if (records[r].history() != records[0].history()) {
+      differ += fmt::format("{}{:d}", differ.empty() ? "" : ", ", r);
+    }
   }
   if (!differ.empty()) {
     throw CommError("step", "the collectives of ranks " + differ + " differ from those of rank 0");

@@ -1,5 +1,7 @@
 #include "comm/thread_communicator.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
@@ -29,13 +31,13 @@ class Meeting {
       return;
     }
     changed_.wait(lock, [&] { return round_ != round || gone_ > 0; });
-    if (round_ == round) { throw CommError("rank " + std::to_string(rank), "waits for others, but " + why_); }
+    if (round_ == round) { throw CommError(fmt::format("rank {:d}", rank), "waits for others, but " + why_); }
   }
 
   /// A rank comes no more; error: why, or null.
   void leave(int rank, std::exception_ptr error) {
     const std::lock_guard lock(mutex_);
-    if (gone_++ == 0) { why_ = "rank " + std::to_string(rank) + (error ? " has failed" : " has ended"); }
+    if (gone_++ == 0) { why_ = fmt::format("rank {:d}{}", rank, error ? " has failed" : " has ended"); }
     if (error && !first_error_) { first_error_ = error; }
     changed_.notify_all();
   }
@@ -84,9 +86,9 @@ class ThreadCommunicator final : public Communicator {
     for (int p = 0; p < size(); ++p) {
       const Call& other = call(p);
       if (other.kind != mine.kind || other.bytes != mine.bytes) {
-        const auto describe = [](const Call& c) { return std::string(c.kind) + " of " + std::to_string(c.bytes); };
-        throw CommError("rank " + std::to_string(rank()), "collectives differ: " + describe(mine) + ", rank " +
-                                                              std::to_string(p) + ": " + describe(other));
+        const auto describe = [](const Call& c) { return fmt::format("{} of {:d}", c.kind, c.bytes); };
+        throw CommError(fmt::format("rank {:d}", rank()),
+                        fmt::format("collectives differ: {}, rank {:d}: {}", describe(mine), p, describe(other)));
       }
     }
   }
@@ -99,9 +101,8 @@ class ThreadCommunicator final : public Communicator {
         const int64_t sent = call(from).pieces[static_cast<size_t>(to)].send_bytes,
                       expected = call(to).pieces[static_cast<size_t>(from)].receive_bytes;
         if (sent != expected) {
-          throw CommError("rank " + std::to_string(to), "expects " + std::to_string(expected) + " bytes from rank " +
-                                                            std::to_string(from) + ", which sends " +
-                                                            std::to_string(sent));
+          throw CommError(fmt::format("rank {:d}", to),
+                          fmt::format("expects {:d} bytes from rank {:d}, which sends {:d}", expected, from, sent));
         }
       }
     }

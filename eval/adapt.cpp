@@ -1,4 +1,6 @@
 // Continual learning: fast weights adapt to one domain after the other (docs/evaluations/memories.md).
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -72,7 +74,7 @@ class Adapt final : public EvalTask {
     std::set<std::string> names;
     for (size_t i = 0; i < domains_.size(); ++i) {
       if (!names.insert(domains_[i].name).second) {
-        f.fail("domains." + std::to_string(i) + ".name", "\"" + domains_[i].name + "\" again",
+        f.fail(fmt::format("domains.{:d}.name", i), "\"" + domains_[i].name + "\" again",
                "a name that no other domain has");
       }
     }
@@ -87,8 +89,8 @@ class Adapt final : public EvalTask {
     rows.count = (all - half) / batch_ * batch_;
     if (rows.adapt == 0) {
       throw DataError(d.data.path, "too few tokens for domain \"" + d.name + "\"",
-                      std::to_string(all) + " rows of " + std::to_string(length + 1) + " tokens",
-                      "at least " + std::to_string(2 * batch_) + ", a micro-batch to adapt to and one to evaluate");
+                      fmt::format("{:d} rows of {:d} tokens", all, length + 1),
+                      fmt::format("at least {:d}, a micro-batch to adapt to and one to evaluate", 2 * batch_));
     }
     return rows;
   }

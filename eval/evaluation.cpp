@@ -68,7 +68,7 @@ std::vector<std::pair<Json, Entry>> read_entries(const Json& json, const std::st
   std::vector<std::pair<Json, Entry>> result;
   std::set<std::string> names, read = keys_of("");
   for (size_t i = 0; i < list->items().size(); ++i) {
-    const std::string where = path + "evaluations." + std::to_string(i);
+    const std::string where = fmt::format("{}evaluations.{:d}", path, i);
     if (!list->items()[i].is_object()) {
       throw ConfigError(list->items()[i].origin().str() + ": " + where, list->items()[i].found(), "an object");
     }

@@ -1,5 +1,7 @@
 #include "eval/fewshot.h"
 
+#include <fmt/core.h>
+
 #include <numeric>
 
 #include "core/files.h"
@@ -43,7 +45,7 @@ void Shots::check(const std::string& own_file) {
   if (options_.k > most) {
     throw ConfigError(
         "fewshot.k", std::to_string(options_.k),
-        "at most " + std::to_string(most) + ", the " + (is_own_file_ ? "other " : "") + "examples of " + options_.file);
+        fmt::format("at most {:d}, the {}examples of {}", most, is_own_file_ ? "other " : "", options_.file));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "eval/layer_overrides.h"
 
+#include <fmt/core.h>
+
 #include <charconv>
 
 namespace hebb {
@@ -99,7 +101,7 @@ void apply(const OverridableType& to, LayerOverrides::Changes changes, Model& mo
     if (has_own && !layers.empty()) { changes.blocks.erase(own); }
   }
   if (!changes.blocks.empty()) {
-    throw ConfigError(key + ".blocks." + std::to_string(changes.blocks.begin()->first),
+    throw ConfigError(fmt::format("{}.blocks.{:d}", key, changes.blocks.begin()->first),
                       "a block without a " + to.type + " layer", "the index of a block with one");
   }
   if (!is_used && changes.all != nullptr && sets_something(*changes.all)) {

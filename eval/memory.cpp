@@ -1,4 +1,6 @@
 // What memory layers do with text: slots, gates, selections, states.
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "eval/eval_data.h"
@@ -23,7 +25,7 @@ std::map<std::string, LayerEntry> layers_of(const ModelConfig& config, const Mod
     const Model::Block& block = model.blocks()[i];
     const auto add = [&](const char* role, const std::optional<std::string>& name, const Layer* layer) {
       if (layer == nullptr) { return; }
-      layers["blocks." + std::to_string(i) + "." + role] = {layer, config.find(*name), written.at("layers").at(*name)};
+      layers[fmt::format("blocks.{:d}.{}", i, role)] = {layer, config.find(*name), written.at("layers").at(*name)};
     };
     add("memory", spec.memory, block.memory.get());
     add("mixer", spec.mixer, block.mixer.get());
@@ -52,7 +54,7 @@ class OwnStatistics {
             Json::object({{"layer", layer},
                           {"from", bin / 10.0},
                           {"to", (bin + 1) / 10.0},
-                          {"share", values.at("gate_" + std::to_string(bin)) / static_cast<double>(sequences_)}}));
+                          {"share", values.at(fmt::format("gate_{:d}", bin)) / static_cast<double>(sequences_)}}));
       }
     }
   }
@@ -100,9 +102,9 @@ class MemoryStats final : public EvalTask {
     const std::vector<int64_t> starts = sequences(source, length);
     if (starts.empty()) {
       throw DataError(data_.path, "nothing to read",
-                      cut_ == "rows" ? std::to_string(source.tokens()) + " tokens" : "documents of fewer tokens",
-                      cut_ == "rows" ? "at least " + std::to_string(length)
-                                     : "one of at least " + std::to_string(length) + ", or \"cut\": \"rows\"");
+                      cut_ == "rows" ? fmt::format("{:d} tokens", source.tokens()) : "documents of fewer tokens",
+                      cut_ == "rows" ? fmt::format("at least {:d}", length)
+                                     : fmt::format("one of at least {:d}, or \"cut\": \"rows\"", length));
     }
     layers_ = layers_of(c.session.source().model, c.session.model());
     make_collectors();

@@ -1,4 +1,6 @@
 // Needles in a haystack that is read once or several times (docs/evaluations/niah.md).
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -171,7 +173,7 @@ class Niah final : public EvalTask {
   Scores one_run(EvalContext& c, int64_t words, int64_t passes, int64_t count,
                  const std::vector<std::vector<char>>& weights) {
     const std::string label =
-        (ready_made_.empty() ? std::to_string(words) + " words, " : "") + std::to_string(passes) + " passes, sample ";
+        fmt::format("{}{:d} passes, sample ", ready_made_.empty() ? fmt::format("{:d} words, ", words) : "", passes);
     Samples made(*this, words);
     std::unique_ptr<ModelState> last;  // its pending pairs go on
     const auto compute = [&](size_t i) {
@@ -181,7 +183,7 @@ class Niah final : public EvalTask {
         c.session.restore_fast_weights(weights);
         last.reset();
       }
-      return score(c, *sample, passes, label + std::to_string(i), last);
+      return score(c, *sample, passes, fmt::format("{}{:d}", label, i), last);
     };
     const auto is_none = [](const Json& sample) { return sample.is_null(); };
     // Where samples depend on those before, pending pairs included, the run can only be kept as a whole.
@@ -207,12 +209,11 @@ class Niah final : public EvalTask {
     Scores scores;
     for (const Json& sample : samples) { scores.add(sample); }
     if (scores.exact.empty()) {
-      throw DataError(text_.path, "haystacks of " + std::to_string(words) + " words", "no document long enough",
+      throw DataError(text_.path, fmt::format("haystacks of {:d} words", words), "no document long enough",
                       "a document of at least half as many words");
     }
     if (static_cast<int64_t>(scores.exact.size()) < count) {
-      c.progress.message(text_.path + ": text for " + std::to_string(scores.exact.size()) + " of " +
-                         std::to_string(count) + " samples");
+      c.progress.message(fmt::format("{}: text for {:d} of {:d} samples", text_.path, scores.exact.size(), count));
     }
     return scores;
   }

@@ -1,4 +1,6 @@
 // Streaming perplexity and perplexity by position (docs/evaluations/perplexity.md).
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -15,7 +17,7 @@ void log_document(EvalContext& c, int64_t d, const std::vector<int32_t>& ids, co
   Json sample = Json::object();
   sample.set("tokens", static_cast<int64_t>(losses.size()));
   sample.set("ll", -std::accumulate(losses.begin(), losses.end(), 0.0));
-  c.log_sample("document " + std::to_string(d), ids, sample);
+  c.log_sample(fmt::format("document {:d}", d), ids, sample);
 }
 
 std::vector<double> score_all(EvalContext& c, std::span<const int32_t> tokens, ModelState& state,
@@ -234,7 +236,7 @@ class PositionPpl final : public EvalTask {
     if (longest(source) < length_) {  // before the bins: their number grows with the length
       EvalResult none;
       none.status = "failed";
-      none.reason = data_.path + ": no document of at least " + std::to_string(length_) + " tokens";
+      none.reason = fmt::format("{}: no document of at least {:d} tokens", data_.path, length_);
       return none;
     }
     const std::vector<int64_t> edges = bins_.edges(length_);

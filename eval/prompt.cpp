@@ -1,5 +1,7 @@
 #include "eval/prompt.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "core/error.h"
@@ -38,8 +40,8 @@ ScoredText encode_pair(const Tokenizer& tokenizer, std::string_view context, std
                     "one that does not merge with its context, or a tokenizer with BOS or EOS");
   }
   if (result.scored > max_length) {
-    throw DataError(where, "the continuation is too long", std::to_string(result.scored) + " tokens",
-                    "at most max_length (" + std::to_string(max_length) + ")");
+    throw DataError(where, "the continuation is too long", fmt::format("{:d} tokens", result.scored),
+                    fmt::format("at most max_length ({:d})", max_length));
   }
   const int64_t surplus = static_cast<int64_t>(result.ids.size()) - (max_length + 1);
   result.ids.erase(result.ids.begin(), result.ids.begin() + std::max<int64_t>(surplus, 0));

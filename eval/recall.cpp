@@ -1,4 +1,6 @@
 // In-context recall and in-context learning on generated rows (docs/tasks.md; docs/evaluations/synthetic-tasks.md).
+#include <fmt/core.h>
+
 #include <bit>
 #include <cmath>
 #include <map>
@@ -106,7 +108,7 @@ class Recall : public EvalTask {
     check_task(s.task, s.name);
     const int64_t vocab = c.session.source().model.vocab_size, needed = task_vocabulary(s.task);
     if (needed > vocab) {
-      throw ConfigError("vocab_size", std::to_string(vocab), "at least " + std::to_string(needed) + " for " + s.name);
+      throw ConfigError("vocab_size", std::to_string(vocab), fmt::format("at least {:d} for {}", needed, s.name));
     }
     const Json& config = c.session.source().config;
     const auto find = [](const Json* json, const char* key) {
@@ -182,7 +184,7 @@ class Recall : public EvalTask {
       sample.set("references", references);
       sample.set("score", own.accuracy());
       sample.set("ll", log_likelihood);
-      c.log_sample(s.name + ", row " + std::to_string(k), row.inputs, sample);
+      c.log_sample(fmt::format("{}, row {:d}", s.name, k), row.inputs, sample);
     }
   }
 };
@@ -216,7 +218,7 @@ class Icr final : public Recall {
   std::vector<Setting> make_settings(const EvalContext& c) const override {
     std::vector<Setting> settings;
     for (const int64_t length : lengths_) {
-      settings.push_back(setting(c, task_, length, "length " + std::to_string(length)));
+      settings.push_back(setting(c, task_, length, fmt::format("length {:d}", length)));
     }
     return settings;
   }
@@ -252,7 +254,7 @@ class Icl final : public Recall {
       task.functions = functions;
       constexpr int64_t kExample = 26, kExamples = 20, kUnit = 2048;  // docs/evaluations/synthetic-tasks.md
       const int64_t length = length_.value_or((kExample * kExamples * functions + kUnit - 1) / kUnit * kUnit);
-      settings.push_back(setting(c, task, length, std::to_string(functions) + " functions"));
+      settings.push_back(setting(c, task, length, fmt::format("{:d} functions", functions)));
     }
     return settings;
   }
@@ -326,8 +328,7 @@ class Mqar final : public Recall {
     for (const MqarCase& one : cases_) {
       SyntheticTask task = task_;
       task.pairs = one.pairs;
-      settings.push_back(setting(c, task, one.length,
-                                 "length " + std::to_string(one.length) + ", " + std::to_string(one.pairs) + " pairs"));
+      settings.push_back(setting(c, task, one.length, fmt::format("length {:d}, {:d} pairs", one.length, one.pairs)));
     }
     return settings;
   }

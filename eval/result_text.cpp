@@ -48,7 +48,7 @@ std::string table(const std::string& name, const std::vector<Json>& points) {
     }
   }
   if (points.size() > kMostRows) {
-    text += "\n    and " + std::to_string(points.size() - kMostRows) + " more rows in the file";
+    text += fmt::format("\n    and {:d} more rows in the file", points.size() - kMostRows);
   }
   return text;
 }
@@ -71,7 +71,7 @@ std::string result_text(const Json& result, bool is_kept) {
   for (size_t i = 0; i < std::min(kMostMetrics, metrics.size()); ++i) {
     text += metric_text(metrics[i].first, metrics[i].second);
   }
-  if (metrics.size() > kMostMetrics) { text += "  and " + std::to_string(metrics.size() - kMostMetrics) + " more"; }
+  if (metrics.size() > kMostMetrics) { text += fmt::format("  and {:d} more", metrics.size() - kMostMetrics); }
   const std::string reason = text_of("reason") + text_of("error");
   text += reason.empty() ? "" : ": " + reason;
   if (const Json* series = result.find("series"); series != nullptr) {

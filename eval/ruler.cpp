@@ -1,4 +1,6 @@
 // RULER (docs/evaluations/ruler.md).
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 
@@ -142,7 +144,7 @@ class Ruler final : public EvalTask {
       if (!items.empty() && is_missing(items.back())) {
         const std::string& reason = items.back().as_string();
         c.progress.message("left out: " + reason);
-        skip(cell.task->name, cell.length, "sample " + std::to_string(items.size() - 1) + ": " + reason);
+        skip(cell.task->name, cell.length, fmt::format("sample {:d}: {}", items.size() - 1, reason));
         continue;
       }
       for (const Json& item : items) {
@@ -168,7 +170,7 @@ class Ruler final : public EvalTask {
     std::sort(lengths.begin(), lengths.end());
     for (auto& [name, sample] : read_ruler_samples(samples_.file)) {
       if (name.empty() && tasks_.size() != 1) {
-        throw ConfigError("tasks", std::to_string(tasks_.size()) + " tasks",
+        throw ConfigError("tasks", fmt::format("{:d} tasks", tasks_.size()),
                           "the one of " + samples_.file + ", whose samples name none");
       }
       const RulerTask* task = find_ruler_task(name.empty() ? tasks_[0] : name);
@@ -179,9 +181,8 @@ class Ruler final : public EvalTask {
       sample.length = count_tokens(sample.input + sample.answer_prefix) + task->new_tokens;
       const auto length = std::lower_bound(lengths.begin(), lengths.end(), sample.length);
       if (length == lengths.end()) {
-        throw ConfigError(
-            "lengths", std::to_string(lengths.back()) + " at most",
-            "at least " + std::to_string(sample.length) + ", which a sample of " + samples_.file + " takes");
+        throw ConfigError("lengths", fmt::format("{:d} at most", lengths.back()),
+                          fmt::format("at least {:d}, which a sample of {} takes", sample.length, samples_.file));
       }
       auto cell = std::find_if(cells.begin(), cells.end(),
                                [&](const Cell& x) { return x.task == task && x.length == *length; });
@@ -194,8 +195,7 @@ class Ruler final : public EvalTask {
 
   /// Score and tokens of a sample.
   Json score(EvalContext& c, const Cell& cell, const RulerSample& sample, size_t j) const {
-    const std::string id =
-        cell.task->name + ", length " + std::to_string(cell.length) + ", sample " + std::to_string(j);
+    const std::string id = fmt::format("{}, length {:d}, sample {:d}", cell.task->name, cell.length, j);
     const std::vector<int32_t> ids = checked_prompt_ids(c, sample.input + sample.answer_prefix, id);
     const ScoringModel::Reading reading{FastUpdate::streaming, freeze_};
     const std::unique_ptr<ModelState> state = c.session.new_state();

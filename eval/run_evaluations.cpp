@@ -29,8 +29,8 @@ std::string inputs_hash(const Json& resolved, bool with_times) {
   each_path(resolved, [&](const std::string& path) {
     try {
       for (const fs::path& file : expand_paths(path)) {
-        text += file.filename().string() + " " + std::to_string(fs::file_size(file));
-        if (with_times) { text += " " + std::to_string(fs::last_write_time(file).time_since_epoch().count()); }
+        text += fmt::format("{} {:d}", file.filename().string(), fs::file_size(file));
+        if (with_times) { text += fmt::format(" {:d}", fs::last_write_time(file).time_since_epoch().count()); }
         text += "\n";
       }
     } catch (const std::exception&) {  // not a file: what reads it says so
@@ -106,7 +106,7 @@ EvalResult run_one(Evaluation& e, EvalContext& context) {
       const int64_t items = kept_items(context);
       throw Error(ExitCode::kStopped,
                   e.name + " (" + e.kind + "): stopped by a signal" +
-                      (items > 0 ? " behind " + std::to_string(items) + " finished items, which are kept" : ""));
+                      (items > 0 ? fmt::format(" behind {:d} finished items, which are kept", items) : ""));
     }
     EvalResult failed;
     failed.status = failure.is_missing ? "skipped" : "failed";  // a missing file: something that the user does not have

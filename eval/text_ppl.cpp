@@ -1,4 +1,6 @@
 // Cloze tests, perplexity of whole texts, perplexity of answers (docs/evaluations/likelihood.md).
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -197,8 +199,8 @@ class AnswerPpl final : public EvalTask {
     EvalResult r;
     if (examples == 0) {
       r.status = "failed";
-      r.reason = file_ + ": no example of at most max_tokens (" + std::to_string(max_tokens_) +
-                 ") tokens and a length of at most " + std::to_string(max_record_length_);
+      r.reason = fmt::format("{}: no example of at most max_tokens ({:d}) tokens and a length of at most {:d}", file_,
+                             max_tokens_, max_record_length_);
       return r;
     }
     r.metric("nll", sum / static_cast<double>(tokens), tokens);

@@ -126,9 +126,9 @@ void check_split(const RunConfig& config, const RankPlanOptions& options, int la
   check_lanes(lanes, options.ranks, config.place("train.lanes"));
   const int64_t micro = *config.train.micro_batch_size, group = micro * lanes;
   if (config.train.batch_size % group != 0) {
-    throw config.error("train.batch_size", std::to_string(config.train.batch_size),
-                       "a multiple of " + std::to_string(group) + " = " + std::to_string(lanes) +
-                           " lanes x train.micro_batch_size " + std::to_string(micro));
+    throw config.error(
+        "train.batch_size", std::to_string(config.train.batch_size),
+        fmt::format("a multiple of {:d} = {:d} lanes x train.micro_batch_size {:d}", group, lanes, micro));
   }
 }
 
@@ -138,7 +138,7 @@ RankPlan plan_ranks(RunConfig config, const RankPlanOptions& options) {
   const int per_host = options.ranks_per_host > 0 ? std::min(options.ranks_per_host, options.ranks) : options.ranks;
   if (options.ranks % per_host != 0) {
     throw ConfigError("--ranks-per-host", std::to_string(per_host),
-                      "a divisor of --ranks " + std::to_string(options.ranks));
+                      fmt::format("a divisor of --ranks {:d}", options.ranks));
   }
   const int lanes = static_cast<int>(config.train.lanes.value_or(options.ranks));
   check_split(config, options, lanes);

@@ -1,5 +1,7 @@
 #include "optim/optimizer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <regex>
@@ -51,7 +53,7 @@ void fields(Fields& f, OptimizerConfig& c) {
   f.field("no_decay", c.no_decay).help("Regular expressions (ECMAScript) of names that do not decay.");
   f.list("groups", c.groups).help("Parameters with settings of their own.");
   if (f.reading()) {
-    for (size_t i = 0; i < c.no_decay.size(); ++i) { check_regex(f, "no_decay." + std::to_string(i), c.no_decay[i]); }
+    for (size_t i = 0; i < c.no_decay.size(); ++i) { check_regex(f, fmt::format("no_decay.{:d}", i), c.no_decay[i]); }
   }
 }
 

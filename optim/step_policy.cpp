@@ -1,5 +1,7 @@
 #include "optim/step_policy.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "core/error.h"
@@ -25,12 +27,12 @@ std::optional<double> SpikeWindow::add(double loss) {
 void SkipPolicy::skipped(int64_t step, const std::string& reason, bool may_stop_at_once) {
   ++total_;
   ++consecutive_;
-  const std::string where = "step " + std::to_string(step + 1);
+  const std::string where = fmt::format("step {:d}", step + 1);
   if (stop_at_once_ && may_stop_at_once) { throw NumericError(where, reason + " (train.nonfinite is \"stop\")"); }
   if (consecutive_ > max_consecutive_) {
-    throw NumericError(where, reason + " (found " + std::to_string(consecutive_) +
-                                  " skipped steps in a row, expected at most train.max_consecutive_skips = " +
-                                  std::to_string(max_consecutive_) + "); the last checkpoint stays");
+    throw NumericError(where, fmt::format("{} (found {:d} skipped steps in a row, expected at most "
+                                          "train.max_consecutive_skips = {:d}); the last checkpoint stays",
+                                          reason, consecutive_, max_consecutive_));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "study/expression.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -124,7 +126,7 @@ class Parser {
     close();
     const bool is_pair = name == "min" || name == "max";
     if (is_pair ? values.size() < 2 : values.size() != 1) {
-      throw ConfigError(where_, name + " of " + std::to_string(values.size()) + " values in \"" + text_ + "\"",
+      throw ConfigError(where_, fmt::format("{} of {:d} values in \"{}\"", name, values.size(), text_),
                         is_pair ? "two or more" : "one");
     }
     if (is_pair) {

@@ -1,5 +1,7 @@
 #include "study/power_law.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -209,7 +211,7 @@ void bootstrap_pairs(PowerLawFit& fit, const std::vector<double>& u, const Power
 void require_points(const std::vector<double>& x, const std::vector<double>& y, bool offset) {
   const size_t distinct = std::set<double>(x.begin(), x.end()).size(), needed = offset ? 3 : 2;
   if (distinct < needed) {
-    throw ConfigError("fit", std::to_string(distinct) + " distinct x", "at least " + std::to_string(needed));
+    throw ConfigError("fit", fmt::format("{:d} distinct x", distinct), fmt::format("at least {:d}", needed));
   }
   const auto is_positive = [](double v) { return std::isfinite(v) && v > 0; };
   if (!std::all_of(x.begin(), x.end(), is_positive) || !std::all_of(y.begin(), y.end(), is_positive)) {

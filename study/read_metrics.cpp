@@ -1,5 +1,7 @@
 #include "study/read_metrics.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -79,7 +81,7 @@ RunMetrics read_metrics(const fs::path& run) {
     try {
       j = parse_json(line, path.string());
     } catch (const Error& e) {
-      throw DataError(path.string() + ":" + std::to_string(number), std::string("not a metrics line: ") + e.what());
+      throw DataError(fmt::format("{}:{:d}", path.string(), number), std::string("not a metrics line: ") + e.what());
     }
     const double step = value_of(j, "step");
     if (const Json* val = j.find("val"); val != nullptr && val->is_string()) {

@@ -206,7 +206,7 @@ class Report {
         }
         // Several settings (learning rates, say) are no repetitions: which of them counts is not for a table to choose.
         shown.rows.back().push_back(cell.settings == 0  ? Json()
-                                    : cell.settings > 1 ? Json(std::to_string(cell.settings) + " settings")
+                                    : cell.settings > 1 ? Json(fmt::format("{:d} settings", cell.settings))
                                                         : Json(text));
         table.rows.back().push_back(cell.settings == 1 ? Json(cell.mean) : Json());
       }

@@ -1,4 +1,6 @@
 // Sections of a report: perplexity by position, streams, short contexts, needles, RULER.
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "core/mean.h"
@@ -150,7 +152,7 @@ std::vector<ReportPart> needles(const Results& all) {
   if (bars.empty()) { return {}; }
   StackedBars chart{"Needles found, by readings of the haystack", "exact match", bars, {}, {}, 1.0};
   for (const int64_t n : readings) {
-    chart.segments.push_back(n == *readings.begin() ? "after " + std::to_string(n) : "more after " + std::to_string(n));
+    chart.segments.push_back(n == *readings.begin() ? fmt::format("after {:d}", n) : fmt::format("more after {:d}", n));
   }
   for (const std::string& bar : bars) {
     double best = 0;

@@ -1,5 +1,7 @@
 #include "study/run_identity.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 
@@ -23,7 +25,7 @@ std::string files_text(const std::string& path) {
   std::string text;
   try {
     for (const fs::path& file : expand_paths(path)) {
-      text += file.filename().string() + " " + std::to_string(fs::file_size(file)) + "\n";
+      text += fmt::format("{} {:d}\n", file.filename().string(), fs::file_size(file));
     }
   } catch (const std::exception&) { return path; }
   return text;
@@ -55,7 +57,7 @@ void flatten(const Json& json, const std::string& path, std::map<std::string, st
   if (json.is_object() || is_list) {
     const std::string front = path.empty() ? "" : path + ".";
     for (size_t i = 0; is_list && i < json.items().size(); ++i) {
-      flatten(json.items()[i], front + std::to_string(i), values, keys);
+      flatten(json.items()[i], fmt::format("{}{:d}", front, i), values, keys);
     }
     for (size_t i = 0; !is_list && i < json.members().size(); ++i) {
       flatten(json.members()[i].second, front + json.members()[i].first, values, keys);

@@ -54,7 +54,7 @@ void add_plan(Json& result, const Json& config, int64_t tokens) {
   }
   for (size_t i = 0; i < plan.contexts.size(); ++i) {
     if (plan.contexts[i] == 4096 || plan.contexts[i] == 65536) {
-      result.set("state_bytes." + std::to_string(plan.contexts[i]), plan.state_bytes[i]);
+      result.set(fmt::format("state_bytes.{:d}", plan.contexts[i]), plan.state_bytes[i]);
     }
   }
 }

@@ -295,10 +295,10 @@ class Shrinker {
       }
     };
     for (size_t i = 0; i < config.data.sources.size(); ++i) {
-      check(config.data.sources[i], "data.sources." + std::to_string(i));
+      check(config.data.sources[i], fmt::format("data.sources.{:d}", i));
     }
     for (size_t i = 0; i < config.data.validation.size(); ++i) {
-      check(config.data.validation[i].source, "data.validation." + std::to_string(i));
+      check(config.data.validation[i].source, fmt::format("data.validation.{:d}", i));
     }
   }
 
@@ -405,7 +405,7 @@ std::string flops_name(double flops) {
   const std::string text = fmt::format("{:.6g}", flops);
   const size_t e = text.find('e');
   if (e == std::string::npos) { return text; }
-  return text.substr(0, e + 1) + std::to_string(std::stoi(text.substr(e + 1)));
+  return fmt::format("{}{:d}", text.substr(0, e + 1), std::stoi(text.substr(e + 1)));
 }
 
 std::string Shrinking::text() const {
@@ -434,7 +434,7 @@ std::string Shrinking::text() const {
     std::string names;
     constexpr size_t kShown = 4;
     for (size_t i = 0; i < std::min(runs.size(), kShown); ++i) { names += (i > 0 ? " " : "") + runs[i]; }
-    if (runs.size() > kShown) { names += " … (" + std::to_string(runs.size()) + ")"; }
+    if (runs.size() > kShown) { names += fmt::format(" … ({:d})", runs.size()); }
     const ShrinkChange& c = *first.at(group);
     text += pad(c.key, key_width) + pad(c.from, from_width) + pad(c.to, to_width) +
             (runs.size() == all ? "all" : names) + "\n";

@@ -114,8 +114,8 @@ std::vector<std::string> sbatch_words(const fs::path& ladder, const Submission& 
                                       const ClusterConfig& cluster, const std::string& name, int64_t parallel) {
   std::string log = submission_file(ladder, submission.number, "").string();
   for (size_t at = 0; (at = log.find('%', at)) != std::string::npos; at += 2) { log.insert(at, "%"); }
-  std::string array = "--array=0-" + std::to_string(submission.runs.size() - 1);
-  if (parallel > 0) { array += "%" + std::to_string(parallel); }
+  std::string array = fmt::format("--array=0-{:d}", submission.runs.size() - 1);
+  if (parallel > 0) { array += fmt::format("%{:d}", parallel); }
   std::vector<std::string> words = {"sbatch",
                                     "--parsable",
                                     "--requeue",
@@ -124,7 +124,7 @@ std::vector<std::string> sbatch_words(const fs::path& ladder, const Submission& 
                                     "--chdir=" + ladder.string(),
                                     "--output=" + log + ".%a.log",
                                     array,
-                                    "--ntasks=" + std::to_string(cluster.ranks)};
+                                    fmt::format("--ntasks={:d}", cluster.ranks)};
   const auto add = [&](const char* option, const std::string& value) {
     if (!value.empty()) { words.push_back(std::string("--") + option + "=" + value); }
   };
@@ -137,15 +137,15 @@ std::vector<std::string> sbatch_words(const fs::path& ladder, const Submission& 
   add("partition", cluster.partition);
   add("account", cluster.account);
   add("qos", cluster.qos);
-  if (cluster.stop_seconds > 0) { add("signal", "B:USR1@" + std::to_string(cluster.stop_seconds)); }
+  if (cluster.stop_seconds > 0) { add("signal", fmt::format("B:USR1@{:d}", cluster.stop_seconds)); }
   words.insert(words.end(), cluster.options.begin(), cluster.options.end());
   words.push_back(submission_file(ladder, submission.number, ".sh").string());
   return words;
 }
 
 std::string srun_words(const ClusterConfig& cluster) {
-  return "srun --kill-on-bad-exit=1 --ntasks=" + std::to_string(cluster.ranks) +
-         (cluster.cpus ? " --cpus-per-task=" + std::to_string(*cluster.cpus) : "");
+  return fmt::format("srun --kill-on-bad-exit=1 --ntasks={:d}{}", cluster.ranks,
+                     cluster.cpus ? fmt::format(" --cpus-per-task={:d}", *cluster.cpus) : "");
 }
 
 std::string sbatch(const std::vector<std::string>& words, const ClusterConfig& cluster) {

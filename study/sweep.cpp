@@ -1,5 +1,7 @@
 #include "study/sweep.h"
 
+#include <fmt/core.h>
+
 #include <fnmatch.h>
 
 #include <algorithm>
@@ -84,7 +86,7 @@ int64_t nearest_multiple(int64_t multiple_of, double target, const std::function
 void require_near(const Solved& s, const std::string& where) {
   if (!(std::abs(s.reached - s.target) <= 0.02 * std::abs(s.target))) {
     throw ConfigError(
-        where, s.quantity + " = " + number_json(s.reached).dump() + " at the nearest value, " + std::to_string(s.value),
+        where, fmt::format("{} = {} at the nearest value, {:d}", s.quantity, number_json(s.reached).dump(), s.value),
         "at most 2 % from " + number_json(s.target).dump());
   }
 }

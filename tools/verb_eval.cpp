@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -30,7 +32,7 @@ std::vector<std::string> labels_of(const std::vector<std::string>& checkpoints) 
   for (const std::string& checkpoint : checkpoints) {
     const std::string label = checkpoint_label(find_weights(checkpoint).string());
     const bool is_taken = std::find(labels.begin(), labels.end(), label) != labels.end();
-    labels.push_back(is_taken ? label + "#" + std::to_string(labels.size()) : label);
+    labels.push_back(is_taken ? fmt::format("{}#{:d}", label, labels.size()) : label);
   }
   return labels;
 }

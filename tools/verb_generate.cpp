@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -55,7 +57,7 @@ std::vector<std::string> read_prompts(const std::string& file) {
   std::vector<std::string> prompts;
   RawDocument line;
   for (int64_t number = 1; reader.next(line); ++number) {
-    const std::string where = file + ":" + std::to_string(line.is_jsonl ? static_cast<int64_t>(line.line) : number);
+    const std::string where = fmt::format("{}:{:d}", file, line.is_jsonl ? static_cast<int64_t>(line.line) : number);
     if (!line.failure.empty()) { throw DataError(where, line.failure); }
     require_utf8(where, line.bytes);
     if (line.bytes.ends_with('\r')) { line.bytes.pop_back(); }
@@ -143,9 +145,7 @@ int run_generate(Options o, bool has_prompt) {
   for (size_t p = 0; p < prompts.size() && goes_on; ++p) {
     for (int64_t i = 0; i < o.samples && goes_on; ++i) {
       const uint64_t seed = o.generate.seed + static_cast<uint64_t>(i);  // each sample is that of its seed alone
-      if (!is_one && !o.json) {
-        write("==> prompt " + std::to_string(p) + ", seed " + std::to_string(seed) + " <==\n");
-      }
+      if (!is_one && !o.json) { write(fmt::format("==> prompt {:d}, seed {:d} <==\n", p, seed)); }
       goes_on = sample(session, tokenizer, prompts[p], o, seed);
     }
   }

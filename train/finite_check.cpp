@@ -1,5 +1,7 @@
 #include "train/finite_check.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "kernels/adamw/adamw.h"
@@ -45,7 +47,7 @@ void FiniteCheck::check(int64_t completed_steps) const {
     const Param* const p = c.param;
     for (int64_t i = 0; i < blocks_of(*p); ++i) {
       if (!std::isfinite(sums_[next++])) {
-        throw NumericError("step " + std::to_string(completed_steps) + ": " + p->name(),
+        throw NumericError(fmt::format("step {:d}: {}", completed_steps, p->name()),
                            "the state that this layer carries is not finite; the last checkpoint stays");
       }
     }

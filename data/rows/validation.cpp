@@ -58,7 +58,7 @@ void require_held_out(const DataConfig& config, const ValidationConfig& validati
     if (validation.source.type == "synthetic") {
       require_other_seed(config.sources[i], validation.source.synthetic, where, data_seed);
     } else {
-      require_other_files(config.sources[i], "data.sources." + std::to_string(i), own, where);
+      require_other_files(config.sources[i], fmt::format("data.sources.{:d}", i), own, where);
     }
   }
 }

@@ -1,5 +1,7 @@
 #include "data/tokenizer/bpe_encoder.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -168,7 +170,7 @@ void BpeEncoder::encode_part(std::string_view part, Scratch& scratch, std::vecto
 
 void BpeEncoder::merge_part(std::string_view part, Scratch& scratch, std::vector<int32_t>& ids) const {
   if (part.size() > static_cast<size_t>(INT32_MAX)) {
-    throw DataError("", "text without a place to cut it", std::to_string(part.size()) + " bytes", "less than 2 GiB");
+    throw DataError("", "text without a place to cut it", fmt::format("{:d} bytes", part.size()), "less than 2 GiB");
   }
   scratch.clear();
   for (size_t at = 0; at < part.size();) {

@@ -1,5 +1,7 @@
 #include "kernels/attention/few_queries.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "core/parallel.h"
@@ -10,8 +12,7 @@ namespace {
 int64_t key_blocks(int64_t keys) { return (keys + cpu::attention::kFewKeys - 1) / cpu::attention::kFewKeys; }
 
 std::string heads_of(int64_t d, int64_t dv) {
-  return "heads of " + std::to_string(d) + " and " + std::to_string(dv) +
-         " channels (tensor cores take multiples of 16 up to 128)";
+  return fmt::format("heads of {:d} and {:d} channels (tensor cores take multiples of 16 up to 128)", d, dv);
 }
 
 }  // namespace
@@ -21,7 +22,7 @@ Cores attention_cores(const Tensor& q, const Tensor& v, double scale, const std:
   const int64_t d = q.size(3), dv = v.size(3), needed = attention_shared_bytes(std::max(d, dv));
   if (!attention_on_tensor_cores(q.dtype, q.shape, v.shape)) { return {false, heads_of(d, dv)}; }
   if (needed > block_shared_bytes()) {
-    return {false, "heads of " + std::to_string(std::max(d, dv)) + " channels: " + shared_memory_obstacle(needed)};
+    return {false, fmt::format("heads of {:d} channels: {}", std::max(d, dv), shared_memory_obstacle(needed))};
   }
   if (scale <= 0) { return {false, "scores with a scale that is not positive"}; }
   if (!all_aligned(tensors)) { return {false, kAddressObstacle}; }

@@ -1,5 +1,7 @@
 #include "kernels/common/cores.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 namespace hebb {
@@ -29,8 +31,8 @@ PlannedSharedMemory::PlannedSharedMemory(int64_t bytes) : outer_(planned_bytes) 
 PlannedSharedMemory::~PlannedSharedMemory() { planned_bytes = outer_; }
 
 std::string shared_memory_obstacle(int64_t needed_bytes) {
-  return "a block needs " + std::to_string(needed_bytes / 1024) + " KB of shared memory, the GPU has " +
-         std::to_string(block_shared_bytes() / 1024) + " KB";
+  return fmt::format("a block needs {:d} KB of shared memory, the GPU has {:d} KB", needed_bytes / 1024,
+                     block_shared_bytes() / 1024);
 }
 
 bool all_aligned(const std::vector<Tensor>& tensors) {

@@ -1,4 +1,7 @@
 #include "kernels/gated_delta/scratch.h"
+
+#include <fmt/core.h>
+
 #include "kernels/gated_delta/sweep.h"
 
 namespace hebb {
@@ -8,13 +11,14 @@ Cores gated_delta_cores(const Tensor& k, const Tensor& v, int64_t longest, bool 
   const int64_t dk = k.size(3), dv = v.size(3), needed = gated_delta_shared_bytes(dk);
   if (v.dtype != DType::bf16) { return {}; }
   if (dk > 128 || dk % 8 != 0 || dv % 8 != 0) {
-    return {false, "keys of " + std::to_string(dk) + " and values of " + std::to_string(dv) +
-                       " channels (tensor cores take multiples of 8, keys up to 128)"};
+    return {false,
+            fmt::format("keys of {:d} and values of {:d} channels (tensor cores take multiples of 8, keys up to 128)",
+                        dk, dv)};
   }
-  if (longest > 64) { return {false, "chunks of " + std::to_string(longest) + " tokens (tensor cores take up to 64)"}; }
+  if (longest > 64) { return {false, fmt::format("chunks of {:d} tokens (tensor cores take up to 64)", longest)}; }
   if (predicts) { return {false, "the predictions of each token are asked for"}; }
   if (needed > block_shared_bytes()) {
-    return {false, "keys of " + std::to_string(dk) + " channels: " + shared_memory_obstacle(needed)};
+    return {false, fmt::format("keys of {:d} channels: {}", dk, shared_memory_obstacle(needed))};
   }
   if (!all_aligned(tensors)) { return {false, kAddressObstacle}; }
   return {true, ""};

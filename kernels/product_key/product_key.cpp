@@ -1,5 +1,7 @@
 #include "kernels/product_key/product_key.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "core/parallel.h"
@@ -14,12 +16,12 @@ Cores product_key_cores(const Tensor& q, const Tensor& keys, int64_t k) {
   const int64_t n = keys.size(2), half = keys.size(3), shared = block_shared_bytes();
   if (q.dtype != DType::bf16) { return {}; }
   if (half % 8 != 0) {
-    return {false, "halves of " + std::to_string(half) + " channels (tensor cores take multiples of 8)"};
+    return {false, fmt::format("halves of {:d} channels (tensor cores take multiples of 8)", half)};
   }
-  if (k > n) { return {false, std::to_string(k) + " slots of " + std::to_string(n) + " sub-keys"}; }
+  if (k > n) { return {false, fmt::format("{:d} slots of {:d} sub-keys", k, n)}; }
   if (ranked_tokens(n, k, shared) < 16) {
     return {false,
-            std::to_string(n) + " sub-keys: " + shared_memory_obstacle(kRankStageBytes + 16 * 4 * rank_stride(n, k))};
+            fmt::format("{:d} sub-keys: {}", n, shared_memory_obstacle(kRankStageBytes + 16 * 4 * rank_stride(n, k)))};
   }
   if (!all_aligned({q, keys})) { return {false, kAddressObstacle}; }
   return {true, ""};

@@ -1,5 +1,7 @@
 #include "layers/ops/attention.h"
 
+#include <fmt/core.h>
+
 #include "kernels/attention/attention.h"
 
 namespace hebb {
@@ -45,8 +47,7 @@ struct AttentionNode final : Node {
 }  // namespace
 
 KeyIntervals visible_keys(Pass& pass, const KeyRange& sight, int64_t offset) {
-  const std::string key = "visible/" + std::to_string(sight.window) + "/" + std::to_string(sight.block) + "/" +
-                          std::to_string(sight.blocks) + "/" + std::to_string(offset);
+  const std::string key = fmt::format("visible/{:d}/{:d}/{:d}/{:d}", sight.window, sight.block, sight.blocks, offset);
   const auto made = pass.shared.find(key + "/lo");
   if (made != pass.shared.end()) { return {made->second, pass.shared.at(key + "/hi")}; }
   const Shape shape{pass.batch(), pass.length()};

@@ -1,5 +1,7 @@
 #include "layers/ops/fwpkm.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -248,13 +250,13 @@ bool force(Pass& pass, const Tensor& to, const std::string& name, int64_t limit)
   const Inspector::Record* forced = pass.inspector != nullptr ? pass.inspector->force(name) : nullptr;
   if (forced == nullptr) { return false; }
   if (static_cast<int64_t>(forced->integers.size()) != to.numel()) {
-    throw DataError(name, "forced decisions", std::to_string(forced->integers.size()) + " integers",
+    throw DataError(name, "forced decisions", fmt::format("{:d} integers", forced->integers.size()),
                     std::to_string(to.numel()));
   }
   std::vector<int32_t> narrow;
   for (const int64_t v : forced->integers) {
     if (v < 0 || v >= limit) {
-      throw DataError(name, "forced decision", std::to_string(v), "0 to " + std::to_string(limit - 1));
+      throw DataError(name, "forced decision", std::to_string(v), fmt::format("0 to {:d}", limit - 1));
     }
     narrow.push_back(static_cast<int32_t>(v));
   }

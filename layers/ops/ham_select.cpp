@@ -1,5 +1,7 @@
 #include "layers/ops/ham_select.h"
 
+#include <fmt/core.h>
+
 #include "layers/ops/host_values.h"
 
 namespace hebb {
@@ -38,7 +40,7 @@ Buffer forced_mask(Pass& pass, const std::string& name) {
   const Inspector::Record* forced = pass.inspector != nullptr ? pass.inspector->force(name) : nullptr;
   if (forced == nullptr) { return {}; }
   if (static_cast<int64_t>(forced->integers.size()) != pass.tokens()) {
-    throw DataError(name, "forced decisions", std::to_string(forced->integers.size()) + " integers",
+    throw DataError(name, "forced decisions", fmt::format("{:d} integers", forced->integers.size()),
                     std::to_string(pass.tokens()));
   }
   for (const int64_t m : forced->integers) {

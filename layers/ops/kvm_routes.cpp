@@ -1,5 +1,7 @@
 #include "layers/ops/kvm_routes.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -24,15 +26,15 @@ void check_update(const int64_t* row, const int64_t* append, const KvmRule& rule
     }
     if (append[j] == 1 && row[j] != next++) {
       throw DataError(name + ".row", "forced row of an appended token", found,
-                      std::to_string(next - 1) + ", the next new row");
+                      fmt::format("{:d}, the next new row", next - 1));
     }
     if (append[j] == 0 && (row[j] < rule.sinks || row[j] >= after)) {
       throw DataError(name + ".row", "forced row of a merged token", found,
-                      std::to_string(rule.sinks) + " to " + std::to_string(after - 1));
+                      fmt::format("{:d} to {:d}", rule.sinks, after - 1));
     }
   }
   if (next != after) {
-    throw DataError(name + ".append", "forced decisions", std::to_string(next - before) + " tokens appended",
+    throw DataError(name + ".append", "forced decisions", fmt::format("{:d} tokens appended", next - before),
                     std::to_string(after - before));
   }
 }
@@ -84,8 +86,8 @@ bool upload_forced_routes(Pass& pass, const Tensor& routes, const KvmRule& rule,
   for (const auto& [record, part] : {std::pair{row, ".row"}, std::pair{append, ".append"}}) {
     const size_t count = record != nullptr ? record->integers.size() : 0;
     if (count != static_cast<size_t>(routes.numel())) {
-      throw DataError(name + part, "forced decisions", std::to_string(count) + " integers",
-                      std::to_string(routes.numel()) + " (row and append go together)");
+      throw DataError(name + part, "forced decisions", fmt::format("{:d} integers", count),
+                      fmt::format("{:d} (row and append go together)", routes.numel()));
     }
   }
   std::vector<int32_t> codes(row->integers.size(), -1);

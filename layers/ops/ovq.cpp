@@ -1,5 +1,7 @@
 #include "layers/ops/ovq.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -61,13 +63,13 @@ void check_chunk(const int64_t* ids, int64_t count, int64_t before, int64_t size
   std::vector<bool> founded(static_cast<size_t>(size - before));
   for (int64_t j = 0; j < count; ++j) {
     if (ids[j] < 0 || ids[j] >= size) {
-      throw DataError(name, "forced centroid", std::to_string(ids[j]), "0 to " + std::to_string(size - 1));
+      throw DataError(name, "forced centroid", std::to_string(ids[j]), fmt::format("0 to {:d}", size - 1));
     }
     if (ids[j] >= before) { founded[static_cast<size_t>(ids[j] - before)] = true; }
   }
   for (int64_t r = before; r < size; ++r) {
     if (!founded[static_cast<size_t>(r - before)]) {
-      throw DataError(name, "forced centroids", "no key for the new centroid " + std::to_string(r), "one at least");
+      throw DataError(name, "forced centroids", fmt::format("no key for the new centroid {:d}", r), "one at least");
     }
   }
 }
@@ -76,7 +78,7 @@ void check_chunk(const int64_t* ids, int64_t count, int64_t before, int64_t size
 void upload_forced(Pass& pass, const Tensor& ids, const Inspector::Record& forced, const OvqRule& rule,
                    const std::string& name) {
   if (static_cast<int64_t>(forced.integers.size()) != ids.numel()) {
-    throw DataError(name, "forced decisions", std::to_string(forced.integers.size()) + " integers",
+    throw DataError(name, "forced decisions", fmt::format("{:d} integers", forced.integers.size()),
                     std::to_string(ids.numel()));
   }
   std::vector<int32_t> narrow(forced.integers.size(), -1);

@@ -1,5 +1,7 @@
 #include "layers/ops/product_key.h"
 
+#include <fmt/core.h>
+
 #include "kernels/product_key/product_key.h"
 #include "layers/ops/slot_statistics.h"
 
@@ -38,13 +40,13 @@ struct ProductKeyNode final : Node {
 void upload_forced(Pass& pass, const Tensor& slots, const Inspector::Record& forced, const std::string& name,
                    int64_t limit) {
   if (static_cast<int64_t>(forced.integers.size()) != slots.numel()) {
-    throw DataError(name, "forced decisions", std::to_string(forced.integers.size()) + " integers",
+    throw DataError(name, "forced decisions", fmt::format("{:d} integers", forced.integers.size()),
                     std::to_string(slots.numel()));
   }
   std::vector<int32_t> narrow;
   for (const int64_t v : forced.integers) {
     if (v < 0 || v >= limit) {
-      throw DataError(name, "forced slot", std::to_string(v), "0 to " + std::to_string(limit - 1));
+      throw DataError(name, "forced slot", std::to_string(v), fmt::format("0 to {:d}", limit - 1));
     }
     narrow.push_back(static_cast<int32_t>(v));
   }

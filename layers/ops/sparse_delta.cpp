@@ -1,5 +1,7 @@
 #include "layers/ops/sparse_delta.h"
 
+#include <fmt/core.h>
+
 #include "kernels/sparse_delta/sparse_delta.h"
 #include "layers/ops/delta_gates.h"
 #include "layers/ops/host_values.h"
@@ -170,7 +172,7 @@ void reset_state(Pass& pass, const Tensor& state, const Tensor& memory) {
 void upload_forced(Pass& pass, const Tensor& slots, const Inspector::Record& forced, const std::string& name,
                    int64_t limit) {
   if (static_cast<int64_t>(forced.integers.size()) != slots.numel()) {
-    throw DataError(name, "forced decisions", std::to_string(forced.integers.size()) + " integers",
+    throw DataError(name, "forced decisions", fmt::format("{:d} integers", forced.integers.size()),
                     std::to_string(slots.numel()));
   }
   std::vector<int32_t> narrow;
@@ -179,7 +181,7 @@ void upload_forced(Pass& pass, const Tensor& slots, const Inspector::Record& for
     lowest = narrow.size() % static_cast<size_t>(slots.size(2)) == 0 ? 0 : lowest;
     if (v < lowest || v >= limit) {
       throw DataError(name, "forced slot", std::to_string(v),
-                      std::to_string(lowest) + " to " + std::to_string(limit - 1) + ", ascending in a head");
+                      fmt::format("{:d} to {:d}, ascending in a head", lowest, limit - 1));
     }
     narrow.push_back(static_cast<int32_t>(v));
     lowest = v + 1;

@@ -1,5 +1,7 @@
 #include "layers/ops/sparse_delta_statistics.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -55,7 +57,7 @@ void use_statistics(Stream& stream, std::map<std::string, double>& out, int64_t 
   out["effective_" + side + "_q10"] = quantile(effective, 0.1);
   out["effective_" + side + "_median"] = quantile(effective, 0.5);
   out["effective_" + side + "_q90"] = quantile(effective, 0.9);
-  for (size_t m = 1; m <= k; m *= 4) { out["cumulative_" + side + "_" + std::to_string(m)] = cumulative[m - 1]; }
+  for (size_t m = 1; m <= k; m *= 4) { out[fmt::format("cumulative_{}_{:d}", side, m)] = cumulative[m - 1]; }
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "layers/ops/vq.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -32,14 +34,14 @@ struct VqKeysNode final : Node {
 std::vector<int32_t> checked(const Inspector::Record& forced, int64_t count, int64_t low, int64_t high,
                              const std::string& name) {
   if (static_cast<int64_t>(forced.integers.size()) != count) {
-    throw DataError(name, "forced decisions", std::to_string(forced.integers.size()) + " integers",
+    throw DataError(name, "forced decisions", fmt::format("{:d} integers", forced.integers.size()),
                     std::to_string(count));
   }
   for (const int64_t id : forced.integers) {
     if (id < low || id > high) {
-      throw DataError(name, "forced codeword", std::to_string(id),
-                      low == high ? std::to_string(low) + ": this step does not quantize"
-                                  : std::to_string(low) + " to " + std::to_string(high));
+      throw DataError(
+          name, "forced codeword", std::to_string(id),
+          low == high ? fmt::format("{:d}: this step does not quantize", low) : fmt::format("{:d} to {:d}", low, high));
     }
   }
   return {forced.integers.begin(), forced.integers.end()};
