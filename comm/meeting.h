@@ -29,12 +29,6 @@ struct HostPlace {
   int local_rank = 0, local_size = 1;
 };
 HostPlace host_place(const std::vector<Member>& members, int rank);
-/// Number of hosts, and whether the ranks of each are consecutive and equally many.
-struct Hosts {
-  int count = 1;
-  bool is_regular = true;
-};
-Hosts hosts_of(const std::vector<Member>& members);
 
 /// An error that another rank has reported already: to be logged, not printed.
 class OtherRankError : public Error {

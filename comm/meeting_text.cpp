@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <set>
 
 #include "core/host.h"
 
@@ -69,18 +68,6 @@ HostPlace host_place(const std::vector<Member>& members, int rank) {
   return place;
 }
 
-Hosts hosts_of(const std::vector<Member>& members) {
-  std::set<std::string> names;
-  for (const Member& m : members) { names.insert(m.host + " " + m.boot); }
-  Hosts hosts{.count = static_cast<int>(names.size())};
-  const size_t each = members.size() / names.size();
-  hosts.is_regular = each * names.size() == members.size();
-  for (size_t r = 0; hosts.is_regular && r < members.size(); ++r) {
-    hosts.is_regular = same_host(members[r], members[r / each * each]);
-  }
-  return hosts;
-}
-
 Json member_json(const Member& m) {
   return Json::object({{"rank", m.rank},
                        {"local_rank", m.local_rank},
@@ -137,7 +124,7 @@ std::string difference(const MeetingOptions& options, const Hello& said) {
   };
   compare("number of ranks", std::to_string(options.size), std::to_string(said.size));
   if (text.empty() && other.rank >= options.size) {
-    return other.name() + ": no such rank (expected less than " + std::to_string(options.size) + ")";
+    return fmt::format("{}: no such rank (expected less than {:d})", other.name(), options.size);
   }
   compare("build", own.build, other.build);
   compare("configuration", own.config, other.config);
@@ -154,11 +141,10 @@ std::string missing_text(const MeetingOptions& options, const std::vector<Member
       came += (came.empty() ? "" : ", ") + members[static_cast<size_t>(r)].name();
     }
   }
-  std::string text = (missing.size() == 1 ? "rank " : "ranks ") + rank_list(missing) + " of " +
-                     std::to_string(options.size) + " " + what + " within " + seconds_text(options.init_seconds) +
-                     "; here: " + came;
+  std::string text = fmt::format("{}{} of {:d} {} within {}; here: {}", missing.size() == 1 ? "rank " : "ranks ",
+                                 rank_list(missing), options.size, what, seconds_text(options.init_seconds), came);
   for (const auto& [note, count] : notes) {
-    text += "; " + note + (count > 1 ? " (" + std::to_string(count) + " times)" : "");
+    text += "; " + note + (count > 1 ? fmt::format(" ({:d} times)", count) : "");
   }
   return text;
 }
@@ -168,8 +154,8 @@ std::string rank_list(const std::vector<int>& ranks) {
   for (size_t i = 0; i < ranks.size();) {
     size_t last = i;
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) { ++last; }
-    text += (text.empty() ? "" : ", ") + std::to_string(ranks[i]);
-    if (last > i) { text += (last > i + 1 ? "-" : ", ") + std::to_string(ranks[last]); }
+    text += fmt::format("{}{:d}", text.empty() ? "" : ", ", ranks[i]);
+    if (last > i) { text += fmt::format("{}{:d}", last > i + 1 ? "-" : ", ", ranks[last]); }
     i = last + 1;
   }
   return text;

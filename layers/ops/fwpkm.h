@@ -43,7 +43,6 @@ class FastValueLog {
   Tensor usage() const { return usage_; }           // [chunks, 2, n]
   Tensor usage(int64_t c) const;
   Tensor targets() const { return targets_; }
-  int64_t total_capacity() const { return total_; }
   int64_t largest_chunk() const { return chunks_.at(0).tokens(); }
 
  private:
