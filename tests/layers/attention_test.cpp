@@ -171,7 +171,9 @@ TEST_CASE("attention in fp32 agrees with fp64", "[fast]") {
       R"("num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "rope": {"theta": 10000.0}, "qk_norm": "rms", "gate": "element")",
       R"("num_heads": 3, "head_dim": 10, "rope": {"theta": 10000.0, "dims": 6}, "qk_norm": "l2", "window": 40, "gate": "head")",
       R"("num_heads": 2, "head_dim": 9, "qk_norm": "layer", "block_window": {"size": 32, "blocks": 2}, "token_shift": true, "value_residual": "lambda")");
-  check_precision(model(fields, 2), random_input(2, 150, kVocab), 0.3);
+  TestModel wide(model(fields, 2), DType::f64, 3, 0.3), narrow(model(fields, 2), DType::f32, 3, 0.3);
+  // A bias of keys without rotation moves all scores of a query alike: its gradient is rounding, below 1e-7.
+  CHECK(precision_fault(wide, narrow, random_input(2, 150, kVocab), with_grads(), 1e-5, 1e-7) == "");
 }
 
 TEST_CASE("attention layers give the same bits on one thread and on three, with and without recomputation",

@@ -133,7 +133,8 @@ TEST_CASE("a sweep is no run, and the verb that trains it is named", "[fast]") {
   const std::string sweep = folder.write("s.json", R"({"name": "s", "base": "b.json", "grid": {"train.seed": [1]}})");
   CHECK_THROWS_WITH(read_run_config(sweep), sweep +
                                                 ": found a sweep (it has \"grid\"), expected the configuration of one "
-                                                "run; hebb ladder trains the runs of a sweep");
+                                                "run; hebb ladder trains the runs of a sweep, and plans "
+                                                "them with --dry-run");
 }
 
 TEST_CASE("devices and precisions that this build does not have are errors, never replaced", "[fast]") {
