@@ -123,7 +123,7 @@ if ! slurm_has_pmix || [[ ! -e $(dirname "$hebb")/libhebb_mpi.so ]]; then
 fi
 echo "== two ranks, one on each node, stop early and go on"
 cat >"$work/ranks.json" <<'END'
-{"name": "ranks", "base": "base.json", "runs": [{"id": "a", "set": {"train.lanes": 2, "train.steps": 60000}}],
+{"name": "ranks", "base": "base.json", "runs": [{"id": "a", "set": {"train.lanes": 2, "train.steps": 20000}}],
  "cluster": {"ranks": 2, "nodes": 2, "time": "10", "memory": "100M"}}
 END
 (cd "$work/calm" && "$hebb" ladder ../ranks.json) >/dev/null
@@ -135,5 +135,5 @@ slurm_await "the queue is empty" '[[ -z $(squeue --me --noheader) ]]' 120
 "$hebb" ladder ../ranks.json
 grep -q "start a at step" runs/ranks/jobs/0001.0.log
 diff <(table "$work/calm/runs/ranks") <(table runs/ranks)
-cmp "$work"/calm/runs/ranks/a/checkpoints/step_00060000/model.safetensors runs/ranks/a/checkpoints/step_00060000/model.safetensors
+cmp "$work"/calm/runs/ranks/a/checkpoints/step_00020000/model.safetensors runs/ranks/a/checkpoints/step_00020000/model.safetensors
 echo "two ranks have the bits of one"
