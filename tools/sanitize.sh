@@ -3,7 +3,7 @@
 # Usage: tools/sanitize.sh [address|thread [PROGRAM ...]]
 #   address (default): address and undefined behaviour; the quick tests of core, kernels, data and layers, and every CUDA kernel
 #     in the emulator
-#   thread: the thread sanitizer; the tests that share work among threads, ranks that are threads, their meeting, watch and training,
+#   thread: the thread sanitizer; the tests that share work among threads, ranks that are threads, their meeting and training,
 #     and small cases of the CUDA kernels with barriers
 #   PROGRAM: only these test programs, out of core, kernels, comm (thread), data, layers, train (thread), simt
 # Warnings are no errors here: with sanitizers on, GCC 12 reports uninitialised values inside std::regex that are none.

@@ -48,8 +48,11 @@ class RankProcesses {
   pid_t pid(int rank) const { return pids_[static_cast<size_t>(rank)]; }
   /// Once every rank has reached signal_ready().
   void wait_until_ready() const {
+    constexpr int kTries = 3000;  // half a minute: a rank that was lost before it was ready never will be
     for (size_t r = 0; r < pids_.size(); ++r) {
-      while (!fs::exists(folder_ / ("ready" + std::to_string(r)))) { sleep_seconds(0.01); }
+      for (int i = 0; i < kTries && !fs::exists(ready(r)); ++i) { sleep_seconds(0.01); }
+      INFO("rank " << r << " is not ready");
+      REQUIRE(fs::exists(ready(r)));
     }
   }
 
@@ -104,6 +107,8 @@ class RankProcesses {
     ::_exit(0);
   }
 
+  fs::path ready(size_t rank) const { return folder_ / ("ready" + std::to_string(rank)); }
+
   TempFolder folder_;
   std::vector<pid_t> pids_;
 };
@@ -116,7 +121,7 @@ std::string name_of(int rank, pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("no rank ends before all have come to the end", "[fast][threads]") {
+TEST_CASE("no rank ends before all have come to the end", "[fast]") {
   RankProcesses ranks(3, kQuick, [](Rank r) { sleep_seconds(r.rank == 2 ? 1 : 0); });
   ranks.wait_until_ready();
   const auto early = ranks.ends(0.3);
@@ -124,7 +129,7 @@ TEST_CASE("no rank ends before all have come to the end", "[fast][threads]") {
   for (const auto& end : ranks.ends(5)) { CHECK((end.code == 0 && end.errors.empty())); }
 }
 
-TEST_CASE("a killed rank ends all with 14, and is named with what others wait for", "[fast][threads]") {
+TEST_CASE("a killed rank ends all with 14, and is named with what others wait for", "[fast]") {
   RankProcesses ranks(3, kQuick, [](Rank r) {
     r.log.at(812, "backward", r.rank == 1 ? 3 : 7);
     if (r.rank != 1) { r.log.begin("all-to-all", 64); }
@@ -145,7 +150,7 @@ TEST_CASE("a killed rank ends all with 14, and is named with what others wait fo
   CHECK(record.at("collectives").items().at(0).at("state").as_string() == "started");
 }
 
-TEST_CASE("without rank 0 every rank ends and says so", "[fast][threads]") {
+TEST_CASE("without rank 0 every rank ends and says so", "[fast]") {
   RankProcesses ranks(3, kQuick, [](Rank) { wait_for_ever(); });
   ranks.wait_until_ready();
   const pid_t killed = ranks.pid(0), second = ranks.pid(2);
@@ -156,7 +161,7 @@ TEST_CASE("without rank 0 every rank ends and says so", "[fast][threads]") {
              Catch::Contains(name_of(2, second) + ": error: " + name_of(0, killed) + ": lost: its connection closed"));
 }
 
-TEST_CASE("a stopped rank is lost after lost_seconds, and ends when it goes on", "[fast][threads]") {
+TEST_CASE("a stopped rank is lost after lost_seconds, and ends when it goes on", "[fast]") {
   RankProcesses ranks(3, kQuick, [](Rank) { wait_for_ever(); });
   ranks.wait_until_ready();
   const pid_t stopped = ranks.pid(2);
@@ -170,7 +175,7 @@ TEST_CASE("a stopped rank is lost after lost_seconds, and ends when it goes on",
   CHECK(ranks.ends(3)[2].code == 14);
 }
 
-TEST_CASE("a stopped rank 0 is lost for the others", "[fast][threads]") {
+TEST_CASE("a stopped rank 0 is lost for the others", "[fast]") {
   RankProcesses ranks(2, kQuick, [](Rank) { wait_for_ever(); });
   ranks.wait_until_ready();
   const pid_t stopped = ranks.pid(0);
@@ -182,7 +187,7 @@ TEST_CASE("a stopped rank 0 is lost for the others", "[fast][threads]") {
   CHECK(ranks.ends(3)[0].code == 14);
 }
 
-TEST_CASE("a rank that stands still is named, not those that wait for it", "[fast][threads]") {
+TEST_CASE("a rank that stands still is named, not those that wait for it", "[fast]") {
   const WatchOptions options{.lost_seconds = 5, .stall_seconds = 0.7, .logs = {}};
   RankProcesses ranks(3, options, [](Rank r) {
     r.log.at(4, "forward", 0);
@@ -197,7 +202,7 @@ TEST_CASE("a rank that stands still is named, not those that wait for it", "[fas
                                                                  "all-gather 1 of step 4"));
 }
 
-TEST_CASE("a slow rank that comes forward stops nobody", "[fast][threads]") {
+TEST_CASE("a slow rank that comes forward stops nobody", "[fast]") {
   const WatchOptions options{.lost_seconds = 10, .stall_seconds = 2.5, .logs = {}};
   RankProcesses ranks(2, options, [](Rank r) {
     r.log.at(0, "save");
@@ -214,7 +219,7 @@ TEST_CASE("a slow rank that comes forward stops nobody", "[fast][threads]") {
   }
 }
 
-TEST_CASE("ranks that wait for each other are a stall", "[fast][threads]") {
+TEST_CASE("ranks that wait for each other are a stall", "[fast]") {
   const WatchOptions options{.lost_seconds = 5, .stall_seconds = 0.5, .logs = {}};
   RankProcesses ranks(2, options, [](Rank r) {
     r.log.at(0, "forward");
@@ -229,7 +234,7 @@ TEST_CASE("ranks that wait for each other are a stall", "[fast][threads]") {
                                                  "step 0; rank 1 waits in sum 1 of step 0"));
 }
 
-TEST_CASE("the error of a rank ends all with its code, in one line", "[fast][threads]") {
+TEST_CASE("the error of a rank ends all with its code, in one line", "[fast]") {
   const int failing = GENERATE(0, 2);
   RankProcesses ranks(3, kQuick, [&](Rank r) {
     if (r.rank == failing) { r.watch.fail(ExitCode::kData, "shard.bin: checksum differs"); }
@@ -245,7 +250,7 @@ TEST_CASE("the error of a rank ends all with its code, in one line", "[fast][thr
   CHECK(errors == "error: " + (failing == 0 ? "" : name_of(failing, pid) + ": ") + "shard.bin: checksum differs\n");
 }
 
-TEST_CASE("an error of communication gives way to the rank that is gone", "[fast][threads]") {
+TEST_CASE("an error of communication gives way to the rank that is gone", "[fast]") {
   RankProcesses ranks(3, kQuick, [&](Rank r) {
     if (r.rank == 2) { wait_for_ever(); }
     sleep_seconds(0.3);
@@ -280,7 +285,7 @@ TEST_CASE("communicators write down their collectives", "[fast][threads]") {
   CHECK(log.steps() == 2);
 }
 
-TEST_CASE("a rank that begins early disturbs no meeting", "[fast][threads]") {
+TEST_CASE("a rank that begins early disturbs no meeting", "[fast]") {
   // Six ranks on few cores: the first welcome ranks send beats while rank 0 waits for the others.
   const WatchOptions options{.lost_seconds = 0.5, .stall_seconds = 60, .logs = {}};
   RankProcesses ranks(6, options, [](Rank) {});
