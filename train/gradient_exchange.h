@@ -29,8 +29,11 @@ enum class Moment { first, second };
 /// of what this rank owns, and the gathering of new values. With train.zero 1 on several ranks the moments are shared:
 /// each rank has those of what it owns.
 ///
-///   for (own lanes) { begin_lane(); passes; end_lane(); }       // the last pass: gradient_is_final() where it
-///   overlaps reduce(); finish(...);
+///   for (own lanes) { begin_lane(); passes; end_lane(); }
+///   reduce();
+///   finish(...);
+///
+/// Where it overlaps, the last pass of a step calls gradient_is_final().
 class GradientExchange {
  public:
   /// Whether a run needs one. Without, the store has gradients and moments of its own.
