@@ -15,9 +15,9 @@ struct LockTimes {
   double watch_seconds = 60;  // how long the lock of another host must not have changed to be taken over
 };
 
-/// Holds RUN/lock, a text file "HOST PID START JOB REQUEUES", for this process; removed by the destructor. A thread touches it.
-/// A lock that a process of this host left behind is taken over. One of another host is watched: it is taken over if
-/// nobody touches it, or if a Slurm job left it behind that has been requeued since and runs here.
+/// Holds RUN/lock, a text file "HOST PID START JOB REQUEUES", for this process; removed by the destructor. A thread
+/// touches it. A lock that a process of this host left behind is taken over. One of another host is watched: it is
+/// taken over if nobody touches it, or if a Slurm job left it behind that has been requeued since and runs here.
 /// Errors: CheckpointError naming the process that holds it, or what keeps the file from being written.
 class RunLock {
  public:
