@@ -16,22 +16,22 @@ using delta::Sweep;
 template <class S> class Adjoint {
  public:
   /// additive: E = v, and the keys' parts that come from the correction are absent.
-  Adjoint(delta::ScratchParts<S>& carve, const Sizes& sizes, int64_t longest, bool additive)
+  Adjoint(delta::ScratchParts<S>& parts, const Sizes& sizes, int64_t longest, bool additive)
       : n_(sizes),
         additive_(additive),
-        decays_(carve, longest),
-        beta_(carve.take(longest)),
-        kq_(carve.take(2 * longest * n_.key_dim)),
-        d_kq_(carve.take(2 * longest * n_.key_dim)),
-        work_(carve.take(2 * longest * n_.key_dim)),
-        products_(carve.take(2 * longest * longest)),
-        weights_(carve.take(2 * longest * longest)),
-        xo_(carve.take(2 * longest * n_.value_dim)),
-        delta_(carve.take(longest * n_.value_dim)),
-        pairs_(carve.take(longest + Vec<S>::width)),
-        d_gam_(carve.doubles(longest)),
-        columns_(carve.doubles(longest + Vec<double>::width)),
-        d_state_(carve.take(n_.state())) {}
+        decays_(parts, longest),
+        beta_(parts.take(longest)),
+        kq_(parts.take(2 * longest * n_.key_dim)),
+        d_kq_(parts.take(2 * longest * n_.key_dim)),
+        work_(parts.take(2 * longest * n_.key_dim)),
+        products_(parts.take(2 * longest * longest)),
+        weights_(parts.take(2 * longest * longest)),
+        xo_(parts.take(2 * longest * n_.value_dim)),
+        delta_(parts.take(longest * n_.value_dim)),
+        pairs_(parts.take(longest + Vec<S>::width)),
+        d_gam_(parts.doubles(longest)),
+        columns_(parts.doubles(longest + Vec<double>::width)),
+        d_state_(parts.take(n_.state())) {}
 
   /// The gradient at the state behind the row's last chunk is 0.
   void begin_row() { has_d_state_ = false; }
@@ -285,8 +285,8 @@ S* start_of(const GatedDeltaBackwardScratch& scratch, const Sizes& n, const Chun
 template <class S>
 void recompute_head(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch, const Sizes& n, int64_t row,
                     int64_t head, S* work) {
-  delta::ScratchParts<S> carve(work);
-  Sweep<S> sweep(carve, n, a.grid.longest);
+  delta::ScratchParts<S> parts(work);
+  Sweep<S> sweep(parts, n, a.grid.longest);
   const HeadInputs<S> in(a, n, head);
   sweep.begin_row(nullptr, a.initial_state.defined() ? a.initial_state.as<S>() + head * n.state() : nullptr);
   const int64_t* rows = a.grid.rows.as<int64_t>();
@@ -303,8 +303,8 @@ void recompute_head(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch
 template <class S>
 void backward_head(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch, const Sizes& n, int64_t row,
                    int64_t head, bool accumulate, S* work) {
-  delta::ScratchParts<S> carve(work);
-  Adjoint<S> adjoint(carve, n, a.grid.longest, a.additive);
+  delta::ScratchParts<S> parts(work);
+  Adjoint<S> adjoint(parts, n, a.grid.longest, a.additive);
   const HeadInputs<S> in(a, n, head);
   const S scale = static_cast<S>(a.scale);
   const S* initial = a.initial_state.defined() ? a.initial_state.as<S>() + head * n.state() : nullptr;
@@ -381,9 +381,9 @@ GatedDeltaBackwardScratch plan(Workspace& workspace, const GatedDeltaBackward& a
     scratch.adjoints = workspace.tensor({v.numel() + initial}, dtype, "delta rule adjoints");
   } else {
     const cpu::delta::Sizes sizes(args.k, args.v);
-    cpu::delta::ScratchParts<float> carve(nullptr);
-    const cpu::Adjoint<float> adjoint(carve, sizes, args.grid.longest, false);
-    const int64_t elements = std::max(carve.used(), cpu::delta::sweep_elements(sizes, args.grid.longest));
+    cpu::delta::ScratchParts<float> parts(nullptr);
+    const cpu::Adjoint<float> adjoint(parts, sizes, args.grid.longest, false);
+    const int64_t elements = std::max(parts.used(), cpu::delta::sweep_elements(sizes, args.grid.longest));
     scratch.work =
         workspace.tensor({scratch_slots(workspace.stream(), k[0] * k[2]), elements}, dtype, "delta rule scratch");
   }

@@ -43,19 +43,19 @@ struct Adjoint {
   bool has_d_state = false, additive;
 
   /// additive: E = v, and the keys' parts that come from the correction are 0.
-  __device__ Adjoint(ScratchParts& carve, const Sizes& n, int64_t longest, bool additive)
-      : decays(carve, longest),
-        beta(carve.take(longest)),
-        kq(carve.take(2 * longest * n.key_dim)),
-        d_kq(carve.take(2 * longest * n.key_dim)),
-        work(carve.take(2 * longest * n.key_dim)),
-        products(carve.take(2 * longest * longest)),
-        weights(carve.take(2 * longest * longest)),
-        xo(carve.take(2 * longest * n.value_dim)),
-        delta(carve.take(longest * n.value_dim)),
-        d_gam(carve.doubles(longest)),
-        shares(carve.doubles(longest)),
-        d_state(carve.take(n.state())),
+  __device__ Adjoint(ScratchParts& parts, const Sizes& n, int64_t longest, bool additive)
+      : decays(parts, longest),
+        beta(parts.take(longest)),
+        kq(parts.take(2 * longest * n.key_dim)),
+        d_kq(parts.take(2 * longest * n.key_dim)),
+        work(parts.take(2 * longest * n.key_dim)),
+        products(parts.take(2 * longest * longest)),
+        weights(parts.take(2 * longest * longest)),
+        xo(parts.take(2 * longest * n.value_dim)),
+        delta(parts.take(longest * n.value_dim)),
+        d_gam(parts.doubles(longest)),
+        shares(parts.doubles(longest)),
+        d_state(parts.take(n.state())),
         dk(n.key_dim),
         dv(n.value_dim),
         additive(additive) {}
@@ -215,8 +215,8 @@ struct Adjoint {
 template <class T>
 __device__ __forceinline__ void recompute(const GatedDeltaBackwardTask<T>& a, int64_t row, int64_t head,
                                           float* scratch) {
-  ScratchParts carve(scratch);
-  Sweep sweep(carve, a.n, a.longest);
+  ScratchParts parts(scratch);
+  Sweep sweep(parts, a.n, a.longest);
   const HeadInputs<T> in = a.in.head(a.n, head);
   sweep.begin_row(nullptr, a.initial != nullptr ? a.initial + head * a.n.state() : nullptr);
   const int64_t end = a.chunks.rows[row + 1];
@@ -234,8 +234,8 @@ template <class T>
 __device__ __forceinline__ void differentiate(const GatedDeltaBackwardTask<T>& a, int64_t row, int64_t head,
                                               bool accumulate, float* scratch, BlockReducer<double>& reduce) {
   const Sizes& n = a.n;
-  ScratchParts carve(scratch);
-  Adjoint adjoint(carve, n, a.longest, a.additive);
+  ScratchParts parts(scratch);
+  Adjoint adjoint(parts, n, a.longest, a.additive);
   const HeadInputs<T> in = a.in.head(n, head);
   const float* const initial = a.initial != nullptr ? a.initial + head * n.state() : nullptr;
   float* const initial_sum =

@@ -91,8 +91,8 @@ template <class S> struct Decays {
   S last;          // e^gam_last
   S* table;        // [c, c] D, the lower triangle
 
-  Decays(ScratchParts<S>& carve, int64_t c)
-      : sums(carve.doubles(c)), start(carve.take(c)), end(carve.take(c)), table(carve.take(c * c)) {}
+  Decays(ScratchParts<S>& parts, int64_t c)
+      : sums(parts.doubles(c)), start(parts.take(c)), end(parts.take(c)), table(parts.take(c * c)) {}
 
   void load_gates(const S* g, int64_t stride, int64_t c) {
     double total = 0;

@@ -78,9 +78,9 @@ void write_prediction(const Sweep<S>& sweep, const Sizes& n, int64_t c, S* weigh
 
 template <class S>
 void forward_head(const GatedDeltaForward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
-  delta::ScratchParts<S> carve(scratch);
-  Sweep<S> sweep(carve, n, a.grid.longest);
-  S* weights = carve.take(a.grid.longest * a.grid.longest);
+  delta::ScratchParts<S> parts(scratch);
+  Sweep<S> sweep(parts, n, a.grid.longest);
+  S* weights = parts.take(a.grid.longest * a.grid.longest);
   const HeadInputs<S> in(a, n, head);
   const bool carries = a.state.defined();
   sweep.begin_row(carries ? a.state.as<S>() + (row * n.value_heads + head) * n.state() : nullptr,

@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(kBlockThreads) gated_delta_forward_kernel(Gate
   const Sizes& n = a.n;
   const int64_t task = blockIdx.x, row = task / n.value_heads, head = task % n.value_heads,
                 stride = n.value_heads * n.value_dim;
-  ScratchParts carve(a.scratch + task * a.scratch_stride);
-  Sweep sweep(carve, n, a.longest);
+  ScratchParts parts(a.scratch + task * a.scratch_stride);
+  Sweep sweep(parts, n, a.longest);
   const HeadInputs<T> in = a.in.head(n, head);
   sweep.begin_row(a.state != nullptr ? a.state + task * n.state() : nullptr,
                   a.initial != nullptr ? a.initial + head * n.state() : nullptr);

@@ -76,8 +76,8 @@ struct Decays {
   float *start, *end;  // [c] e^gam, e^(gam_last - gam)
   float* table;        // [c, c] e^(gam_i - gam_j), j <= i
 
-  __device__ Decays(ScratchParts& carve, int64_t c)
-      : sums(carve.doubles(c)), start(carve.take(c)), end(carve.take(c)), table(carve.take(c * c)) {}
+  __device__ Decays(ScratchParts& parts, int64_t c)
+      : sums(parts.doubles(c)), start(parts.take(c)), end(parts.take(c)), table(parts.take(c * c)) {}
   __device__ float last(int64_t c) const { return start[c - 1]; }
 
   __device__ void load(const float* g, int64_t stride, int64_t c) {
@@ -111,16 +111,16 @@ struct Sweep {
   bool has_state = false;  // whether the state before the chunk is anything but 0
   int64_t dk, dv;
 
-  __device__ Sweep(ScratchParts& carve, const Sizes& n, int64_t longest)
-      : decays(carve, longest),
-        beta(carve.take(longest)),
-        kq(carve.take(2 * longest * n.key_dim)),
-        products(carve.take(2 * longest * longest)),
-        lower(carve.take(longest * longest)),
-        read(carve.take(2 * longest * n.value_dim)),
-        own_errors(carve.take(longest * n.value_dim)),
-        delta(carve.take(longest * n.value_dim)),
-        own_state(carve.take(n.state())),
+  __device__ Sweep(ScratchParts& parts, const Sizes& n, int64_t longest)
+      : decays(parts, longest),
+        beta(parts.take(longest)),
+        kq(parts.take(2 * longest * n.key_dim)),
+        products(parts.take(2 * longest * longest)),
+        lower(parts.take(longest * longest)),
+        read(parts.take(2 * longest * n.value_dim)),
+        own_errors(parts.take(longest * n.value_dim)),
+        delta(parts.take(longest * n.value_dim)),
+        own_state(parts.take(n.state())),
         dk(n.key_dim),
         dv(n.value_dim) {}
 

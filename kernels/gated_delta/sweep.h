@@ -6,17 +6,17 @@ namespace hebb::cpu::delta {
 /// Walks forward over the chunks of one value head of one row: prediction errors and state.
 template <class S> class Sweep {
  public:
-  Sweep(ScratchParts<S>& carve, const Sizes& sizes, int64_t longest)
-      : decays(carve, longest),
-        beta(carve.take(longest)),
-        kq(carve.take(2 * longest * sizes.key_dim)),
-        products(carve.take(2 * longest * longest)),
-        lower(carve.take(longest * longest)),
-        read(carve.take(2 * longest * sizes.value_dim)),
-        own_errors(carve.take(longest * sizes.value_dim)),
-        delta(carve.take(longest * sizes.value_dim)),
+  Sweep(ScratchParts<S>& parts, const Sizes& sizes, int64_t longest)
+      : decays(parts, longest),
+        beta(parts.take(longest)),
+        kq(parts.take(2 * longest * sizes.key_dim)),
+        products(parts.take(2 * longest * longest)),
+        lower(parts.take(longest * longest)),
+        read(parts.take(2 * longest * sizes.value_dim)),
+        own_errors(parts.take(longest * sizes.value_dim)),
+        delta(parts.take(longest * sizes.value_dim)),
         sizes_(sizes),
-        own_state_(carve.take(sizes.state())) {}
+        own_state_(parts.take(sizes.state())) {}
 
   /// carried: the row's state in and out, or null; initial: the state before a document, or null (0).
   void begin_row(S* carried, const S* initial) {
@@ -103,10 +103,10 @@ template <class S> class Sweep {
 
 /// Elements of a slot for a walk forward. Parts are counted in floats: in doubles they take as many or fewer.
 inline int64_t sweep_elements(const Sizes& sizes, int64_t longest) {
-  ScratchParts<float> carve(nullptr);
-  const Sweep<float> sweep(carve, sizes, longest);
-  carve.take(longest * longest);  // for predictions
-  return carve.used();
+  ScratchParts<float> parts(nullptr);
+  const Sweep<float> sweep(parts, sizes, longest);
+  parts.take(longest * longest);  // for predictions
+  return parts.used();
 }
 
 }  // namespace hebb::cpu::delta

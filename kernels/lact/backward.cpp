@@ -37,20 +37,20 @@ template <class S> void put(S* to, S value, bool accumulate) { *to = accumulate 
 /// Walks backward over the chunks of one head of one row.
 template <class S> class Adjoint {
  public:
-  Adjoint(ScratchParts<S>& carve, const Sizes& sizes, int64_t updates)
+  Adjoint(ScratchParts<S>& parts, const Sizes& sizes, int64_t updates)
       : n_(sizes),
-        memory_(carve, n_),
-        muon_(carve, n_.fast, n_.dim, true),
-        versions_(carve.take(updates * n_.all())),
-        momenta_(carve.take(updates * n_.all())),
-        mixed_(carve.take(updates)),
-        sums_(carve.take(n_.all())),
-        d_weights_(carve.take(n_.all())),
-        d_momentum_(carve.take(n_.all())),
-        d_g_(carve.take(n_.all())),
-        step_(carve.take(n_.matrix())),
-        d_lengths_(carve.take(2 * n_.fast + n_.dim)) {
-    for (S*& tile : tiles_) { tile = carve.take(kTile * n_.fast); }
+        memory_(parts, n_),
+        muon_(parts, n_.fast, n_.dim, true),
+        versions_(parts.take(updates * n_.all())),
+        momenta_(parts.take(updates * n_.all())),
+        mixed_(parts.take(updates)),
+        sums_(parts.take(n_.all())),
+        d_weights_(parts.take(n_.all())),
+        d_momentum_(parts.take(n_.all())),
+        d_g_(parts.take(n_.all())),
+        step_(parts.take(n_.matrix())),
+        d_lengths_(parts.take(2 * n_.fast + n_.dim)) {
+    for (S*& tile : tiles_) { tile = parts.take(kTile * n_.fast); }
   }
 
   /// Sweeps forward over the row: W and M after every update, and the sums of sigmoid(mix).
@@ -307,8 +307,8 @@ int64_t max_updates(int64_t length, int64_t chunk) { return (length - 1) / chunk
 
 template <class S>
 void backward_head(const LactBackward& a, const Sizes& n, int64_t row, int64_t head, S* total, S* memory) {
-  ScratchParts<S> carve(memory);
-  Adjoint<S> adjoint(carve, n, max_updates(n.length, a.rule.chunk));
+  ScratchParts<S> parts(memory);
+  Adjoint<S> adjoint(parts, n, max_updates(n.length, a.rule.chunk));
   const HeadInputs<S> in(a, n, head);
   const HeadGradients<S> out(a, n, head);
   const Weights<S> initial = Weights<S>::initial(a, n, head);
@@ -365,10 +365,10 @@ LactBackwardScratch plan(Workspace& workspace, const LactBackward& args) {
   if (workspace.on_gpu()) {
     elements = LactLayout(q[1], args.rule, dim, fast, false, true).total;
   } else {
-    cpu::delta::ScratchParts<float> carve(nullptr);
-    const cpu::Adjoint<float> adjoint(carve, cpu::lact::Sizes(dim, fast), cpu::max_updates(q[1], args.rule.chunk));
+    cpu::delta::ScratchParts<float> parts(nullptr);
+    const cpu::Adjoint<float> adjoint(parts, cpu::lact::Sizes(dim, fast), cpu::max_updates(q[1], args.rule.chunk));
     slots = std::min<int64_t>(threads(), pairs);
-    elements = carve.used();
+    elements = parts.used();
   }
   return {.sums = workspace.tensor({q[0], q[2], 3 * dim * fast}, dtype, "fast weight gradients"),
           .memory = workspace.tensor({slots, elements}, dtype, "fast weight versions")};

@@ -15,13 +15,13 @@ template <class S> struct LactForwardParts {
   NewtonSchulz<S> muon;
   S *weights, *momentum, *sums, *mixed;  // used where nothing is carried
 
-  LactForwardParts(ScratchParts<S>& carve, const Sizes& n)
-      : memory(carve, n),
-        muon(carve, n.fast, n.dim, false),
-        weights(carve.take(n.all())),
-        momentum(carve.take(n.all())),
-        sums(carve.take(n.all())),
-        mixed(carve.take(1)) {}
+  LactForwardParts(ScratchParts<S>& parts, const Sizes& n)
+      : memory(parts, n),
+        muon(parts, n.fast, n.dim, false),
+        weights(parts.take(n.all())),
+        momentum(parts.take(n.all())),
+        sums(parts.take(n.all())),
+        mixed(parts.take(1)) {}
 
   void carry(const LactForward& a, const Sizes& n, int64_t at) {
     weights = a.weights.as<S>() + at * n.all();
@@ -51,8 +51,8 @@ template <class S> struct LactForwardParts {
 };
 
 template <class S> void forward_head(const LactForward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
-  ScratchParts<S> carve(scratch);
-  LactForwardParts<S> f(carve, n);
+  ScratchParts<S> parts(scratch);
+  LactForwardParts<S> f(parts, n);
   const bool carries = a.weights.defined();
   if (carries) { f.carry(a, n, row * n.heads + head); }
   const HeadInputs<S> in(a, n, head);
@@ -98,10 +98,10 @@ LactForwardScratch plan(Workspace& workspace, const LactForward& args) {
   if (workspace.on_gpu()) {
     elements = LactLayout(args.q.size(1), args.rule, dim, fast, args.weights.defined(), false).total;
   } else {
-    cpu::delta::ScratchParts<float> carve(nullptr);
-    const cpu::LactForwardParts<float> forward(carve, cpu::lact::Sizes(dim, fast));
+    cpu::delta::ScratchParts<float> parts(nullptr);
+    const cpu::LactForwardParts<float> forward(parts, cpu::lact::Sizes(dim, fast));
     slots = std::min<int64_t>(threads(), pairs);
-    elements = carve.used();
+    elements = parts.used();
   }
   return {.memory = workspace.tensor({slots, elements}, sum_dtype(args.q.dtype), "fast weight scratch")};
 }

@@ -81,11 +81,11 @@ template <class S> void gather_out(const Sizes& n, int64_t rows, const S* a, con
 /// Reads with and gathers for the fast weights of one head.
 template <class S> class Memory {
  public:
-  Memory(ScratchParts<S>& carve, const Sizes& sizes)
+  Memory(ScratchParts<S>& parts, const Sizes& sizes)
       : n_(sizes),
-        z0_(carve.take(kTile * n_.fast)),
-        z2_(carve.take(kTile * n_.fast)),
-        dh_(carve.take(kTile * n_.fast)) {}
+        z0_(parts.take(kTile * n_.fast)),
+        z2_(parts.take(kTile * n_.fast)),
+        dh_(parts.take(kTile * n_.fast)) {}
 
   /// y = f(W, q) for `count` tokens.
   void read(const Weights<S>& w, int64_t count, const S* q, S* y, int64_t stride) {

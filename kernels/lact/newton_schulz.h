@@ -13,18 +13,18 @@ namespace hebb::cpu {
 template <class S> class NewtonSchulz {
  public:
   /// keeps: room for the iterates that backward needs.
-  NewtonSchulz(delta::ScratchParts<S>& carve, int64_t rows, int64_t columns, bool keeps)
+  NewtonSchulz(delta::ScratchParts<S>& parts, int64_t rows, int64_t columns, bool keeps)
       : size_(rows * columns), keeps_(keeps) {
     const int64_t n = std::min(rows, columns);
-    iterates_ = carve.take(size_ * (keeps ? kSteps + 1 : 2));
-    turned_ = carve.take(size_);
-    square_ = carve.take(n * n);
-    polynomial_ = carve.take(n * n);
+    iterates_ = parts.take(size_ * (keeps ? kSteps + 1 : 2));
+    turned_ = parts.take(size_);
+    square_ = parts.take(n * n);
+    polynomial_ = parts.take(n * n);
     if (keeps) {
-      d_x_ = carve.take(size_);
-      d_next_ = carve.take(size_);
-      d_polynomial_ = carve.take(n * n);
-      d_square_ = carve.take(n * n);
+      d_x_ = parts.take(size_);
+      d_next_ = parts.take(size_);
+      d_polynomial_ = parts.take(n * n);
+      d_square_ = parts.take(n * n);
     }
   }
 

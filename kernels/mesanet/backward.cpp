@@ -15,24 +15,24 @@ using mesa::Sizes;
 /// Walks backward over the chunks of one head of one row (docs/layers/mesanet.md, Chunk form).
 template <class S> class Adjoint {
  public:
-  Adjoint(ScratchParts<S>& carve, const Sizes& sizes, int64_t longest)
-      : systems(carve, sizes, longest),
+  Adjoint(ScratchParts<S>& parts, const Sizes& sizes, int64_t longest)
+      : systems(parts, sizes, longest),
         n_(sizes),
-        x_(carve.take(longest * n_.key_dim)),
-        w_(carve.take(longest * n_.key_dim)),
-        d_o_(carve.take(longest * n_.value_dim)),
-        d_x_(carve.take(longest * n_.key_dim)),
-        d_keys_(carve.take(longest * n_.key_dim)),
-        d_values_(carve.take(longest * n_.value_dim)),
-        read_(carve.take(longest * n_.key_dim)),
-        value_read_(carve.take(longest * n_.value_dim)),
-        products_(carve.take(longest * longest)),
-        pairs_(carve.take(longest * longest)),
-        weighted_(carve.take(longest * longest)),
-        d_gam_(carve.doubles(longest)),
-        d_beta_(carve.doubles(longest)),
-        columns_(carve.doubles(longest)),
-        d_memory_{carve.take(n_.keys()), carve.take(n_.values())} {}
+        x_(parts.take(longest * n_.key_dim)),
+        w_(parts.take(longest * n_.key_dim)),
+        d_o_(parts.take(longest * n_.value_dim)),
+        d_x_(parts.take(longest * n_.key_dim)),
+        d_keys_(parts.take(longest * n_.key_dim)),
+        d_values_(parts.take(longest * n_.value_dim)),
+        read_(parts.take(longest * n_.key_dim)),
+        value_read_(parts.take(longest * n_.value_dim)),
+        products_(parts.take(longest * longest)),
+        pairs_(parts.take(longest * longest)),
+        weighted_(parts.take(longest * longest)),
+        d_gam_(parts.doubles(longest)),
+        d_beta_(parts.doubles(longest)),
+        columns_(parts.doubles(longest)),
+        d_memory_{parts.take(n_.keys()), parts.take(n_.values())} {}
 
   /// The gradient at the memory behind the row's last chunk is 0.
   void begin_row() { has_d_memory_ = false; }
@@ -223,8 +223,8 @@ void recompute_head(const MesaBackward& a, const MesaBackwardScratch& scratch, c
 template <class S>
 void backward_head(const MesaBackward& a, const MesaBackwardScratch& scratch, const Sizes& n, int64_t row, int64_t head,
                    S* work) {
-  ScratchParts<S> carve(work);
-  Adjoint<S> adjoint(carve, n, a.grid.longest);
+  ScratchParts<S> parts(work);
+  Adjoint<S> adjoint(parts, n, a.grid.longest);
   const HeadInputs<S> in(a, n, head);
   mesa::fill_lambda(a.rule, n.key_dim, a.lambda_raw.as<S>() + head * n.key_dim, adjoint.systems.lambda);
   recompute_head(a, scratch, n, row, head, adjoint.systems);
@@ -283,13 +283,13 @@ void run(Stream&, const MesaBackward& args, const MesaBackwardScratch& scratch) 
 MesaBackwardScratch plan(Workspace& workspace, const MesaBackward& args) {
   const Shape &k = args.k.shape, &v = args.v.shape;
   const DType dtype = sum_dtype(args.v.dtype);
-  cpu::delta::ScratchParts<float> carve(nullptr);
-  const cpu::Adjoint<float> adjoint(carve, cpu::mesa::Sizes(k[3], v[3]), args.grid.longest);
+  cpu::delta::ScratchParts<float> parts(nullptr);
+  const cpu::Adjoint<float> adjoint(parts, cpu::mesa::Sizes(k[3], v[3]), args.grid.longest);
   MesaBackwardScratch scratch;
   scratch.key_starts = mesa_starts(workspace, args.grid, args.k, k[3], dtype);
   scratch.value_starts = mesa_starts(workspace, args.grid, args.k, v[3], dtype);
   scratch.lambda_sums = workspace.tensor({k[0], k[2], k[3]}, dtype, "mesa ridge sums");
-  scratch.work = mesa_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], carve.used(), dtype);
+  scratch.work = mesa_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], parts.used(), dtype);
   if (workspace.on_gpu()) {
     scratch.solutions = workspace.tensor(k, dtype, "mesa second solutions");
     scratch.d_key_starts = mesa_starts(workspace, args.grid, args.k, k[3], dtype);

@@ -134,14 +134,14 @@ struct Starts {
 /// Conjugate gradients on up to `rows` systems of n unknowns together, each on scalars of its own and by a warp.
 class ConjugateGradients {
  public:
-  __device__ ConjugateGradients(ScratchParts carve, int64_t rows, int64_t n)
+  __device__ ConjugateGradients(ScratchParts parts, int64_t rows, int64_t n)
       : n_(n),
-        residual_(carve.take(rows * n)),
-        direction_(carve.take(rows * n)),
-        product_(carve.take(rows * n)),
-        power_(carve.take(rows)),
-        first_(carve.take(rows)),
-        square_(carve.take(rows)) {}
+        residual_(parts.take(rows * n)),
+        direction_(parts.take(rows * n)),
+        product_(parts.take(rows * n)),
+        power_(parts.take(rows)),
+        first_(parts.take(rows)),
+        square_(parts.take(rows)) {}
 
   /// Room for right-hand sides, [rows, n].
   __device__ float* input() const { return product_; }
@@ -276,8 +276,8 @@ class ChunkSystems {
   __device__ float* weights() const { return scratch_ + at_.weights; }  // [c, c] M, 0 above the diagonal
   __device__ float* lambda() const { return scratch_ + at_.lambda; }    // [dk]
   __device__ delta::Decays decays() const {
-    ScratchParts carve(scratch_ + at_.decays);
-    return delta::Decays(carve, longest_);
+    ScratchParts parts(scratch_ + at_.decays);
+    return delta::Decays(parts, longest_);
   }
 
   __device__ void fill_lambda(const Rule& rule, const float* raw) {

@@ -58,20 +58,20 @@ template <class S> struct Memory {
 /// One chunk of one head: its rows, decays and systems A_i = R_i + diag(lambda).
 template <class S> class ChunkSystems {
  public:
-  ChunkSystems(ScratchParts<S>& carve, const Sizes& sizes, int64_t longest)
+  ChunkSystems(ScratchParts<S>& parts, const Sizes& sizes, int64_t longest)
       : n(sizes),
-        decays(carve, longest),
-        g(carve.take(longest)),
-        beta(carve.take(longest)),
-        keys(carve.take(longest * n.key_dim)),
-        values(carve.take(longest * n.value_dim)),
-        weights(carve.take(longest * longest)),
-        lambda(carve.take(n.key_dim)),
-        pairs_(carve.take(longest * longest)),
-        scaled_(carve.take(longest * n.key_dim)),
-        gradients_(carve, longest, n.key_dim),
-        running_(carve.take(n.keys())),
-        cholesky_(carve, n.key_dim) {}
+        decays(parts, longest),
+        g(parts.take(longest)),
+        beta(parts.take(longest)),
+        keys(parts.take(longest * n.key_dim)),
+        values(parts.take(longest * n.value_dim)),
+        weights(parts.take(longest * longest)),
+        lambda(parts.take(n.key_dim)),
+        pairs_(parts.take(longest * longest)),
+        scaled_(parts.take(longest * n.key_dim)),
+        gradients_(parts, longest, n.key_dim),
+        running_(parts.take(n.keys())),
+        cholesky_(parts, n.key_dim) {}
 
   /// start: R and S before the chunk, or none for 0.
   void enter(const HeadInputs<S>& in, const Chunk& chunk, const Memory<S>& before) {

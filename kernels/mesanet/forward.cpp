@@ -18,14 +18,14 @@ template <class S> struct MesaForwardParts {
   S *q, *x, *read, *pairs, *output;  // [c, dk] three times, [c, c], [c, dv]
   Memory<S> own;
 
-  MesaForwardParts(ScratchParts<S>& carve, const Sizes& n, int64_t longest)
-      : systems(carve, n, longest),
-        q(carve.take(longest * n.key_dim)),
-        x(carve.take(longest * n.key_dim)),
-        read(carve.take(longest * n.key_dim)),
-        pairs(carve.take(longest * longest)),
-        output(carve.take(longest * n.value_dim)),
-        own{carve.take(n.keys()), carve.take(n.values())} {}
+  MesaForwardParts(ScratchParts<S>& parts, const Sizes& n, int64_t longest)
+      : systems(parts, n, longest),
+        q(parts.take(longest * n.key_dim)),
+        x(parts.take(longest * n.key_dim)),
+        read(parts.take(longest * n.key_dim)),
+        pairs(parts.take(longest * longest)),
+        output(parts.take(longest * n.value_dim)),
+        own{parts.take(n.keys()), parts.take(n.values())} {}
 
   /// o = diag(e^gam) X S + (M * (X Kᵀ)) V
   void write_output(S* o, int64_t stride) {
@@ -58,8 +58,8 @@ template <class S> struct MesaForwardParts {
 };
 
 template <class S> void forward_head(const MesaForward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
-  ScratchParts<S> carve(scratch);
-  MesaForwardParts<S> f(carve, n, a.grid.longest);
+  ScratchParts<S> parts(scratch);
+  MesaForwardParts<S> f(parts, n, a.grid.longest);
   const HeadInputs<S> in(a, n, head);
   mesa::fill_lambda(a.rule, n.key_dim, a.lambda_raw.as<S>() + head * n.key_dim, f.systems.lambda);
   const bool carries = a.keys.defined();
@@ -134,16 +134,16 @@ template <class S> struct Step {
   mesa::Cholesky<S> cholesky;
   S *lambda, *x;  // [dk]
 
-  Step(ScratchParts<S>& carve, const Sizes& n)
-      : gradients(carve, 1, n.key_dim),
-        cholesky(carve, n.key_dim),
-        lambda(carve.take(n.key_dim)),
-        x(carve.take(n.key_dim)) {}
+  Step(ScratchParts<S>& parts, const Sizes& n)
+      : gradients(parts, 1, n.key_dim),
+        cholesky(parts, n.key_dim),
+        lambda(parts.take(n.key_dim)),
+        x(parts.take(n.key_dim)) {}
 };
 
 template <class S> void steps_of_head(const MesaSteps& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
-  ScratchParts<S> carve(scratch);
-  Step<S> step(carve, n);
+  ScratchParts<S> parts(scratch);
+  Step<S> step(parts, n);
   const HeadInputs<S> in(a, n, head);
   const int64_t dk = n.key_dim, dv = n.value_dim;
   mesa::fill_lambda(a.rule, dk, a.lambda_raw.as<S>() + head * dk, step.lambda);
@@ -193,19 +193,19 @@ void run(Stream&, const MesaSteps& args, const MesaStepsScratch& scratch) {
 
 // Parts are counted in floats: in doubles they take as many elements or fewer.
 MesaStepsScratch plan(Workspace& workspace, const MesaSteps& args) {
-  cpu::delta::ScratchParts<float> carve(nullptr);
-  const cpu::Step<float> step(carve, cpu::mesa::Sizes(args.k.size(3), args.v.size(3)));
-  return {.work = mesa_work(workspace, args.k.size(0) * args.k.size(2), 0, carve.used(), sum_dtype(args.v.dtype))};
+  cpu::delta::ScratchParts<float> parts(nullptr);
+  const cpu::Step<float> step(parts, cpu::mesa::Sizes(args.k.size(3), args.v.size(3)));
+  return {.work = mesa_work(workspace, args.k.size(0) * args.k.size(2), 0, parts.used(), sum_dtype(args.v.dtype))};
 }
 HEBB_KERNEL_PLANNED(MesaSteps)
 
 MesaForwardScratch plan(Workspace& workspace, const MesaForward& args) {
   const Shape &k = args.k.shape, &v = args.v.shape;
   const DType dtype = sum_dtype(args.v.dtype);
-  cpu::delta::ScratchParts<float> carve(nullptr);
-  const cpu::MesaForwardParts<float> forward(carve, cpu::mesa::Sizes(k[3], v[3]), args.grid.longest);
+  cpu::delta::ScratchParts<float> parts(nullptr);
+  const cpu::MesaForwardParts<float> forward(parts, cpu::mesa::Sizes(k[3], v[3]), args.grid.longest);
   MesaForwardScratch scratch;
-  scratch.work = mesa_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], carve.used(), dtype);
+  scratch.work = mesa_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], parts.used(), dtype);
   if (workspace.on_gpu()) {
     scratch.key_starts = mesa_starts(workspace, args.grid, args.k, k[3], dtype);
     scratch.value_starts = mesa_starts(workspace, args.grid, args.k, v[3], dtype);

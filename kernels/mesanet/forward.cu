@@ -120,10 +120,10 @@ struct Steps {
 // Token by token, one block a row and head. Bound by the steps' chains of barriers: R stays in L1.
 __global__ void __launch_bounds__(kBlockThreads, 2) mesa_steps_kernel(Steps a) {
   const int64_t row = blockIdx.x / a.n.heads, head = blockIdx.x % a.n.heads, dk = a.n.key_dim, dv = a.n.value_dim;
-  ScratchParts carve(a.scratch + blockIdx.x * a.scratch_stride);
-  const Cholesky cholesky(carve.take(dk * dk), dk);
-  float *const lambda = carve.take(dk), *const x = carve.take(dk);
-  ConjugateGradients gradients(carve, 1, dk);
+  ScratchParts parts(a.scratch + blockIdx.x * a.scratch_stride);
+  const Cholesky cholesky(parts.take(dk * dk), dk);
+  float *const lambda = parts.take(dk), *const x = parts.take(dk);
+  ConjugateGradients gradients(parts, 1, dk);
   const HeadInputs in = a.in.head(a.n, head);
   const Memory memory = a.memory.of(blockIdx.x, a.n);
   block_each(dk, [&](int64_t i) { lambda[i] = a.rule.lambda_min + softplus(a.in.lambda_raw[head * dk + i]); });

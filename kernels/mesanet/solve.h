@@ -12,14 +12,14 @@ namespace hebb::cpu::mesa {
 /// Conjugate gradients on up to `rows` systems of n unknowns together, each on scalars of its own.
 template <class S> class ConjugateGradients {
  public:
-  ConjugateGradients(delta::ScratchParts<S>& carve, int64_t rows, int64_t n)
+  ConjugateGradients(delta::ScratchParts<S>& parts, int64_t rows, int64_t n)
       : n_(n),
-        residual_(carve.take(rows * n)),
-        direction_(carve.take(rows * n)),
-        product_(carve.take(rows * n)),
-        power_(carve.take(rows)),
-        first_(carve.take(rows)),
-        square_(carve.take(rows)) {}
+        residual_(parts.take(rows * n)),
+        direction_(parts.take(rows * n)),
+        product_(parts.take(rows * n)),
+        power_(parts.take(rows)),
+        first_(parts.take(rows)),
+        square_(parts.take(rows)) {}
 
   /// x [rows, n] from b [rows, n] (not the same memory). apply(p, t): t [rows, n] = p A, rows by their own A.
   template <class Apply> void solve(int64_t rows, const MesaRule& rule, const S* b, S* x, Apply&& apply) {
@@ -77,7 +77,7 @@ template <class S> class ConjugateGradients {
 /// x A = b for one symmetric positive definite A = matrix + diag(lambda), of which the lower triangle is read.
 template <class S> class Cholesky {
  public:
-  Cholesky(delta::ScratchParts<S>& carve, int64_t n) : n_(n), factor_(carve.take(n * n)) {}
+  Cholesky(delta::ScratchParts<S>& parts, int64_t n) : n_(n), factor_(parts.take(n * n)) {}
 
   void solve(const S* matrix, const S* lambda, const S* b, S* x) {
     for (int64_t i = 0; i < n_; ++i) {

@@ -125,8 +125,8 @@ Orthogonalized orthogonalize(int64_t rows, int64_t columns, const Values& g, con
   cpu::delta::ScratchParts<double> count(nullptr);
   cpu::NewtonSchulz<double> sizes(count, rows, columns, true);
   Values scratch(static_cast<size_t>(count.used()) + 16), d_g(g.size());
-  cpu::delta::ScratchParts<double> carve(scratch.data());
-  cpu::NewtonSchulz<double> ns(carve, rows, columns, true);
+  cpu::delta::ScratchParts<double> parts(scratch.data());
+  cpu::NewtonSchulz<double> ns(parts, rows, columns, true);
   const double* out = ns.forward(rows, columns, g.data());
   Orthogonalized result{{out, out + g.size()}, {}};
   if (!d_out.empty()) { ns.backward(rows, columns, g.data(), d_out.data(), d_g.data()); }
