@@ -45,7 +45,7 @@ struct AttentionConfig final : LayerConfig, ValueResidualMember {
 
   const ValueResidualConfig& value_residual() const override { return qkv.value_residual; }
   int64_t value_channels() const override { return qkv.kv_heads() * qkv.value_dim(); }
-  KeyRange sight() const {
+  KeyRange range() const {
     if (!block_window) { return {window, 0, 0}; }
     const int64_t all = kPositions / block_window->size + 1;  // blocks that hold any document
     return {0, block_window->size, std::min(block_window->blocks, all)};
@@ -62,7 +62,7 @@ class Attention final : public Layer {
  public:
   Attention(const BuildContext& c, const AttentionConfig& config)
       : config_(config.qkv),
-        sight_(config.sight()),
+        range_(config.range()),
         d_(c.model.hidden_size),
         qkv_(c, config.qkv, c.model.projection_init()) {
     const int64_t values = config_.num_heads * config_.value_dim();
@@ -87,7 +87,7 @@ class Attention final : public Layer {
 
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
     return std::make_unique<AttentionState>(
-        AttentionCache(arena, rows, config_.kv_heads(), config_.head_dim, config_.value_dim(), dtype, sight_),
+        AttentionCache(arena, rows, config_.kv_heads(), config_.head_dim, config_.value_dim(), dtype, range_),
         qkv_.make_state(arena, rows, dtype));
   }
 
@@ -100,29 +100,29 @@ class Attention final : public Layer {
 
   int64_t state_bytes(int64_t tokens) const override {
     constexpr int64_t kCacheBytes = 2;  // bf16 (docs/evaluations/cost.md, State)
-    const int64_t kept = sight_.full() ? tokens : std::min(tokens, sight_.size());
+    const int64_t kept = range_.full() ? tokens : std::min(tokens, range_.size());
     return config_.kv_heads() * (config_.head_dim + config_.value_dim()) * kept * kCacheBytes;
   }
 
  private:
   Var attend(Pass& pass, const Qkv::Heads& h) const {
-    KeyRange sight = sight_;
-    if (pass.training && sight.full()) { sight.window = pass.attention.random_window; }
+    KeyRange range = range_;
+    if (pass.training && range.full()) { range.window = pass.attention.random_window; }
     const int64_t batch = pass.batch(), length = pass.length();
     const AttentionShape shape{
         batch, length, batch, length, config_.num_heads, config_.kv_heads(), config_.head_dim, config_.value_dim()};
-    return attention(pass.tape, h.q, h.k, h.v, shape, visible_keys(pass, sight), qkv_.scale());
+    return attention(pass.tape, h.q, h.k, h.v, shape, visible_keys(pass, range), qkv_.scale());
   }
 
   /// Mean number of keys that a token of a row of this length sees.
   double mean_visible(int64_t length) const {
     double total = 0;
-    for (int64_t p = 0; p < length; ++p) { total += static_cast<double>(p + 1 - sight_.first(p)); }
+    for (int64_t p = 0; p < length; ++p) { total += static_cast<double>(p + 1 - range_.first(p)); }
     return total / static_cast<double>(length);
   }
 
   QkvConfig config_;
-  KeyRange sight_;
+  KeyRange range_;
   int64_t d_;
   Qkv qkv_;
   Param *o_proj_, *gate_proj_ = nullptr;

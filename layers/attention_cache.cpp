@@ -21,16 +21,16 @@ void copy_tokens(Stream& stream, const Tensor& to, int64_t to_begin, const Tenso
 }  // namespace
 
 AttentionCache::AttentionCache(Arena& arena, int64_t rows, int64_t kv_heads, int64_t head_dim, int64_t value_head_dim,
-                               DType dtype, const KeyRange& sight)
-    : arena_(arena), rows_(rows), kv_heads_(kv_heads), head_dim_(head_dim), value_dim_(value_head_dim), sight_(sight) {
-  const int64_t tokens = sight_.full() ? kFirstTokens : sight_.size();
+                               DType dtype, const KeyRange& range)
+    : arena_(arena), rows_(rows), kv_heads_(kv_heads), head_dim_(head_dim), value_dim_(value_head_dim), range_(range) {
+  const int64_t tokens = range_.full() ? kFirstTokens : range_.size();
   k_ = Buffer(arena_, {rows_, tokens, kv_heads_ * head_dim_}, dtype, "key cache");
   v_ = Buffer(arena_, {rows_, tokens, kv_heads_ * value_dim_}, dtype, "value cache");
 }
 
 Var AttentionCache::attend(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale) {
   HEBB_ASSERT(pass.batch() == rows_ && !pass.tape.recording());
-  if (sight_.full()) { return attend_all(pass, q, k, v, heads, scale); }
+  if (range_.full()) { return attend_all(pass, q, k, v, heads, scale); }
   return pass.length() == 1 ? attend_ring(pass, q, k, v, heads, scale) : attend_line(pass, q, k, v, heads, scale);
 }
 
@@ -74,13 +74,13 @@ Var AttentionCache::attend_all(Pass& pass, Var q, Var k, Var v, int64_t heads, d
   make_room(pass.stream(), length);
   copy_tokens(pass.stream(), k_, length_, pass.tape.value(k).view(items(length, k_)), 0, length);
   copy_tokens(pass.stream(), v_, length_, pass.tape.value(v).view(items(length, v_)), 0, length);
-  const KeyIntervals visible = visible_keys(pass, sight_, length_);
+  const KeyIntervals visible = visible_keys(pass, range_, length_);
   length_ += length;
   return run(pass, q, k_, v_, visible, heads, scale);
 }
 
 Var AttentionCache::attend_ring(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale) {
-  const RingSlots slots{sight_};
+  const RingSlots slots{range_};
   const Tensor doc_start = pass.rows.doc_start();
   hebb::run(pass.stream(),
             RingAppend{.ring = k_, .x = pass.tape.value(k).view(items(1, k_)), .doc_start = doc_start, .slots = slots});
@@ -94,9 +94,9 @@ Var AttentionCache::attend_ring(Pass& pass, Var q, Var k, Var v, int64_t heads, 
 
 Var AttentionCache::attend_line(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale) {
   Stream& stream = pass.stream();
-  const RingSlots slots{sight_};
+  const RingSlots slots{range_};
   const Tensor doc_start = pass.rows.doc_start();
-  const int64_t before = sight_.size() - 1, length = pass.length();
+  const int64_t before = range_.size() - 1, length = pass.length();
   const auto lay_out = [&](const Tensor& ring, Var own) {
     Buffer line(arena_, items(before + length, ring), ring.dtype, "keys and values in order");
     hebb::run(stream, RingUnroll{.line = line, .ring = ring, .doc_start = doc_start, .slots = slots});
@@ -105,7 +105,7 @@ Var AttentionCache::attend_line(Pass& pass, Var q, Var k, Var v, int64_t heads, 
     return line;
   };
   const Buffer keys = lay_out(k_, k), values = lay_out(v_, v);
-  return run(pass, q, keys, values, visible_keys(pass, sight_, before), heads, scale);
+  return run(pass, q, keys, values, visible_keys(pass, range_, before), heads, scale);
 }
 
 }  // namespace hebb

@@ -3,13 +3,13 @@
 
 namespace hebb {
 
-/// Keys and values of earlier tokens, for decoding and segments (docs/layers/attention.md, Decoding). Full sight: all
+/// Keys and values of earlier tokens, for decoding and segments (docs/layers/attention.md, Decoding). Full range: all
 /// tokens since the documents of the batch began, in memory that doubles when it is full. Bounded
-/// sight: a ring of KeyRange::size() tokens a row.
+/// range: a ring of KeyRange::size() tokens a row.
 class AttentionCache {
  public:
   AttentionCache(Arena& arena, int64_t rows, int64_t kv_heads, int64_t head_dim, int64_t value_head_dim, DType dtype,
-                 const KeyRange& sight);
+                 const KeyRange& range);
 
   /// Takes in the pass's keys [B T, K D] and values [B T, K Dv], and attends with q [B T, H D] over what
   /// every token sees. Returns [B T, H Dv].
@@ -27,9 +27,9 @@ class AttentionCache {
 
   Arena& arena_;
   int64_t rows_, kv_heads_, head_dim_, value_dim_;
-  KeyRange sight_;
+  KeyRange range_;
   Buffer k_, v_;        // [B, tokens, K D], [B, tokens, K Dv]
-  int64_t length_ = 0;  // full sight: tokens held; all rows hold the same ones
+  int64_t length_ = 0;  // full range: tokens held; all rows hold the same ones
 };
 
 }  // namespace hebb

@@ -97,7 +97,7 @@ class Lact final : public Layer {
   Var read(Pass& pass, Var x, Var q, Var k, Var v, State* state) const;
 
   int64_t d_, heads_;
-  KeyRange sight_;
+  KeyRange range_;
   RopeSpec rope_;
   bool fast_rope_, silu_v_;
   LactShape shape_;
@@ -110,7 +110,7 @@ class Lact final : public Layer {
 Lact::Lact(const BuildContext& c, const LactConfig& config)
     : d_(c.model.hidden_size),
       heads_(config.num_heads),
-      sight_{config.window, 0, 0},
+      range_{config.window, 0, 0},
       rope_(config.rope.spec()),
       fast_rope_(config.fast_rope),
       silu_v_(config.silu_v),
@@ -158,7 +158,7 @@ Var Lact::attend(Pass& pass, Var q, Var k, Var v, State* state) const {
   // The random window of training is for `attention` layers only (docs/training.md).
   const int64_t batch = pass.batch(), length = pass.length(), head = d_ / heads_;
   return attention(pass.tape, q, k, v, {batch, length, batch, length, heads_, heads_, head, head},
-                   visible_keys(pass, sight_), scale);
+                   visible_keys(pass, range_), scale);
 }
 
 /// What fast weights are kept and moved in: fp32 in bf16 runs. In fp32 runs with Muon fp64: Newton-Schulz enlarges
@@ -215,13 +215,13 @@ Var Lact::forward(Pass& pass, Var x, LayerState* state) {
 }
 
 std::unique_ptr<LayerState> Lact::make_state(Arena& arena, int64_t rows, DType dtype) const {
-  return std::make_unique<State>(AttentionCache(arena, rows, heads_, d_ / heads_, d_ / heads_, dtype, sight_),
+  return std::make_unique<State>(AttentionCache(arena, rows, heads_, d_ / heads_, d_ / heads_, dtype, range_),
                                  LactState(arena, rows, shape_, memory_dtype(dtype)));
 }
 
 double Lact::flops_per_token(int64_t length) const {
   double visible = 0;
-  for (int64_t p = 0; p < length; ++p) { visible += static_cast<double>(p + 1 - sight_.first(p)); }
+  for (int64_t p = 0; p < length; ++p) { visible += static_cast<double>(p + 1 - range_.first(p)); }
   visible /= static_cast<double>(length);
   const int64_t updates = (length - 1) / rule_.chunk;
   const double moved = static_cast<double>(updates * rule_.chunk) / static_cast<double>(length);
@@ -235,7 +235,7 @@ double Lact::flops_per_token(int64_t length) const {
 
 int64_t Lact::state_bytes(int64_t tokens) const {
   constexpr int64_t kCacheBytes = 2, kStateBytes = 4;  // bf16, fp32
-  const int64_t kept = sight_.full() ? tokens : std::min(tokens, sight_.size());
+  const int64_t kept = range_.full() ? tokens : std::min(tokens, range_.size());
   return 2 * kept * d_ * kCacheBytes + shape_.heads * (3 * shape_.weights() + 1) * kStateBytes;
 }
 

@@ -10,11 +10,11 @@ namespace {
 struct Intervals {
   int32_t *lo, *hi;
   const int32_t* doc_start;
-  KeyRange sight;
+  KeyRange range;
   int64_t length, offset;
 
   __device__ void operator()(int64_t row, int64_t t) const {
-    const int64_t at = row * length + t, start = doc_start[at], from = start + sight.first(t - start) + offset;
+    const int64_t at = row * length + t, start = doc_start[at], from = start + range.first(t - start) + offset;
     lo[at] = static_cast<int32_t>(from > 0 ? from : 0);
     hi[at] = static_cast<int32_t>(t + 1 + offset);
   }
@@ -47,8 +47,8 @@ template <class T> struct Append {
   RingSlots slots;
 
   __device__ void operator()(int64_t row, int64_t c) const {
-    const int64_t position = -doc_start[row], block = slots.sight.block;
-    if (block > 0 && slots.sight.blocks > 1 && position > 0 && position % block == 0) {
+    const int64_t position = -doc_start[row], block = slots.range.block;
+    if (block > 0 && slots.range.blocks > 1 && position > 0 && position % block == 0) {
       const int64_t from = slots.slot(position - block, position - 1), to = slots.slot(position - block, position);
       for (int64_t i = 0; i < block; ++i) { ring.at(row, to + i, c) = ring.at(row, from + i, c); }
     }
@@ -66,7 +66,7 @@ template <class T> struct Unroll {
   __device__ void operator()(int64_t item, int64_t c) const {
     const int64_t row = item / before, i = item % before;
     const int64_t next = -doc_start[row * length], p = next - before + i;  // the position that belongs there
-    if (next > 0 && p >= slots.sight.first(next - 1)) { line.at(row, i, c) = ring.at(row, slots.slot(p, next - 1), c); }
+    if (next > 0 && p >= slots.range.first(next - 1)) { line.at(row, i, c) = ring.at(row, slots.slot(p, next - 1), c); }
   }
 };
 
@@ -80,7 +80,7 @@ template <class T> struct Store {
   __device__ void operator()(int64_t item, int64_t c) const {
     const int64_t row = item / size, i = item % size;
     const int64_t start = doc_start[(row + 1) * length - 1], newest = length - 1 - start, p = newest - i;
-    if (p >= slots.sight.first(newest)) {
+    if (p >= slots.range.first(newest)) {
       ring.at(row, slots.slot(p, newest), c) = line.at(row, size - 1 + start + p, c);
     }
   }
@@ -90,7 +90,7 @@ template <class T> struct Store {
 
 void run(Stream& stream, const VisibleKeys& a) {
   each_element("visible_keys", stream, a.doc_start.size(0), a.doc_start.size(1),
-               Intervals{a.lo.as<int32_t>(), a.hi.as<int32_t>(), a.doc_start.as<int32_t>(), a.sight,
+               Intervals{a.lo.as<int32_t>(), a.hi.as<int32_t>(), a.doc_start.as<int32_t>(), a.range,
                          a.doc_start.size(1), a.offset});
 }
 
@@ -108,7 +108,7 @@ void run(Stream& stream, const RingAppend& a) {
 }
 
 void run(Stream& stream, const RingUnroll& a) {
-  const int64_t before = a.slots.sight.size() - 1;
+  const int64_t before = a.slots.range.size() - 1;
   dispatch_float(a.ring.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element(
@@ -118,7 +118,7 @@ void run(Stream& stream, const RingUnroll& a) {
 }
 
 void run(Stream& stream, const RingStore& a) {
-  const int64_t size = a.slots.sight.size();
+  const int64_t size = a.slots.range.size();
   dispatch_float(a.ring.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element(

@@ -24,7 +24,7 @@ struct KeyRange {
 /// t + offset. doc_start [B, T] i32; a document that began before the row reaches back to key 0.
 struct VisibleKeys {
   Tensor lo, hi, doc_start;
-  KeyRange sight;
+  KeyRange range;
   int64_t offset;
 };
 HEBB_KERNEL(VisibleKeys)
@@ -34,22 +34,22 @@ HEBB_KERNEL(VisibleKeys)
 /// mind). Window: position p in slot p mod window. Blocks: the newest block behind the others, which
 /// fill the slots before it downwards in turn.
 struct RingSlots {
-  KeyRange sight;
+  KeyRange range;
 
   /// Slot of position p when `newest` is the last position written.
   constexpr int64_t slot(int64_t p, int64_t newest) const {
-    if (sight.window > 0) { return p % sight.window; }
-    const int64_t block = p / sight.block, older = sight.blocks - 1;
-    return (block == newest / sight.block ? older : older - 1 - block % older) * sight.block + p % sight.block;
+    if (range.window > 0) { return p % range.window; }
+    const int64_t block = p / range.block, older = range.blocks - 1;
+    return (block == newest / range.block ? older : older - 1 - block % older) * range.block + p % range.block;
   }
   constexpr int64_t begin(int64_t newest) const {
-    if (sight.window > 0) { return 0; }
-    const int64_t older = sight.blocks - 1, block = newest / sight.block;
-    return (older - (block < older ? block : older)) * sight.block;
+    if (range.window > 0) { return 0; }
+    const int64_t older = range.blocks - 1, block = newest / range.block;
+    return (older - (block < older ? block : older)) * range.block;
   }
   constexpr int64_t end(int64_t newest) const {
-    if (sight.window > 0) { return newest + 1 < sight.window ? newest + 1 : sight.window; }
-    return (sight.blocks - 1) * sight.block + newest % sight.block + 1;
+    if (range.window > 0) { return newest + 1 < range.window ? newest + 1 : range.window; }
+    return (range.blocks - 1) * range.block + newest % range.block + 1;
   }
 };
 

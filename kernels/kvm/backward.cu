@@ -191,7 +191,7 @@ void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work, const 
   HEBB_DEVICE::run(stream, VisibleKeys{.lo = lo,
                                        .hi = hi,
                                        .doc_start = a.doc_start,
-                                       .sight = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window},
+                                       .range = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window},
                                        .offset = 0});
   const bool heats = a.window_temp.defined();
   const int64_t d = a.q.size(3), lines = a.q.numel() / d, heads = a.q.size(2);

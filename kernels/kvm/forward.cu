@@ -139,7 +139,7 @@ void attend_window(Stream& stream, const KvmForward& a, const Parts& p, WorkPart
   HEBB_DEVICE::run(stream, VisibleKeys{.lo = lo,
                                        .hi = hi,
                                        .doc_start = a.doc_start,
-                                       .sight = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window},
+                                       .range = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window},
                                        .offset = 0});
   Tensor q = a.q;
   if (a.window_temp.defined()) {

@@ -74,7 +74,7 @@ void attend_own(Stream& stream, const OvqBackward& a, int32_t* lo, int32_t* hi,
   HEBB_DEVICE::run(stream, VisibleKeys{.lo = first,
                                        .hi = last,
                                        .doc_start = a.doc_start,
-                                       .sight = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = 1},
+                                       .range = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = 1},
                                        .offset = 0});
   HEBB_DEVICE::run(stream,
                    AttentionBackward{.d_q = a.d_q,

@@ -223,7 +223,7 @@ void attend_own(Stream& stream, const OvqForward& a, const Tensor& lo, const Ten
   HEBB_DEVICE::run(stream, VisibleKeys{.lo = lo,
                                        .hi = hi,
                                        .doc_start = a.doc_start,
-                                       .sight = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = 1},
+                                       .range = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = 1},
                                        .offset = 0});
   HEBB_DEVICE::run(
       stream,

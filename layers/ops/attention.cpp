@@ -46,8 +46,8 @@ struct AttentionNode final : Node {
 
 }  // namespace
 
-KeyIntervals visible_keys(Pass& pass, const KeyRange& sight, int64_t offset) {
-  const std::string key = fmt::format("visible/{:d}/{:d}/{:d}/{:d}", sight.window, sight.block, sight.blocks, offset);
+KeyIntervals visible_keys(Pass& pass, const KeyRange& range, int64_t offset) {
+  const std::string key = fmt::format("visible/{:d}/{:d}/{:d}/{:d}", range.window, range.block, range.blocks, offset);
   const auto made = pass.shared.find(key + "/lo");
   if (made != pass.shared.end()) { return {made->second, pass.shared.at(key + "/hi")}; }
   const Shape shape{pass.batch(), pass.length()};
@@ -56,7 +56,7 @@ KeyIntervals visible_keys(Pass& pass, const KeyRange& sight, int64_t offset) {
   run(pass.stream(), VisibleKeys{.lo = pass.tape.value(visible.lo),
                                  .hi = pass.tape.value(visible.hi),
                                  .doc_start = pass.rows.doc_start(),
-                                 .sight = sight,
+                                 .range = range,
                                  .offset = offset});
   pass.shared[key + "/lo"] = visible.lo;
   pass.shared[key + "/hi"] = visible.hi;

@@ -17,8 +17,8 @@ struct KeyIntervals {
 };
 
 /// What every token sees of its own row, token t being key t + offset. Made once a pass for every
-/// sight and offset (pass.shared).
-KeyIntervals visible_keys(Pass& pass, const KeyRange& sight, int64_t offset = 0);
+/// range and offset (pass.shared).
+KeyIntervals visible_keys(Pass& pass, const KeyRange& range, int64_t offset = 0);
 
 /// Softmax attention of q [B T, H D] to k [Bk S, K D], v [Bk S, K Dv] (any views) over one interval of
 /// keys per query; bias [Bk S, K] or no Var. Returns [B T, H Dv]. Saves lse [B, T, H] only.

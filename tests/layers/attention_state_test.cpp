@@ -124,10 +124,10 @@ TEST_CASE("rows whose documents began at different times share a cache", "[fast]
 }
 
 TEST_CASE("the cache of full attention doubles, and a ring keeps its size", "[fast]") {
-  const auto bytes_after = [](const KeyRange& sight, int64_t tokens) {
+  const auto bytes_after = [](const KeyRange& range, int64_t tokens) {
     Stream stream;
     Arena arena(DeviceKind::cpu), work(DeviceKind::cpu);
-    AttentionCache cache(arena, 1, 1, 16, 16, DType::f32, sight);
+    AttentionCache cache(arena, 1, 1, 16, 16, DType::f32, range);
     for (int64_t t = 0; t < tokens; ++t) {
       const Rows rows = Rows::streams(stream, work, 1, 1, t);
       Tape tape(stream, work, false);
