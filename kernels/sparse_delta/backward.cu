@@ -98,19 +98,19 @@ __global__ void __launch_bounds__(32 * Tiling<Stored>::kWarps)
     if (sequence.row != at.row) { break; }
     const int begin = sequence.first, end = begin + sequence.length;
     AdjointStep<Stored> now, next;
-    Ahead ahead;
-    const auto look = [&](int t) {
-      ahead.look(in, t >= begin, at.token(t), in.next_write, in.next_read, in.first_use);
+    Prefetch prefetch;
+    const auto choose = [&](int t) {
+      prefetch.choose(in, t >= begin, at.token(t), in.next_write, in.next_read, in.first_use);
     };
     now.load(in, at, d_y, error, at.token(end - 1), true);
-    look(end - 2);
-    ahead.fetch(memory, at, sums, in.dim);
-    look(end - 3);
+    choose(end - 2);
+    prefetch.issue(memory, at, sums, in.dim);
+    choose(end - 3);
     for (int t = end - 1; t >= begin; --t) {
       const uint32_t token = at.token(t);
       const int32_t* const first_use = in.first_use + product(token, in.writes + in.reads);
-      ahead.fetch(memory, at, sums, in.dim);
-      look(t - 3);
+      prefetch.issue(memory, at, sums, in.dim);
+      choose(t - 3);
       if constexpr (kIsAhead) { next.load(in, at, d_y, error, at.token(t - 1), t > begin); }
       Held<Stored> held[kHeld], read[kHeld];
       int32_t first_writes[kHeld], first_reads[kHeld];
@@ -209,17 +209,17 @@ __global__ void __launch_bounds__(32 * Tiling<Stored>::kWarps)
     if (sequence.row != at.row) { break; }
     const int begin = sequence.first, end = begin + sequence.length;
     ValueStep<Stored> now, next;
-    Ahead ahead;
-    const auto look = [&](int t) { ahead.look(in, t < end, at.token(t), in.write_codes, in.read_codes); };
+    Prefetch prefetch;
+    const auto choose = [&](int t) { prefetch.choose(in, t < end, at.token(t), in.write_codes, in.read_codes); };
     now.load(in, at, d_u, d_y, error, at.token(begin), true);
-    look(begin + 1);
-    ahead.fetch(memory, at);
-    look(begin + 2);
+    choose(begin + 1);
+    prefetch.issue(memory, at);
+    choose(begin + 2);
     for (int t = begin; t < end; ++t) {
       const uint32_t token = at.token(t);
       const int64_t place = first_place + token;
-      ahead.fetch(memory, at);
-      look(t + 3);
+      prefetch.issue(memory, at);
+      choose(t + 3);
       if constexpr (kIsAhead) { next.load(in, at, d_u, d_y, error, at.token(t + 1), t + 1 < end); }
       Held<Stored> held[kHeld], read[kHeld];
       const auto load_writes = [&](int first) {

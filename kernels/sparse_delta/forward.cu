@@ -34,20 +34,20 @@ __global__ void __launch_bounds__(32 * Tiling<Stored>::kWarps)
     const int begin = sequence.first, end = begin + sequence.length;
     Writes<Stored> writes, next;
     Reads<Stored> reads;
-    Ahead ahead;
-    const auto look = [&](int t) { ahead.look(in, t < end, at.token(t), write_codes, read_codes); };
+    Prefetch prefetch;
+    const auto choose = [&](int t) { prefetch.choose(in, t < end, at.token(t), write_codes, read_codes); };
     writes.load(in, at, write_codes, at.token(begin), at.first_entry(), write_count);
     reads.load(in, at, read_codes, 0, 0, 0);
     Pair v = at.load(in.v + product(at.token(begin), in.dim)), next_v{};
     float beta = in.beta[at.token(begin)], next_beta = 0;
-    look(begin + 1);
-    ahead.fetch(memory, at);
-    look(begin + 2);
+    choose(begin + 1);
+    prefetch.issue(memory, at);
+    choose(begin + 2);
     for (int t = begin; t <= end; ++t) {  // what token t writes and what token t - 1 reads: one round of loads
       const uint32_t token = at.token(t), after = at.token(t + 1), before = at.token(t - 1);
       const int writes_now = t < end ? write_count : 0, reads_now = t > begin ? read_count : 0;
-      ahead.fetch(memory, at);
-      look(t + 3);
+      prefetch.issue(memory, at);
+      choose(t + 3);
       next.load(in, at, write_codes, after, at.first_entry(), t + 1 < end ? write_count : 0);
       if (t + 1 < end) {
         next_v = at.load(in.v + product(after, in.dim));

@@ -1,7 +1,7 @@
 #pragma once
-// Rows of a sparse delta memory as one block sees them: one row of the batch, one head, 64 channels. Stored is the type
-// of the private rows: float, or bf16 in bf16 runs, where each is one line of 128 bytes. All arithmetic is in fp32. The
-// warps share the slots of a token.
+// Slots of a sparse delta memory as one block sees them: one row of the batch, one head, 64 channels. Stored is the
+// type of the private slots: float, or bf16 in bf16 runs, where each is one line of 128 bytes. All arithmetic is in
+// fp32. The warps share the slots of a token.
 #include "kernels/common/cuda/fast_divide.cuh"
 #include "kernels/common/cuda/prefetch.cuh"
 #include "kernels/sparse_delta/codes.h"
@@ -11,19 +11,19 @@ namespace hebb::HEBB_DEVICE::sparse_delta {
 
 static_assert(kSparseDeltaSlice == 64);
 
-/// How a warp works on rows. In fp32 all lanes share one, which keeps the order of sums; in bf16 eight do, 16 bytes
-/// each: what is done once a row (codes, weights, addresses, sums of dot products) then costs a quarter of the
+/// How a warp works on slots. In fp32 all lanes share one, which keeps the order of sums; in bf16 eight do, 16 bytes
+/// each: what is done once a slot (codes, weights, addresses, sums of dot products) then costs a quarter of the
 /// instructions, which would bind a block otherwise. Few warps have few partial sums to add up, which all of them do.
 template <class Stored> struct Tiling {
   static constexpr bool kNarrow = std::is_same_v<Stored, bf16>;
-  static constexpr int kLanes = kNarrow ? 8 : 32, kRows = 32 / kLanes;  // of a row; that a warp loads at once
-  static constexpr int kChannels = 64 / kLanes;                         // of a lane
-  static constexpr int kHeld = kNarrow ? 2 : 4;                         // such loads under way
-  static constexpr int kEntries = kHeld * kRows, kWarps = kNarrow ? 8 : 16;
+  static constexpr int kLanes = kNarrow ? 8 : 32, kSlots = 32 / kLanes;  // of a slot; that a warp loads at once
+  static constexpr int kChannels = 64 / kLanes;                          // of a lane
+  static constexpr int kHeld = kNarrow ? 2 : 4;                          // such loads under way
+  static constexpr int kEntries = kHeld * kSlots, kWarps = kNarrow ? 8 : 16;
 };
 
-/// What forward and backward share; see SparseDeltaInputs. Private rows are [B, H, slices, slots, 64], carried ones [B,
-/// H, slots, dim].
+/// What forward and backward share; see SparseDeltaInputs. Private slots are [B, H, slices, slots, 64], carried ones
+/// [B, H, slots, dim].
 template <class Stored> struct Inputs {
   const float *write_weights, *read_weights, *decay, *beta, *v;
   const Stored* memory;
@@ -116,7 +116,7 @@ template <int C> struct alignas(8) Channels {
   }
 };
 
-/// Of vectors that belong to a token: two channels a lane. Of rows: as the lane holds them.
+/// Of vectors that belong to a token: two channels a lane. Of slots: as the lane holds them.
 using Pair = Channels<2>;
 template <class Stored> using Part = Channels<Tiling<Stored>::kChannels>;
 /// The same as stored.
@@ -173,7 +173,7 @@ template <class Stored> struct Place {
 
   int heads, row, head, slice, channel;  // channel: the slice's first
   int lane, warp, warps;
-  bool has[2], has_part, is_wide;  // channels of the pair; of the part of a row (whole in bf16); more than 32 in all
+  bool has[2], has_part, is_wide;  // channels of the pair; of the part of a slot (whole in bf16); more than 32 in all
 
   __device__ explicit Place(const Inputs<Stored>& in)
       : heads(in.heads),
@@ -201,7 +201,9 @@ template <class Stored> struct Place {
   /// The first of the warp's entries of a token, the number of the lane's j-th, and how many entries the warps hold
   /// together.
   __device__ __forceinline__ int first_entry() const { return warp * Tile::kEntries; }
-  __device__ __forceinline__ int entry(int first, int j) const { return first + j * Tile::kRows + lane / Tile::kLanes; }
+  __device__ __forceinline__ int entry(int first, int j) const {
+    return first + j * Tile::kSlots + lane / Tile::kLanes;
+  }
   __device__ __forceinline__ int entries_at_once() const { return warps * Tile::kEntries; }
 
   /// `values` points to the first channel of a head.
@@ -223,7 +225,7 @@ template <class Stored> struct Place {
       if (channel_exists(i)) { own[part_offset(i)] += p.x[i]; }
     }
   }
-  /// The pairs of a vector as parts, and the sum of the parts of all rows of a warp as pairs.
+  /// The pairs of a vector as parts, and the sum of the parts of all slots of a warp as pairs.
   __device__ __forceinline__ Part<Stored> spread(const Pair& p HEBB_WHERE_PARAMETER) const {
     if constexpr (Tile::kNarrow) {
       Channels<8> out;
@@ -266,10 +268,10 @@ template <class Stored> struct Place {
 
 /// The slots of one sequence and head, the block's slice of them, by code.
 template <class Stored> struct Memory {
-  Stored* rows;
+  Stored* table;
   const Stored* initial;
-  uint32_t row_bytes, initial_bytes;  // from slot to slot
-  int32_t lowest = 0;                 // codes from here on have a row to read; of others all is zero
+  uint32_t slot_bytes, initial_bytes;  // from slot to slot
+  int32_t lowest = 0;                  // codes from here on have a slot to read; of others all is zero
 
   /// M.
   __device__ Memory(const Inputs<Stored>& in, const Place<Stored>& at, bool carried) : Memory(in, at) {
@@ -279,30 +281,30 @@ template <class Stored> struct Memory {
     }
     if constexpr (std::is_same_v<Stored, float>) {
       if (carried) {
-        rows = in.state + static_cast<int64_t>(at.row * in.heads + at.head) * in.slots * in.dim + at.channel;
-        row_bytes = initial_bytes;
+        table = in.state + static_cast<int64_t>(at.row * in.heads + at.head) * in.slots * in.dim + at.channel;
+        slot_bytes = initial_bytes;
       }
     }
   }
   /// G.
   __device__ Memory(const Inputs<Stored>& in, const Place<Stored>& at)
-      : rows(in.table +
-             (static_cast<int64_t>(at.row * in.heads + at.head) * in.slices + at.slice) * in.slots * kSparseDeltaSlice),
-        initial(rows),
-        row_bytes(kSparseDeltaSlice * sizeof(Stored)),
+      : table(in.table + (static_cast<int64_t>(at.row * in.heads + at.head) * in.slices + at.slice) * in.slots *
+                             kSparseDeltaSlice),
+        initial(table),
+        slot_bytes(kSparseDeltaSlice * sizeof(Stored)),
         initial_bytes(static_cast<uint32_t>(in.dim) * static_cast<uint32_t>(sizeof(Stored))) {}
 
-  __device__ __forceinline__ Stored* row(int32_t code) const {
+  __device__ __forceinline__ Stored* slot_of(int32_t code) const {
     const auto slot = static_cast<uint64_t>(static_cast<uint32_t>(place_of(code)));
-    return reinterpret_cast<Stored*>(reinterpret_cast<char*>(rows) + slot * row_bytes);
+    return reinterpret_cast<Stored*>(reinterpret_cast<char*>(table) + slot * slot_bytes);
   }
   __device__ __forceinline__ bool has(int32_t code) const { return code >= lowest; }
   /// Where the numbers of a code that it has are.
   __device__ __forceinline__ const Stored* source(int32_t code) const {
     const bool is_own = is_written(code);
     const auto slot = static_cast<uint64_t>(static_cast<uint32_t>(place_of(code)));
-    const auto* const first = reinterpret_cast<const char*>(is_own ? rows : initial);
-    return reinterpret_cast<const Stored*>(first + slot * (is_own ? row_bytes : initial_bytes));
+    const auto* const first = reinterpret_cast<const char*>(is_own ? table : initial);
+    return reinterpret_cast<const Stored*>(first + slot * (is_own ? slot_bytes : initial_bytes));
   }
   __device__ __forceinline__ void load(Held<Stored> (&held)[Tiling<Stored>::kHeld], const Place<Stored>& at,
                                        const int32_t (&codes)[Tiling<Stored>::kHeld] HEBB_WHERE_PARAMETER) const {
@@ -311,21 +313,21 @@ template <class Stored> struct Memory {
       held[j] = at.load_slot(source(codes[j]), has(codes[j]) HEBB_WHERE_ARGUMENT);
     }
   }
-  /// To the row of a code, or nowhere if it is kNoSlot.
+  /// To the slot of a code, or nowhere if it is kNoSlot.
   __device__ __forceinline__ void store(const Place<Stored>& at, int32_t code,
                                         const Held<Stored>& value HEBB_WHERE_PARAMETER) const {
-    at.store_slot(row(code), code != kNoSlot, value HEBB_WHERE_ARGUMENT);
+    at.store_slot(slot_of(code), code != kNoSlot, value HEBB_WHERE_ARGUMENT);
   }
 };
 
-/// Rows on their way into L2 while other tokens are computed, one a thread: latency and bandwidth of HBM want those of
+/// Slots on their way into L2 while other tokens are computed, one a thread: latency and bandwidth of HBM want those of
 /// two tokens under way.
-class Ahead {
+class Prefetch {
  public:
-  /// Codes of a token, needed when fetch() is called. `first_use`: entries that add to sums, or null.
+  /// Codes of a token, needed when issue() is called. `first_use`: entries that add to sums, or null.
   template <class Stored>
-  __device__ __forceinline__ void look(const Inputs<Stored>& in, bool exists, uint32_t token, const int32_t* writes,
-                                       const int32_t* reads, const int32_t* first_use = nullptr) {
+  __device__ __forceinline__ void choose(const Inputs<Stored>& in, bool exists, uint32_t token, const int32_t* writes,
+                                         const int32_t* reads, const int32_t* first_use = nullptr) {
     code_ = kNoSlot;
     first_use_ = kNotFirst;
     const auto i = static_cast<int>(threadIdx.x);
@@ -337,7 +339,7 @@ class Ahead {
   }
   /// sums: of the head, the slice of slot 0 of [slots, dim].
   template <class Stored>
-  __device__ __forceinline__ void fetch(const Memory<Stored>& memory, const Place<Stored>& at,
+  __device__ __forceinline__ void issue(const Memory<Stored>& memory, const Place<Stored>& at,
                                         const float* sums = nullptr, int dim = 0) const {
     if (memory.has(code_)) {
       const Stored* const line = memory.source(code_);
@@ -411,7 +413,7 @@ __device__ __forceinline__ void each_group(const Place<Stored>& at, int count, b
   }
 }
 
-/// to[place of entry j] = the sum of dots[j] over the lanes of its row; places below 0: nowhere.
+/// to[place of entry j] = the sum of dots[j] over the lanes of its slot; places below 0: nowhere.
 template <class Stored>
 __device__ __forceinline__ void store_dots(float* to, const Place<Stored>& at, float (&dots)[Tiling<Stored>::kHeld],
                                            const int (&places)[Tiling<Stored>::kHeld] HEBB_WHERE_PARAMETER) {
