@@ -10,9 +10,15 @@ __device__ __forceinline__ float to_float(bf16 x) { return __uint_as_float(stati
 
 /// Round to nearest even; every NaN becomes 0x7FFF, as in the device's instruction.
 __device__ __forceinline__ bf16 round_to_bf16(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return {bits};
+#else
   const uint32_t bits = __float_as_uint(x);
   const uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
   return {static_cast<uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FFFu : rounded)};
+#endif
 }
 
 template <class T> __device__ __forceinline__ T from_float(float x) {
