@@ -56,6 +56,32 @@ template <int kWidth> struct Shared {
 };
 static_assert(attention_mma::fits_shared_memory<Shared>());
 
+/// An item's score over the slots whose columns of the tile a lane holds; score.take() for one after the other, but
+/// without a branch or a 64-bit comparison for each. `count` columns exist, the first `closed` take no items.
+__device__ __forceinline__ Score score_of_columns(float (&row)[2 * kRowTiles], int count, int closed, int first_slot,
+                                                  int64_t sinks) {
+  const int own = lane_number() % 4 * 2;
+  const auto column = [own](int e) { return own + e / 2 * 8 + e % 2; };
+  if (count < kTile) {
+    HEBB_UNROLL
+    for (int e = 0; e < 2 * kRowTiles; ++e) { row[e] = column(e) < count ? row[e] : -INFINITY; }
+  }
+  Score score = Score::none(sinks);
+  HEBB_UNROLL
+  for (int e = 0; e < 2 * kRowTiles; ++e) { score.largest = fmaxf(score.largest, row[e]); }
+  if (closed > 0) {
+    HEBB_UNROLL
+    for (int e = 0; e < 2 * kRowTiles; ++e) { row[e] = column(e) < closed ? -INFINITY : row[e]; }
+  }
+  HEBB_UNROLL
+  for (int e = 0; e < 2 * kRowTiles; ++e) {  // columns ascend: of equal scores the first stays
+    const bool is_better = row[e] > score.best.score;
+    score.best.score = is_better ? row[e] : score.best.score;
+    score.best.slot = is_better ? first_slot + column(e) : score.best.slot;
+  }
+  return score;
+}
+
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads, 4) compare_slots_mma_kernel(Compare<bf16> a, int64_t tiles) {
   HEBB_DYN_SHARED(raw);
@@ -69,7 +95,8 @@ __global__ void __launch_bounds__(kThreads, 4) compare_slots_mma_kernel(Compare<
   clear_padding(s.keys, a.n.d);
   copy_rows(s.keys, tile.keys + tile.first * a.n.d, a.n.d, a.n.d, tile.count());
   const auto items = a.items_of(unit);
-  const int own = warp_number() * 16 * kItemTiles;
+  const int own = warp_number() * 16 * kItemTiles, count = tile.count(), first_slot = static_cast<int>(tile.first),
+            closed = static_cast<int>(a.sinks) - first_slot;  // slots are counted in 32 bits
   for (int64_t first = 0; first < a.n.chunk; first += kItems) {
     const int64_t left = a.n.chunk - first;
     copy_rows(s.items, items.data + first * items.stride, items.stride, a.n.d,
@@ -81,12 +108,10 @@ __global__ void __launch_bounds__(kThreads, 4) compare_slots_mma_kernel(Compare<
     multiply_rows<kWidth>(scores, s.items.data + own * kStride<kWidth>, s.keys.data);
     HEBB_UNROLL
     for (int i = 0; i < 2 * kItemTiles; ++i) {
-      Score score = Score::none(a.sinks);
+      float row[2 * kRowTiles];
       HEBB_UNROLL
-      for (int e = 0; e < 2 * kRowTiles; ++e) {
-        const int64_t r = tile.first + e / 2 * 8 + lane_number() % 4 * 2 + e % 2;
-        if (r < tile.end) { score.take(scores[i / 2][e / 2][i % 2 * 2 + e % 2], r, a.sinks); }
-      }
+      for (int e = 0; e < 2 * kRowTiles; ++e) { row[e] = scores[i / 2][e / 2][i % 2 * 2 + e % 2]; }
+      Score score = score_of_columns(row, count, closed, first_slot, a.sinks);
       score = score.over_lanes(2);
       const int item = own + 8 * i + lane_number() / 4;
       if (lane_number() % 4 == 0 && item < left) { a.partial[blockIdx.x * a.n.chunk + first + item] = score; }

@@ -171,6 +171,12 @@ TEST_CASE("kvm in bf16 routes by itself where keys have little in common", "[fas
   check(DType::bf16, [&](Machine& m) { check_passes(m, s, true, {"compare_slots_mma", d == 64}); });
 }
 
+TEST_CASE("kvm in bf16 routes by itself among slots of a whole tile and a part", "[fast]") {
+  const Sizes s{"",  rule_of(40, 1, 3, 0, KvmValueNorm::radius, nothing, 0.05), 30, false, false, 1, 145, 1, 1, 64, 16,
+                true};  // 70 slots at last, three of them sinks
+  check(DType::bf16, [&](Machine& m) { check_passes(m, s, true, {"compare_slots_mma", true}); });
+}
+
 TEST_CASE("kvm goes on where a segment ended", "[fast]") {
   const auto [second, dtype] = GENERATE(
       table<int64_t, DType>({{1, DType::f32}, {4, DType::f32}, {23, DType::f32}, {1, DType::bf16}, {4, DType::bf16}}));
