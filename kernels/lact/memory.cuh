@@ -127,14 +127,23 @@ template <class S> struct Fast {
     return u;
   }
 
-  /// f(version, first, last) for the runs of tokens in [row, row + 64) that have the same weights.
-  template <class F> __device__ __forceinline__ void each_run(int64_t pair, int64_t row, F&& f) const {
+  /// f(version, first, last) for the runs of tokens in [row, row + 64) that have the same weights. Whole warps call.
+  template <class F>
+  __device__ __forceinline__ void each_run(int64_t pair, int64_t row, F&& f HEBB_WHERE_PARAMETER) const {
+    static_assert(kTileSize <= 64);
     const int32_t* const version = integers(pair, at.version);
-    const int end = static_cast<int>(row + kTileSize < length ? row + kTileSize : length);
+    const int lane = static_cast<int>(threadIdx.x % 32),
+              end = static_cast<int>(row + kTileSize < length ? row + kTileSize : length);
     for (int first = static_cast<int>(row); first < end;) {
-      int last = first + 1;
-      while (last < end && version[last] == version[first]) { ++last; }
-      f(version[first], first, last);
+      const int32_t own = version[first];
+      int last = end;
+      HEBB_UNROLL
+      for (int part = 32; part >= 0; part -= 32) {  // of the next 64 tokens; the nearer half decides last
+        const int i = first + 1 + part + lane;
+        const unsigned others = __ballot_sync(kAllLanes, i < end && version[i] != own HEBB_WHERE_ARGUMENT);
+        if (others != 0) { last = first + part + __ffs(static_cast<int>(others)); }
+      }
+      f(own, first, last);
       first = last;
     }
   }

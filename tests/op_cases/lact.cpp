@@ -133,6 +133,14 @@ TEST_CASE("gradients of fast weights of lact without and with larger updates tha
   check_backward({140, 1, 66, 70, std::vector<int64_t>(280)}, rule_of(chunk, true, false), false, true);
 }
 
+TEST_CASE("fast weights of lact with several updates in a tile", "[fast]") {
+  // Weights change with tokens 16, 32, 48 and 64 of one row, and 16, 31 and 47 of the other.
+  Sizes s{70, 1, 4, 3, std::vector<int64_t>(140)};
+  std::fill(s.doc_start.begin() + 70 + 31, s.doc_start.end(), 31);
+  check_forward(s, rule_of(16, true, false), false);
+  check_backward(s, rule_of(16, true, false), false, true);
+}
+
 TEST_CASE("fast weights of lact by products in TF32", "[fast]") {
   const bool momentum = GENERATE(false, true), muon = GENERATE(false, true);
   const auto [dim, fast] = GENERATE(std::pair{12, 8}, std::pair{7, 10});
