@@ -8,6 +8,8 @@
 namespace hebb::HEBB_DEVICE {
 namespace {
 
+constexpr int kAhead = 4;
+
 template <class T, int N> struct TokenShiftForwardBody {
   T* y;
   const T *x, *previous;
@@ -32,7 +34,7 @@ template <class T, int N> struct TokenShiftForwardBody {
   }
 };
 
-// A thread walks over the tokens of a block in a pack of channels.
+// A thread walks over the tokens of a block in a pack of channels; the loads of kAhead tokens are under way together.
 template <class T, int N> struct TokenShiftBackwardBody {
   T* d_x;
   float* partial;
@@ -46,26 +48,40 @@ template <class T, int N> struct TokenShiftBackwardBody {
     const int64_t c = pack * N, first = block * kTokenShiftBlock,
                   end = first + kTokenShiftBlock < tokens ? first + kTokenShiftBlock : tokens;
     int64_t t = Split(first, length).remainder;
-    float m[N], sum[N] = {}, g[N], before[N] = {};  // before: the token's x
+    float m[N], sum[N] = {}, g[N], before[N] = {};  // g: of d_y; before: x of the token before
     load_pack(m, mu, c, channels, N > 1);
     load_pack(g, d_y + first * channels, c, channels, N > 1);
     if (t > 0) { load_pack(before, x + (first - 1) * channels, c, channels, N > 1); }
-    for (int64_t token = first; token < end; ++token) {
-      const int64_t row = token * channels;
-      const bool starts = doc_start[token] >= t, repeats = starts && !zero_start;
-      const bool has_next = t + 1 < length, feeds_next = has_next && doc_start[token + 1] <= t;
-      float now[N], next[N] = {}, d[N];
-      load_pack(now, x + row, c, channels, N > 1);
-      if (token + 1 < tokens) { load_pack(next, d_y + row + channels, c, channels, N > 1); }
+    for (int64_t token = first; token < end; token += kAhead) {
+      float now[kAhead][N], next[kAhead][N], old[kAhead][N] = {};
+      int32_t starts_at[kAhead + 1];
+      const auto clamped = [&](int64_t i) { return i < tokens ? i : tokens - 1; };  // not used behind the last token
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        d[j] = (repeats ? g[j] : g[j] * (1.0f - m[j])) + (feeds_next ? m[j] * next[j] : 0.0f);
-        sum[j] += repeats ? 0.0f : g[j] * ((starts || t == 0 ? 0.0f : before[j]) - now[j]);
-        before[j] = now[j];
-        g[j] = next[j];
+      for (int u = 0; u <= kAhead; ++u) { starts_at[u] = doc_start[clamped(token + u)]; }
+      HEBB_UNROLL
+      for (int u = 0; u < kAhead; ++u) {
+        const int64_t row = clamped(token + u) * channels;
+        load_pack(now[u], x + row, c, channels, N > 1);
+        load_pack(next[u], d_y + clamped(token + u + 1) * channels, c, channels, N > 1);
+        if (accumulate) { load_pack(old[u], d_x + row, c, channels, N > 1); }
       }
-      if (d_x != nullptr) { write_pack(d_x + row, c, channels, N > 1, d, accumulate); }
-      t = has_next ? t + 1 : 0;
+      HEBB_UNROLL
+      for (int u = 0; u < kAhead; ++u) {
+        if (token + u < end) {
+          const bool starts = starts_at[u] >= t, repeats = starts && !zero_start;
+          const bool has_next = t + 1 < length, feeds_next = has_next && starts_at[u + 1] <= t;
+          HEBB_UNROLL
+          for (int j = 0; j < N; ++j) {
+            const float d = (repeats ? g[j] : g[j] * (1.0f - m[j])) + (feeds_next ? m[j] * next[u][j] : 0.0f);
+            sum[j] += repeats ? 0.0f : g[j] * ((starts || t == 0 ? 0.0f : before[j]) - now[u][j]);
+            before[j] = now[u][j];
+            g[j] = next[u][j];
+            old[u][j] = accumulate ? d + old[u][j] : d;
+          }
+          if (d_x != nullptr) { store_pack(d_x + (token + u) * channels, c, channels, N > 1, old[u]); }
+          t = has_next ? t + 1 : 0;
+        }
+      }
     }
     store_pack(partial + block * channels, c, channels, N > 1, sum);
   }
@@ -113,7 +129,7 @@ void run(Stream& stream, const TokenShiftBackward& a, const TokenShiftBackwardSc
                                                          .channels = channels,
                                                          .tokens = tokens,
                                                          .zero_start = a.zero_start,
-                                                         .accumulate = a.accumulate});
+                                                         .accumulate = a.accumulate && a.d_x.defined()});
         },
         a.d_x.data, scratch.partial.data, a.d_y.data, a.x.data, a.mu.data);
   });
