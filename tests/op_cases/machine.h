@@ -8,7 +8,7 @@
 #include "core/cuda_device.h"
 #include "core/workspace.h"
 #include "kernels/add/add.h"  // the namespaces of kernels
-#include "tests/op_cases/numbers.h"
+#include "tests/op_cases/element_values.h"
 #include "tests/test.h"
 
 namespace hebb_test {

@@ -19,7 +19,7 @@
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/norm/scratch.h"
-#include "tests/op_cases/numbers.h"
+#include "tests/op_cases/element_values.h"
 #include "tests/test.h"
 
 namespace hebb_test {
