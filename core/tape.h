@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -88,6 +89,12 @@ class Tape {
     } else {
       claim();
     }
+  }
+  /// The same; returns the output `output` of the node.
+  template <class N> Var record(N node, std::type_identity_t<Var N::*> output) {
+    const Var result = node.*output;
+    record(std::move(node));
+    return result;
   }
 
   // In backward():

@@ -68,9 +68,7 @@ Var gather_input(Pass& pass, Var own) {
   node.all =
       tape.output(with_tokens(tape.shape(own), pass.all_rows->rows.tokens()), tape.dtype(own), "rows of all ranks");
   gather(tape, *pass.ranks, *pass.all_rows, tape.value(node.all), tape.value(own));
-  const Var all = node.all;
-  tape.record(std::move(node));
-  return all;
+  return tape.record(std::move(node), &GatherNode::all);
 }
 
 }  // namespace
@@ -98,9 +96,7 @@ Var with_all_rows(Pass& pass, const std::vector<Var>& inputs,
   const Tensor to = tape.value(node.own), part = own_part(*pass.all_rows, tape.value(node.all));
   if (part.numel() < to.numel()) { fill_zero(tape.stream(), to); }
   copy(tape.stream(), to.slice(0, part.shape), part);
-  const Var own = node.own;
-  tape.record(std::move(node));
-  return own;
+  return tape.record(std::move(node), &OwnPartNode::own);
 }
 
 }  // namespace hebb

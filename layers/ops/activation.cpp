@@ -37,9 +37,7 @@ Var swiglu(Tape& tape, Var gate, Var up) {
   node.up = up;
   node.y = tape.output(tape.shape(gate), tape.dtype(gate), "swiglu");
   run(tape.stream(), SwigluForward{tape.value(node.y), tape.value(gate), tape.value(up)});
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &SwigluNode::y);
 }
 
 Var relu2(Tape& tape, Var x) {
@@ -47,9 +45,7 @@ Var relu2(Tape& tape, Var x) {
   node.x = x;
   node.y = tape.output(tape.shape(x), tape.dtype(x), "relu2");
   run(tape.stream(), Relu2Forward{tape.value(node.y), tape.value(x)});
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &Relu2Node::y);
 }
 
 }  // namespace hebb

@@ -90,9 +90,7 @@ Var attention(Tape& tape, Var q, Var k, Var v, const AttentionShape& shape, cons
                                          .hi = tape.value(visible.hi),
                                          .bias = bias ? tape.value(bias).view(node.biases()) : Tensor{},
                                          .scale = scale});
-  const Var o = node.o;
-  tape.record(std::move(node));
-  return o;
+  return tape.record(std::move(node), &AttentionNode::o);
 }
 
 }  // namespace hebb

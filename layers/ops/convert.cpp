@@ -27,9 +27,7 @@ Var convert(Tape& tape, Var x, DType dtype) {
   node.x = x;
   node.y = tape.output(tape.shape(x), dtype, "converted");
   convert(tape.stream(), tape.value(node.y), tape.value(x));
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &ConvertNode::y);
 }
 
 }  // namespace hebb

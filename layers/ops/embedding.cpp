@@ -24,9 +24,7 @@ Var embedding(Tape& tape, Var table, const Tensor& ids) {
   node.ids = ids;
   node.y = tape.output({ids.numel(), tape.shape(table)[1]}, tape.matrix(table).dtype, "embedding");
   run(tape.stream(), EmbeddingForward{tape.value(node.y), tape.matrix(table), ids});
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &EmbeddingNode::y);
 }
 
 }  // namespace hebb

@@ -163,9 +163,7 @@ Var fwmlp_row(Pass& pass, Var q, Var v, const FwMlpParams& params, const FwMlpOp
   run_chunks(stream, tape.arena(), o, log, tape.value(q), tape.value(v), tape.value(node.vh), updates);
   if (publish) { pack(stream, params, log.weights(updates), true); }
   if (again) { undo = node.log; }
-  const Var vh = node.vh;
-  tape.record(std::move(node));
-  return vh;
+  return tape.record(std::move(node), &FwMlpNode::vh);
 }
 
 void fwmlp_read(Stream& stream, Arena& arena, const FwMlpOptions& o, const Tensor& q, const FastChunk& chunk,

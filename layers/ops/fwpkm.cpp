@@ -413,9 +413,7 @@ Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const
     restore_values(stream, log, values.value, updates);
   }
   if (again) { undo = node.log; }
-  const Var vh = node.vh;
-  tape.record(std::move(node));
-  return vh;
+  return tape.record(std::move(node), &FwPkmNode::vh);
 }
 
 void fwpkm_read(Stream& stream, Arena& arena, const FwPkmOptions& o, const Tensor& q, const FastChunk& chunk,

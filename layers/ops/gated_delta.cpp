@@ -169,9 +169,7 @@ Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, De
     run(tape.stream(), ShortConvShift{state->k->previous, tape.value(in.k).view(node.k.flat())});
     run(tape.stream(), ShortConvShift{state->v->previous, tape.value(in.v).view(node.v.flat())});
   }
-  const Var o = node.o;
-  tape.record(std::move(node));
-  return o;
+  return tape.record(std::move(node), &GatedDeltaNode::o);
 }
 
 }  // namespace hebb

@@ -71,9 +71,7 @@ Var router_input(Tape& tape, const Tensor& prediction, const Tensor& value, Var 
                                  .p = by_head(prediction, heads),
                                  .v = by_head(value, heads),
                                  .x = tape.value(x)});
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &RouterInputNode::y);
 }
 
 Var gelu(Tape& tape, Var x) {
@@ -81,9 +79,7 @@ Var gelu(Tape& tape, Var x) {
   node.x = x;
   node.y = tape.output(tape.shape(x), tape.dtype(x), "gelu");
   run(tape.stream(), Gelu{tape.value(node.y), tape.value(x)});
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &GeluNode::y);
 }
 
 Var router_score(Tape& tape, Var logits, int64_t tokens, Var previous, Var eda_logit, bool takes_max) {
@@ -102,9 +98,7 @@ Var router_score(Tape& tape, Var logits, int64_t tokens, Var previous, Var eda_l
                                  .previous = tape.value_or_none(previous),
                                  .eda_logit = tape.value_or_none(node.eda_logit),
                                  .takes_max = takes_max});
-  const Var score = node.score;
-  tape.record(std::move(node));
-  return score;
+  return tape.record(std::move(node), &RouterScoreNode::score);
 }
 
 }  // namespace hebb

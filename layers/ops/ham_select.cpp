@@ -130,9 +130,7 @@ Var pack_tokens(Pass& pass, Var x, const HamSelection& selection, Var factor) {
                                 .x = tape.value(x).view(node.shape),
                                 .slot = tape.value(node.slot),
                                 .factor = tape.value_or_none(factor)});
-  const Var list = node.list;
-  tape.record(std::move(node));
-  return list;
+  return tape.record(std::move(node), &PackNode::list);
 }
 
 void reach(Tape& tape, const std::vector<Var>& values) {

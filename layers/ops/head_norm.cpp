@@ -59,9 +59,7 @@ Var l2_norm(Tape& tape, Var x, int64_t head_dim) {
       tape.saved({tokens, tape.shape(x).numel() / tokens / head_dim}, sum_dtype(tape.dtype(x)), "l2 norm scale");
   run(tape.stream(),
       L2NormForward{.n = tape.value(node.n), .scale = node.scale, .x = tape.value(x), .head_dim = head_dim});
-  const Var n = node.n;
-  tape.record(std::move(node));
-  return n;
+  return tape.record(std::move(node), &L2NormNode::n);
 }
 
 Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double eps, HeadGate gate, bool gate_first,
@@ -87,9 +85,7 @@ Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double ep
                                       .eps = eps,
                                       .gate = gate,
                                       .gate_first = gate_first});
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &GatedNormNode::y);
 }
 
 }  // namespace hebb

@@ -102,9 +102,7 @@ Var lact_memory(Pass& pass, const LactInputs& in, const LactShape& shape, const 
     args.mix_sums = state->mix_sums;
   }
   run(tape.workspace(), args);
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &LactNode::y);
 }
 
 }  // namespace hebb

@@ -103,9 +103,7 @@ Var lact_keys(Tape& tape, Var x, Var scale, Var offset, int64_t column, int64_t 
                                      .scale = tape.value(scale),
                                      .offset = tape.value(offset),
                                      .column = column});
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &LactKeysNode::y);
 }
 
 Var lact_initial(Tape& tape, Var left, Var right) {
@@ -131,9 +129,7 @@ Var lact_initial(Tape& tape, Var left, Var right) {
                             .accumulate = true,
                             .alpha = 1.0});
   }
-  const Var out = node.w;
-  tape.record(std::move(node));
-  return out;
+  return tape.record(std::move(node), &LactInitialNode::w);
 }
 
 Var lact_mix(Tape& tape, Var base, Var x, Var gate) {
@@ -148,9 +144,7 @@ Var lact_mix(Tape& tape, Var base, Var x, Var gate) {
                                     .base = tape.value(base).view(node.shape),
                                     .x = tape.value(x).view(node.shape),
                                     .gate = tape.value(gate)});
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &LactMixNode::y);
 }
 
 }  // namespace hebb

@@ -118,9 +118,7 @@ Var linear(Tape& tape, Var x, Var weight, Var bias, std::optional<DType> dtype) 
   node.y = tape.output({rows, out}, dtype.value_or(tape.dtype(x)), "linear");
   multiply(tape, tape.value(node.y), tape.value(x), weight);
   if (bias) { run(tape.stream(), AddBias{tape.value(node.y), tape.value(bias)}); }
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &LinearNode::y);
 }
 
 Var swiglu_linear(Tape& tape, Var gate, Var up, Var weight) {
@@ -134,9 +132,7 @@ Var swiglu_linear(Tape& tape, Var gate, Var up, Var weight) {
     run(tape.stream(), SwigluForward{act, tape.value(gate), tape.value(up)});
     multiply(tape, tape.value(node.y), act, weight);
   }
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &SwigluLinearNode::y);
 }
 
 }  // namespace hebb

@@ -55,9 +55,7 @@ Var z_score(Tape& tape, Var x) {
   node.y = tape.output(tape.shape(x), tape.dtype(x), "normed values");
   node.rstd = tape.saved({tape.shape(x)[0]}, sum_dtype(tape.dtype(x)), "value scale");
   run(tape.stream(), ZScore{tape.value(node.y), node.rstd, tape.value(x)});
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &ZScoreNode::y);
 }
 
 Var mean_gate(Tape& tape, Var x) {
@@ -65,9 +63,7 @@ Var mean_gate(Tape& tape, Var x) {
   node.x = x;
   node.g = tape.output({tape.shape(x)[0]}, tape.dtype(x), "memory gate");
   run(tape.stream(), MeanGate{tape.value(node.g), tape.value(x)});
-  const Var g = node.g;
-  tape.record(std::move(node));
-  return g;
+  return tape.record(std::move(node), &MeanGateNode::g);
 }
 
 Var gate_mix(Tape& tape, Var g, Var a, Var b) {
@@ -77,9 +73,7 @@ Var gate_mix(Tape& tape, Var g, Var a, Var b) {
   node.b = b;
   node.o = tape.output(tape.shape(a), tape.dtype(a), "mixed memory");
   run(tape.stream(), GateMix{.o = tape.value(node.o), .g = tape.value(g), .a = tape.value(a), .b = tape.value(b)});
-  const Var o = node.o;
-  tape.record(std::move(node));
-  return o;
+  return tape.record(std::move(node), &GateMixNode::o);
 }
 
 }  // namespace hebb

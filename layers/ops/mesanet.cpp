@@ -155,9 +155,7 @@ Var mesa(Pass& pass, const MesaInputs& in, const MesaConfig& config, MesaState* 
     run(tape.stream(), ShortConvShift{state->q->previous, tape.value(in.q).view(node.q.flat())});
     run(tape.stream(), ShortConvShift{state->k->previous, tape.value(in.k).view(node.k.flat())});
   }
-  const Var o = node.o;
-  tape.record(std::move(node));
-  return o;
+  return tape.record(std::move(node), &MesaNode::o);
 }
 
 }  // namespace hebb

@@ -106,9 +106,7 @@ Var residual_add(Tape& tape, Var h, Var branch, double rho) {
   node.y = tape.output(tape.shape(h), tape.dtype(h), "residual");
   run(tape.stream(), AddScaled{.y = tape.value(node.y), .x = tape.value(h), .alpha = 1.0, .accumulate = false});
   run(tape.stream(), AddScaled{.y = tape.value(node.y), .x = tape.value(branch), .alpha = rho, .accumulate = true});
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &ResidualAddNode::y);
 }
 
 }  // namespace hebb

@@ -87,9 +87,7 @@ Var product_key_read(Pass& pass, Var q, Var keys, Var values, const ProductKeyMe
   run(tape.stream(), SoftmaxRows{node.weights, node.weights, m.top_k});
   run(tape.stream(),
       SlotRead{.r = tape.value(node.r), .slots = node.slots, .weights = node.weights, .values = tape.matrix(values)});
-  const Var r = node.r;
-  tape.record(std::move(node));
-  return r;
+  return tape.record(std::move(node), &ProductKeyNode::r);
 }
 
 }  // namespace hebb

@@ -93,9 +93,7 @@ Var rope(Pass& pass, Var x, int64_t heads, const RopeSpec& spec) {
                           .by_token = node.by_token,
                           .inverse = false,
                           .accumulate = false});
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &RopeNode::y);
 }
 
 }  // namespace hebb

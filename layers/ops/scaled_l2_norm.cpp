@@ -31,9 +31,7 @@ Var scaled_l2_norm(Tape& tape, Var x, int64_t head_dim, Var scale) {
   node.y = tape.output(tape.shape(x), tape.dtype(x), "l2 norm");
   run(tape.stream(),
       ScaledL2NormForward{tape.value(node.y).view(node.shape), tape.value(x).view(node.shape), tape.value(scale)});
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &ScaledL2NormNode::y);
 }
 
 }  // namespace hebb

@@ -49,9 +49,7 @@ Var short_conv(Pass& pass, Var x, Var weight, Var bias, bool silu, ShortConvStat
                                       .doc_start = node.doc_start,
                                       .silu = silu});
   if (state != nullptr) { run(tape.stream(), ShortConvShift{previous, input}); }
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &ShortConvNode::y);
 }
 
 }  // namespace hebb

@@ -34,9 +34,7 @@ Var sigmoid_gate(Tape& tape, Var x, Var gate, int64_t heads) {
   node.y = tape.output(tape.shape(x), tape.dtype(x), "gated");
   run(tape.stream(),
       SigmoidGateForward{tape.value(node.y).view(node.shape), tape.value(x).view(node.shape), tape.value(gate)});
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &SigmoidGateNode::y);
 }
 
 }  // namespace hebb

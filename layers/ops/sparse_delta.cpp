@@ -258,9 +258,7 @@ Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig&
                               {node.write_slots, p.write_weights}, {node.read_slots, p.read_weights}, p.g, p.beta);
     }
   }
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &SparseDeltaNode::y);
 }
 
 }  // namespace hebb

@@ -50,9 +50,7 @@ Var token_shift(Pass& pass, Var x, Var mu, bool zero_start, TokenShiftState* sta
            tape.value(x).slice(((b + 1) * pass.length() - 1) * channels, {channels}));
     }
   }
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &TokenShiftNode::y);
 }
 
 Init token_shift_init(double power) {

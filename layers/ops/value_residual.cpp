@@ -42,9 +42,7 @@ Var value_residual(Tape& tape, Var v, Var first, Var mix, bool gated) {
                                           .first = tape.value(first),
                                           .mix = tape.value(mix),
                                           .gated = gated});
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  return tape.record(std::move(node), &ValueResidualNode::y);
 }
 
 }  // namespace hebb

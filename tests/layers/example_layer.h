@@ -92,9 +92,7 @@ inline Var fade(Pass& pass, Var x, double decay, const Tensor& state) {
                           .decay = decay,
                           .reverse = false,
                           .accumulate = false});
-  const Var s = node.s;
-  tape.record(std::move(node));
-  return s;
+  return tape.record(std::move(node), &FadeNode::s);
 }
 
 // layers/fade.cpp
