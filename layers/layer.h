@@ -46,6 +46,9 @@ struct Pass {
   int64_t batch() const { return rows.batch(); }
   int64_t length() const { return rows.length(); }
   int64_t tokens() const { return rows.tokens(); }
+  /// Whether layers add to inspector->records, and to *statistics. A second run of recomputation does neither again.
+  bool records() const { return inspector != nullptr && inspector->recording && !tape.recomputing(); }
+  bool measures() const { return statistics != nullptr && !tape.recomputing() && !tape.stream().counting(); }
   /// A parameter as a tape value.
   Var param(Param& p) const { return tape.leaf(p.value, p.grad, &p.reached, p.copy); }
 };

@@ -53,7 +53,7 @@ double MemoryBranch::flops_per_token() const {
 }
 
 void add_gate_statistics(Pass& pass, const std::string& name, const Tensor& g) {
-  if (pass.statistics == nullptr || pass.tape.recomputing() || pass.stream().counting()) { return; }
+  if (!pass.measures()) { return; }
   auto& s = (*pass.statistics)[name];
   const std::vector<double> gates = host_values(pass.stream(), g);
   const double share = 1.0 / static_cast<double>(gates.size());

@@ -9,6 +9,7 @@
 #include "layers/ops/attention.h"
 #include "layers/ops/convert.h"
 #include "layers/ops/head_norm.h"
+#include "layers/ops/host_values.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/scaled_l2_norm.h"
 #include "layers/ops/vq.h"
@@ -215,8 +216,7 @@ void Vq::draw_dither(uint64_t seed, int64_t step) {
 
 /// Idle counters before the step: how many codewords were not used in the last step, and the longest disuse.
 void Vq::report_idle(Pass& pass) const {
-  std::vector<int32_t> idle(static_cast<size_t>(idle_->value.numel()));
-  copy_to_host(pass.stream(), idle.data(), idle_->value);
+  const std::vector<int32_t> idle = host_integers(pass.stream(), idle_->value);
   auto& statistics = (*pass.statistics)[name_];
   const auto unused = std::count_if(idle.begin(), idle.end(), [](int32_t steps) { return steps > 0; });
   statistics["idle_share"] = static_cast<double>(unused) / static_cast<double>(idle.size());

@@ -1,11 +1,10 @@
 #include "layers/ops/fwpkm.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "layers/fast_pairs.h"
+#include "layers/ops/host_values.h"
 #include "layers/ops/slot_statistics.h"
 
 namespace hebb {
@@ -80,16 +79,6 @@ struct Measures {
   Buffer sums;  // [2] f64
   double key_loss = 0, key_step = 0;
 };
-
-std::vector<double> host_values(Stream& stream, const Tensor& t) {
-  std::vector<double> out(static_cast<size_t>(t.numel()));
-  dispatch_real(t.dtype, [&](auto zero) {
-    std::vector<decltype(zero)> raw(out.size());
-    copy_to_host(stream, raw.data(), t);
-    std::copy(raw.begin(), raw.end(), out.begin());
-  });
-  return out;
-}
 
 void measure_keys(Stream& stream, Measures& m, const FastValueLog& log, int64_t c, const FwPkmOptions& o) {
   if (o.key_update == KeyUpdate::entropy) {
@@ -245,30 +234,8 @@ struct FwPkmNode final : Node {
   }
 };
 
-/// Takes forced decisions; returns whether there were any.
-bool force(Pass& pass, const Tensor& to, const std::string& name, int64_t limit) {
-  const Inspector::Record* forced = pass.inspector != nullptr ? pass.inspector->force(name) : nullptr;
-  if (forced == nullptr) { return false; }
-  if (static_cast<int64_t>(forced->integers.size()) != to.numel()) {
-    throw DataError(name, "forced decisions", fmt::format("{:d} integers", forced->integers.size()),
-                    std::to_string(to.numel()));
-  }
-  std::vector<int32_t> narrow;
-  for (const int64_t v : forced->integers) {
-    if (v < 0 || v >= limit) {
-      throw DataError(name, "forced decision", std::to_string(v), fmt::format("0 to {:d}", limit - 1));
-    }
-    narrow.push_back(static_cast<int32_t>(v));
-  }
-  copy_to_device(pass.stream(), to, narrow.data());
-  return true;
-}
-
 void record(Pass& pass, const Tensor& from, const std::string& name, std::vector<int64_t> shape) {
-  if (pass.inspector == nullptr || !pass.inspector->recording || pass.tape.recomputing()) { return; }
-  std::vector<int32_t> narrow(static_cast<size_t>(from.numel()));
-  copy_to_host(pass.stream(), narrow.data(), from);
-  pass.inspector->records[name] = {std::move(shape), {narrow.begin(), narrow.end()}, {}};
+  if (pass.records()) { pass.inspector->records[name] = record_of(pass.stream(), from, std::move(shape)); }
 }
 
 /// One pass over a row of chunks.
@@ -285,8 +252,8 @@ struct RowPass {
     Stream& stream = pass.stream();
     const StepBuffers buffers(pass.tape.arena(), o, log, sum_dtype(q.dtype));
     const FastLookup lookup = log.lookup();
-    const bool keep_entries = force(pass, lookup.entries, name + ".entries", o.subkeys);
-    const bool keep_slots = force(pass, lookup.slots, name + ".slots", o.subkeys * o.subkeys);
+    const bool keep_entries = take_forced(pass, lookup.entries, name + ".entries", "forced decision", o.subkeys);
+    const bool keep_slots = take_forced(pass, lookup.slots, name + ".slots", "forced decision", o.subkeys * o.subkeys);
     const std::vector<int32_t> targets = row_targets(pass.rows, log.chunks().size, o.lookahead);
     copy_to_device(stream, log.targets(), targets.data());
     copy(stream, log.keys(0), keys.value);

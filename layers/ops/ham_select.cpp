@@ -1,7 +1,5 @@
 #include "layers/ops/ham_select.h"
 
-#include <fmt/core.h>
-
 #include "layers/ops/host_values.h"
 
 namespace hebb {
@@ -37,16 +35,12 @@ struct ReachNode final : Node {
 
 /// The mask to use in place of the router's decision, on the device; empty without one.
 Buffer forced_mask(Pass& pass, const std::string& name) {
-  const Inspector::Record* forced = pass.inspector != nullptr ? pass.inspector->force(name) : nullptr;
+  const std::vector<int64_t>* forced = forced_decisions(pass, name, pass.tokens());
   if (forced == nullptr) { return {}; }
-  if (static_cast<int64_t>(forced->integers.size()) != pass.tokens()) {
-    throw DataError(name, "forced decisions", fmt::format("{:d} integers", forced->integers.size()),
-                    std::to_string(pass.tokens()));
-  }
-  for (const int64_t m : forced->integers) {
+  for (const int64_t m : *forced) {
     if (m != 0 && m != 1) { throw DataError(name, "forced decision", std::to_string(m), "0 or 1"); }
   }
-  const std::vector<int32_t> narrow(forced->integers.begin(), forced->integers.end());
+  const std::vector<int32_t> narrow(forced->begin(), forced->end());
   Buffer mask = pass.tape.scratch({pass.batch(), pass.length()}, DType::i32, "forced decisions");
   copy_to_device(pass.stream(), mask, narrow.data());
   return mask;
@@ -67,8 +61,7 @@ std::vector<double> growth(const std::vector<int64_t>& mask, int64_t rows, int64
 
 void report(Pass& pass, Var score, const Tensor& slot, const std::string& name) {
   const int64_t rows = pass.batch(), length = pass.length();
-  std::vector<int32_t> slots(static_cast<size_t>(slot.numel()));
-  copy_to_host(pass.stream(), slots.data(), slot);
+  const std::vector<int32_t> slots = host_integers(pass.stream(), slot);
   Inspector::Record& mask = pass.inspector->records[name + ".mask"];
   mask = {{rows, length}, {}, {}};
   for (const int32_t s : slots) { mask.integers.push_back(s >= 0 ? 1 : 0); }
@@ -87,8 +80,7 @@ void report(Pass& pass, Var score, const Tensor& slot, const std::string& name) 
 }  // namespace
 
 std::vector<int64_t> HamSelection::host_selected(Stream& stream) const {
-  std::vector<int32_t> counts(static_cast<size_t>(selected.tensor().numel()));
-  copy_to_host(stream, counts.data(), selected);
+  const std::vector<int32_t> counts = host_integers(stream, selected);
   return {counts.begin(), counts.end()};
 }
 
@@ -112,9 +104,7 @@ HamSelection select_tokens(Pass& pass, Var score, const HamDecision& decision, c
                                   .selecting = decision.selecting,
                                   .range = decision.range,
                                   .tau = decision.tau});
-  if (pass.inspector != nullptr && pass.inspector->recording && !held.defined() && !tape.recomputing()) {
-    report(pass, score, tape.value(s.slot), name);
-  }
+  if (pass.records() && !held.defined()) { report(pass, score, tape.value(s.slot), name); }
   return s;
 }
 

@@ -1,5 +1,7 @@
 #include "layers/ops/host_values.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "core/bfloat.h"
@@ -22,19 +24,44 @@ std::vector<double> host_values(Stream& stream, const Tensor& tensor) {
   return values;
 }
 
+std::vector<int32_t> host_integers(Stream& stream, const Tensor& tensor) {
+  std::vector<int32_t> values(static_cast<size_t>(tensor.numel()));
+  copy_to_host(stream, values.data(), tensor);
+  return values;
+}
+
 Inspector::Record record_of(Stream& stream, const Tensor& tensor, std::vector<int64_t> shape) {
   Inspector::Record r{std::move(shape), {}, {}};
   if (r.shape.empty()) {
     for (int i = 0; i < tensor.shape.rank; ++i) { r.shape.push_back(tensor.size(i)); }
   }
   if (tensor.dtype == DType::i32) {
-    std::vector<int32_t> raw(static_cast<size_t>(tensor.numel()));
-    copy_to_host(stream, raw.data(), tensor);
-    r.integers.assign(raw.begin(), raw.end());
+    const std::vector<int32_t> integers = host_integers(stream, tensor);
+    r.integers.assign(integers.begin(), integers.end());
   } else {
     r.reals = host_values(stream, tensor);
   }
   return r;
+}
+
+const std::vector<int64_t>* forced_decisions(const Pass& pass, const std::string& name, int64_t count) {
+  const Inspector::Record* forced = pass.inspector != nullptr ? pass.inspector->force(name) : nullptr;
+  if (forced == nullptr) { return nullptr; }
+  if (static_cast<int64_t>(forced->integers.size()) != count) {
+    throw DataError(name, "forced decisions", fmt::format("{:d} integers", forced->integers.size()),
+                    std::to_string(count));
+  }
+  return &forced->integers;
+}
+
+bool take_forced(Pass& pass, const Tensor& to, const std::string& name, const char* what, int64_t limit) {
+  const std::vector<int64_t>* forced = forced_decisions(pass, name, to.numel());
+  if (forced == nullptr) { return false; }
+  for (const int64_t v : *forced) {
+    if (v < 0 || v >= limit) { throw DataError(name, what, std::to_string(v), fmt::format("0 to {:d}", limit - 1)); }
+  }
+  copy_to_device(pass.stream(), to, std::vector<int32_t>(forced->begin(), forced->end()).data());
+  return true;
 }
 
 }  // namespace hebb

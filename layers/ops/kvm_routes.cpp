@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/common/formulas.h"
+#include "layers/ops/host_values.h"
 
 namespace hebb {
 namespace {
@@ -62,18 +63,8 @@ struct SlotUse {
 
 double gate_mean(Stream& stream, const Tensor& gate) {
   double sum = 0;
-  dispatch_real(gate.dtype, [&](auto zero) {
-    std::vector<decltype(zero)> logits(static_cast<size_t>(gate.numel()));
-    copy_to_host(stream, logits.data(), gate);
-    for (const double a : logits) { sum += cpu::one_plus_elu(a); }
-  });
+  for (const double a : host_values(stream, gate)) { sum += cpu::one_plus_elu(a); }
   return sum / static_cast<double>(gate.numel());
-}
-
-std::vector<int32_t> host_routes(Stream& stream, const Tensor& routes) {
-  std::vector<int32_t> host(static_cast<size_t>(routes.numel()));
-  copy_to_host(stream, host.data(), routes);
-  return host;
 }
 
 }  // namespace
@@ -111,7 +102,7 @@ bool upload_forced_routes(Pass& pass, const Tensor& routes, const KvmRule& rule,
 }
 
 void report_routes(Pass& pass, const Tensor& routes, const std::string& name) {
-  const std::vector<int32_t> codes = host_routes(pass.stream(), routes);
+  const std::vector<int32_t> codes = host_integers(pass.stream(), routes);
   const std::vector<int64_t> shape{routes.size(0), routes.size(1), routes.size(2)};
   Inspector::Record row{shape, {}, {}}, append{shape, {}, {}};
   for (const int32_t code : codes) {
@@ -125,7 +116,7 @@ void report_routes(Pass& pass, const Tensor& routes, const std::string& name) {
 void kvm_statistics(Pass& pass, const Tensor& routes, const Tensor& gate, const KvmRule& rule,
                     const std::vector<int32_t>& sizes, const std::string& name) {
   auto& out = (*pass.statistics)[name];
-  const std::vector<int32_t> codes = host_routes(pass.stream(), routes);
+  const std::vector<int32_t> codes = host_integers(pass.stream(), routes);
   double rows = 0, left = 0, appended = 0;
   int32_t most = 0;
   SlotUse use;

@@ -6,6 +6,7 @@
 
 #include "kernels/short_conv/short_conv.h"
 #include "layers/ops/chunk_grid.h"
+#include "layers/ops/host_values.h"
 #include "layers/ops/recurrence_input.h"
 
 namespace hebb {
@@ -61,12 +62,7 @@ Tensor carried(const MesaState* state, std::unique_ptr<ShortConvState> MesaState
 }
 
 void report_residuals(Pass& pass, const Tensor& residual, const std::string& name) {
-  std::vector<double> values(static_cast<size_t>(residual.numel()));
-  dispatch_real(residual.dtype, [&](auto zero) {
-    std::vector<decltype(zero)> raw(values.size());
-    copy_to_host(pass.stream(), raw.data(), residual);
-    std::copy(raw.begin(), raw.end(), values.begin());
-  });
+  const std::vector<double> values = host_values(pass.stream(), residual);
   auto& statistics = (*pass.statistics)[name];
   statistics["residual_mean"] = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
   statistics["residual_max"] = *std::max_element(values.begin(), values.end());

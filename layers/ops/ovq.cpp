@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "layers/ops/grad_target.h"
+#include "layers/ops/host_values.h"
 
 namespace hebb {
 namespace {
@@ -74,31 +75,23 @@ void check_chunk(const int64_t* ids, int64_t count, int64_t before, int64_t size
   }
 }
 
-/// Forced ids [B, K, T] to the device; tokens that no full chunk holds get -1.
-void upload_forced(Pass& pass, const Tensor& ids, const Inspector::Record& forced, const OvqRule& rule,
-                   const std::string& name) {
-  if (static_cast<int64_t>(forced.integers.size()) != ids.numel()) {
-    throw DataError(name, "forced decisions", fmt::format("{:d} integers", forced.integers.size()),
-                    std::to_string(ids.numel()));
-  }
-  std::vector<int32_t> narrow(forced.integers.size(), -1);
+/// Forced ids [B, K, T] to the device; tokens that no full chunk holds get -1. Returns whether there are any.
+bool take_forced(Pass& pass, const Tensor& ids, const OvqRule& rule, const std::string& name) {
+  const std::vector<int64_t>* forced = forced_decisions(pass, name, ids.numel());
+  if (forced == nullptr) { return false; }
+  std::vector<int32_t> narrow(forced->size(), -1);
   for (const DocumentSpan& span : pass.rows.spans()) {
     for (int64_t head = 0; head < ids.size(1); ++head) {
       const int64_t first = (span.row * ids.size(1) + head) * pass.length() + span.start;
       for (int64_t at = 0; at + rule.chunk <= span.length; at += rule.chunk) {
-        const int64_t* chunk = forced.integers.data() + first + at;
+        const int64_t* chunk = forced->data() + first + at;
         check_chunk(chunk, rule.chunk, rule.size(at), rule.size(at + rule.chunk), name);
         std::copy_n(chunk, rule.chunk, narrow.begin() + first + at);
       }
     }
   }
   copy_to_device(pass.stream(), ids, narrow.data());
-}
-
-void report(Pass& pass, const Tensor& ids, const std::string& name) {
-  std::vector<int32_t> host(static_cast<size_t>(ids.numel()));
-  copy_to_host(pass.stream(), host.data(), ids);
-  pass.inspector->records[name] = {{ids.size(0), ids.size(1), ids.size(2)}, {host.begin(), host.end()}, {}};
+  return true;
 }
 
 }  // namespace
@@ -134,13 +127,12 @@ Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const 
   node.v_shape = {batch, length, shape.kv_heads, shape.value_dim};
   node.o_shape = {batch, length, shape.heads, shape.value_dim};
   node.o = tape.output({batch * length, shape.heads * shape.value_dim}, dtype, "readout");
-  Inspector* inspector = state == nullptr ? pass.inspector : nullptr;
-  const Inspector::Record* forced = inspector != nullptr ? inspector->force(name + ".assign") : nullptr;
-  if (state == nullptr) {
+  const bool inspects = state == nullptr;
+  if (inspects) {
     node.lse = tape.saved({batch, length, shape.heads}, sum_dtype(dtype), "log-sum-exp");
     node.ids = tape.saved({batch, shape.kv_heads, length}, DType::i32, "assignments");
   }
-  if (forced != nullptr) { upload_forced(pass, node.ids, *forced, rule, name + ".assign"); }
+  const bool forced = inspects && take_forced(pass, node.ids, rule, name + ".assign");
   std::optional<OvqState> fresh;
   if (state == nullptr) { state = &fresh.emplace(tape.arena(), batch, shape, node.room, rule.chunk, dtype); }
   HEBB_ASSERT(fresh || state->keys.tensor().size(2) >= std::min(rule.max_centroids, kLongestDocument));
@@ -155,11 +147,9 @@ Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const 
                                    .v = tape.value(v).view(node.v_shape),
                                    .doc_start = node.doc_start,
                                    .rule = rule,
-                                   .forced = forced != nullptr});
-  if (inspector != nullptr && inspector->recording && !tape.recomputing()) { report(pass, node.ids, name + ".assign"); }
-  const Var o = node.o;
-  tape.record(std::move(node));
-  return o;
+                                   .forced = forced});
+  if (inspects && pass.records()) { pass.inspector->records[name + ".assign"] = record_of(tape.stream(), node.ids); }
+  return tape.record(std::move(node), &OvqNode::o);
 }
 
 }  // namespace hebb

@@ -1,8 +1,7 @@
 #include "layers/ops/product_key.h"
 
-#include <fmt/core.h>
-
 #include "kernels/product_key/product_key.h"
+#include "layers/ops/host_values.h"
 #include "layers/ops/slot_statistics.h"
 
 namespace hebb {
@@ -36,23 +35,6 @@ struct ProductKeyNode final : Node {
   }
 };
 
-/// Forced slots [B, T, H, k] to the device.
-void upload_forced(Pass& pass, const Tensor& slots, const Inspector::Record& forced, const std::string& name,
-                   int64_t limit) {
-  if (static_cast<int64_t>(forced.integers.size()) != slots.numel()) {
-    throw DataError(name, "forced decisions", fmt::format("{:d} integers", forced.integers.size()),
-                    std::to_string(slots.numel()));
-  }
-  std::vector<int32_t> narrow;
-  for (const int64_t v : forced.integers) {
-    if (v < 0 || v >= limit) {
-      throw DataError(name, "forced slot", std::to_string(v), fmt::format("0 to {:d}", limit - 1));
-    }
-    narrow.push_back(static_cast<int32_t>(v));
-  }
-  copy_to_device(pass.stream(), slots, narrow.data());
-}
-
 }  // namespace
 
 Var product_key_read(Pass& pass, Var q, Var keys, Var values, const ProductKeyMemory& m, const std::string& name) {
@@ -67,21 +49,16 @@ Var product_key_read(Pass& pass, Var q, Var keys, Var values, const ProductKeyMe
   node.slots = tape.saved({tokens, m.heads, m.top_k}, DType::i32, "slots");
   node.weights = tape.saved({tokens, m.heads, m.top_k}, sum_dtype(dtype), "slot weights");
   const Tensor q4 = tape.value(q).view({tokens, m.heads, 2, m.half_dim});
-  Inspector* inspector = pass.inspector;
-  const Inspector::Record* forced = inspector != nullptr ? inspector->force(name + ".slots") : nullptr;
-  if (forced != nullptr) {
-    upload_forced(pass, node.slots, *forced, name + ".slots", m.subkeys * m.subkeys);
+  if (take_forced(pass, node.slots, name + ".slots", "forced slot", m.subkeys * m.subkeys)) {
     run(tape.stream(), ProductKeyScore{.sums = node.weights, .slots = node.slots, .q = q4, .keys = tape.value(keys)});
   } else {
     run(tape.workspace(), ProductKeyTopK{.slots = node.slots, .sums = node.weights, .q = q4, .keys = tape.value(keys)});
   }
-  if (inspector != nullptr && inspector->recording && !tape.recomputing()) {
-    std::vector<int32_t> slots(static_cast<size_t>(node.slots.numel()));
-    copy_to_host(tape.stream(), slots.data(), node.slots);
-    inspector->records[name + ".slots"] = {
-        {pass.batch(), pass.length(), m.heads, m.top_k}, {slots.begin(), slots.end()}, {}};
+  if (pass.records()) {
+    pass.inspector->records[name + ".slots"] =
+        record_of(tape.stream(), node.slots, {pass.batch(), pass.length(), m.heads, m.top_k});
   }
-  if (pass.statistics != nullptr && !tape.recomputing() && !tape.stream().counting()) {
+  if (pass.measures()) {
     count_slots(tape.stream(), node.slots, static_cast<double>(m.subkeys * m.subkeys), (*pass.statistics)[name]);
   }
   run(tape.stream(), SoftmaxRows{node.weights, node.weights, m.top_k});

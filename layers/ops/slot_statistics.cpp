@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "layers/ops/host_values.h"
+
 namespace hebb {
 
 double entropy(const std::vector<double>& mass) {
@@ -29,9 +31,7 @@ SlotCounts count_slots(std::vector<int32_t> accesses, double table) {
 }
 
 void count_slots(Stream& stream, const Tensor& slots, double table, std::map<std::string, double>& out) {
-  std::vector<int32_t> accesses(static_cast<size_t>(slots.numel()));
-  copy_to_host(stream, accesses.data(), slots);
-  const SlotCounts counts = count_slots(std::move(accesses), table);
+  const SlotCounts counts = count_slots(host_integers(stream, slots), table);
   out["collision"] = counts.collision;
   out["coverage"] = counts.coverage;
   out["kld"] = counts.kld;

@@ -168,16 +168,13 @@ void reset_state(Pass& pass, const Tensor& state, const Tensor& memory) {
   }
 }
 
-/// Forced slots [B, T, H, k] to the device.
-void upload_forced(Pass& pass, const Tensor& slots, const Inspector::Record& forced, const std::string& name,
-                   int64_t limit) {
-  if (static_cast<int64_t>(forced.integers.size()) != slots.numel()) {
-    throw DataError(name, "forced decisions", fmt::format("{:d} integers", forced.integers.size()),
-                    std::to_string(slots.numel()));
-  }
+/// Forced slots [B, T, H, k] to the device; returns whether there are any.
+bool take_forced(Pass& pass, const Tensor& slots, const std::string& name, int64_t limit) {
+  const std::vector<int64_t>* forced = forced_decisions(pass, name, slots.numel());
+  if (forced == nullptr) { return false; }
   std::vector<int32_t> narrow;
   int64_t lowest = 0;
-  for (const int64_t v : forced.integers) {
+  for (const int64_t v : *forced) {
     lowest = narrow.size() % static_cast<size_t>(slots.size(2)) == 0 ? 0 : lowest;
     if (v < lowest || v >= limit) {
       throw DataError(name, "forced slot", std::to_string(v),
@@ -187,6 +184,7 @@ void upload_forced(Pass& pass, const Tensor& slots, const Inspector::Record& for
     lowest = v + 1;
   }
   copy_to_device(pass.stream(), slots, narrow.data());
+  return true;
 }
 
 /// Slots [N, H, count] by the scores, or as forced; recorded.
@@ -194,18 +192,12 @@ Tensor choose(Pass& pass, Var scores, const SparseDeltaConfig& config, const Slo
               const std::string& name) {
   Tape& tape = pass.tape;
   const Tensor slots = tape.saved({pass.tokens(), config.heads, address.count}, DType::i32, "slots");
-  Inspector* inspector = pass.inspector;
-  const Inspector::Record* forced = inspector != nullptr ? inspector->force(name) : nullptr;
-  if (forced != nullptr) {
-    upload_forced(pass, slots, *forced, name, config.slots());
-  } else {
+  if (!take_forced(pass, slots, name, config.slots())) {
     run(tape.stream(), SlotSelect{slots, tape.value(scores).view({pass.tokens(), config.heads, 2, config.subkeys})});
   }
-  if (inspector != nullptr && inspector->recording && !tape.recomputing()) {
-    std::vector<int32_t> host(static_cast<size_t>(slots.numel()));
-    copy_to_host(tape.stream(), host.data(), slots);
-    inspector->records[name] = {
-        {pass.batch(), pass.length(), config.heads, address.count}, {host.begin(), host.end()}, {}};
+  if (pass.records()) {
+    pass.inspector->records[name] =
+        record_of(tape.stream(), slots, {pass.batch(), pass.length(), config.heads, address.count});
   }
   return slots;
 }
@@ -245,7 +237,7 @@ Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig&
     run_sequences(node.sequences, p.uses);
     if (state != nullptr) { reset_state(pass, carried, tape.value_or_none(in.memory)); }
     run_sequences(restarted, {});  // all carried
-    if (pass.inspector != nullptr && pass.inspector->recording && !tape.recomputing() && !tape.stream().counting()) {
+    if (pass.records() && !tape.stream().counting()) {
       for (const auto& [side, weights] :
            {std::pair{".write_weights", &p.write_weights}, std::pair{".read_weights", &p.read_weights}}) {
         const Tensor& w = *weights;
@@ -253,7 +245,7 @@ Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig&
             record_of(pass.stream(), w, {pass.batch(), pass.length(), w.size(1), w.size(2)});
       }
     }
-    if (pass.statistics != nullptr && !tape.recomputing() && !tape.stream().counting()) {
+    if (pass.measures()) {
       sparse_delta_statistics(tape.stream(), (*pass.statistics)[name], config.slots(),
                               {node.write_slots, p.write_weights}, {node.read_slots, p.read_weights}, p.g, p.beta);
     }

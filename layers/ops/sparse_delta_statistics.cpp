@@ -26,8 +26,7 @@ void gate_statistics(std::map<std::string, double>& out, const std::string& gate
 void use_statistics(Stream& stream, std::map<std::string, double>& out, int64_t slots_per_head, const SlotUse& use,
                     const std::string& side) {
   const size_t heads = static_cast<size_t>(use.slots.size(1)), k = static_cast<size_t>(use.slots.size(2));
-  std::vector<int32_t> slots(static_cast<size_t>(use.slots.numel()));
-  copy_to_host(stream, slots.data(), use.slots);
+  std::vector<int32_t> slots = host_integers(stream, use.slots);
   const std::vector<double> weights = host_values(stream, use.weights);
   const size_t choices = weights.size() / k;  // tokens times heads
   std::vector<double> by_slot(heads * static_cast<size_t>(slots_per_head)), cumulative(k), effective;

@@ -1,10 +1,10 @@
 #include "layers/ops/vq.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <numeric>
 #include <optional>
+
+#include "layers/ops/host_values.h"
 
 namespace hebb {
 namespace {
@@ -30,49 +30,19 @@ struct VqKeysNode final : Node {
   }
 };
 
-/// Forced ids [B, K, T], each in [low, high].
-std::vector<int32_t> checked(const Inspector::Record& forced, int64_t count, int64_t low, int64_t high,
-                             const std::string& name) {
-  if (static_cast<int64_t>(forced.integers.size()) != count) {
-    throw DataError(name, "forced decisions", fmt::format("{:d} integers", forced.integers.size()),
-                    std::to_string(count));
-  }
-  for (const int64_t id : forced.integers) {
-    if (id < low || id > high) {
-      throw DataError(
-          name, "forced codeword", std::to_string(id),
-          low == high ? fmt::format("{:d}: this step does not quantize", low) : fmt::format("{:d} to {:d}", low, high));
-    }
-  }
-  return {forced.integers.begin(), forced.integers.end()};
-}
-
 /// The points that keys take, or the forced ones.
 void select(Pass& pass, const VqSelect& args, bool inspects, const std::string& name) {
-  Inspector* inspector = inspects ? pass.inspector : nullptr;
-  const Inspector::Record* forced = inspector != nullptr ? inspector->force(name) : nullptr;
-  if (forced != nullptr) {
-    copy_to_device(pass.stream(), args.ids,
-                   checked(*forced, args.ids.numel(), 0, args.points.size(1) - 1, name).data());
-  } else {
+  if (!inspects || !take_forced(pass, args.ids, name, "forced codeword", args.points.size(1))) {
     run(pass.stream(), args);
   }
-  if (inspector != nullptr && inspector->recording && !pass.tape.recomputing()) {
-    std::vector<int32_t> host(static_cast<size_t>(args.ids.numel()));
-    copy_to_host(pass.stream(), host.data(), args.ids);
-    inspector->records[name] = {{args.ids.size(0), args.ids.size(1), args.ids.size(2)}, {host.begin(), host.end()}, {}};
-  }
+  if (inspects && pass.records()) { pass.inspector->records[name] = record_of(pass.stream(), args.ids); }
 }
 
 double mean_similarity(Pass& pass, const Tensor& k, const Tensor& points, const Tensor& ids) {
   const Buffer similarity = pass.tape.scratch(ids.shape, sum_dtype(k.dtype), "similarities");
   run(pass.stream(), VqSimilarity{.similarity = similarity, .k = k, .points = points, .ids = ids});
-  double total = 0;
-  dispatch_real(sum_dtype(k.dtype), [&](auto zero) {
-    std::vector<decltype(zero)> host(static_cast<size_t>(ids.numel()));
-    copy_to_host(pass.stream(), host.data(), similarity);
-    total = std::accumulate(host.begin(), host.end(), 0.0);
-  });
+  const std::vector<double> host = host_values(pass.stream(), similarity);
+  const double total = std::accumulate(host.begin(), host.end(), 0.0);
   return total / static_cast<double>(ids.numel());
 }
 
@@ -120,7 +90,7 @@ VqKeys vq_keys(Pass& pass, Var k, Var codes, const VqShape& shape, const VqQuant
   const Tensor keys = tape.value(k).view(node.k_shape);
   select(pass, VqSelect{.ids = node.ids, .k = keys, .points = points, .bias = bias}, true, name + ".assign");
   run(tape.stream(), VqGather{tape.value(node.kq).view(node.k_shape), points, node.ids});
-  if (pass.statistics != nullptr && !tape.recomputing() && !tape.stream().counting()) {
+  if (pass.measures()) {
     auto& statistics = (*pass.statistics)[name];
     statistics["commitment_similarity"] = mean_similarity(pass, keys, points, node.ids);
     const Buffer nearest = tape.scratch(node.ids.shape, DType::i32, "nearest codewords");
@@ -173,12 +143,16 @@ Var vq_read(Pass& pass, Var q, Var v, const Tensor& points, const Tensor& ids, c
 }
 
 void vq_report_unquantized(Pass& pass, const VqShape& shape, const std::string& name) {
-  if (pass.inspector == nullptr || pass.tape.recomputing()) { return; }
+  if (pass.tape.recomputing()) { return; }
   const int64_t count = pass.tokens() * shape.kv_heads;
-  if (const Inspector::Record* forced = pass.inspector->force(name + ".assign")) {
-    checked(*forced, count, -1, -1, name + ".assign");
+  if (const std::vector<int64_t>* forced = forced_decisions(pass, name + ".assign", count)) {
+    for (const int64_t id : *forced) {
+      if (id != -1) {
+        throw DataError(name + ".assign", "forced codeword", std::to_string(id), "-1: this step does not quantize");
+      }
+    }
   }
-  if (pass.inspector->recording) {
+  if (pass.records()) {
     pass.inspector->records[name + ".assign"] = {
         {pass.batch(), shape.kv_heads, pass.length()}, std::vector<int64_t>(static_cast<size_t>(count), -1), {}};
   }
