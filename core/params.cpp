@@ -61,12 +61,13 @@ Param& ParamStore::declare(ParamSpec spec) {
   if (elements > kMost) { throw ConfigError(spec.name, "the shape " + spec.shape.str(), "at most 2^48 elements"); }
   params_.push_back(std::make_unique<Param>());
   params_.back()->spec = std::move(spec);
+  by_name_.emplace(params_.back()->name(), params_.back().get());
   return *params_.back();
 }
 
 Param* ParamStore::find(std::string_view name) const {
-  const auto it = std::find_if(params_.begin(), params_.end(), [&](const auto& p) { return p->name() == name; });
-  return it == params_.end() ? nullptr : it->get();
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
 }
 
 const Tensor& ParamStore::declare_scratch(std::string name, Shape shape, std::optional<DType> dtype, Combine combine) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "core/arena.h"
@@ -118,6 +119,7 @@ class ParamStore {
     Combine combine;
   };
   std::vector<std::unique_ptr<Param>> params_;
+  std::unordered_map<std::string_view, Param*> by_name_;  // the keys are the parameters' own names
   std::deque<Scratch> scratch_;
   DType dtype_ = DType::f32;
   std::vector<Buffer> blocks_;
