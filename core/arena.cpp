@@ -85,12 +85,17 @@ void* Arena::allocate(int64_t bytes, std::string_view name) {
   const auto [base, found] = *it;
   free_.erase(it);
   if (found > size) { free_[base + static_cast<uintptr_t>(size)] = found - size; }
-  used_[base] = {size, device_ == DeviceKind::count ? std::string(name) : std::string()};
+  allocations_ += 1;
+  used_[base] = {size, allocations_, device_ == DeviceKind::count ? std::string(name) : std::string()};
   in_use_ += size;
   if (device_ == DeviceKind::count) {
     // The extent, not the sum: holes between live blocks are memory that the real run needs too.
     const int64_t extent = static_cast<int64_t>(base - segments_[0].base) + size;
-    at_peak_ = at_peak_ || extent > peak_;
+    if (extent > peak_) {
+      at_peak_ = true;
+      released_since_peak_.clear();
+    }
+    if (at_peak_) { last_of_peak_ = allocations_; }
     peak_ = std::max(peak_, extent);
   } else {
     peak_ = std::max(peak_, in_use_);
@@ -105,18 +110,13 @@ void* Arena::allocate(int64_t bytes, std::string_view name) {
   return address;
 }
 
-void Arena::note_peak() {
-  at_peak_ = false;
-  peak_uses_.clear();
-  for (const auto& [base, block] : used_) { peak_uses_.push_back({block.name, block.bytes}); }
-}
-
 void Arena::release(void* address) {
-  if (at_peak_) { note_peak(); }
+  at_peak_ = false;
   const auto it = used_.find(reinterpret_cast<uintptr_t>(address));
   HEBB_ASSERT(it != used_.end());
   uintptr_t base = it->first;
   int64_t bytes = it->second.bytes;
+  if (it->second.number <= last_of_peak_) { released_since_peak_[base] = {std::move(it->second.name), bytes}; }
   in_use_ -= bytes;
   used_.erase(it);
   const auto segment_of = [&](uintptr_t a) {
@@ -149,11 +149,12 @@ int64_t Arena::reserved_bytes() const {
 }
 
 std::vector<Arena::Use> Arena::peak_table() const {
-  std::vector<Use> uses = peak_uses_;
-  if (at_peak_ || uses.empty()) {
-    uses.clear();
-    for (const auto& [base, block] : used_) { uses.push_back({block.name, block.bytes}); }
+  std::map<uintptr_t, Use> at_peak = released_since_peak_;
+  for (const auto& [base, block] : used_) {
+    if (block.number <= last_of_peak_) { at_peak[base] = {block.name, block.bytes}; }
   }
+  std::vector<Use> uses;
+  for (auto& [base, use] : at_peak) { uses.push_back(std::move(use)); }
   std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) { return a.bytes > b.bytes; });
   return uses;
 }

@@ -48,11 +48,10 @@ class Arena {
     int64_t bytes;
   };
   struct Block {
-    int64_t bytes;
+    int64_t bytes, number;  // of the allocation, counted from 1
     std::string name;
   };
   void add_segment(int64_t bytes, std::string_view name);
-  void note_peak();
 
   DeviceKind device_;
   std::string name_;
@@ -61,8 +60,10 @@ class Arena {
   std::map<uintptr_t, int64_t> free_;  // by address
   std::map<uintptr_t, Block> used_;
   int64_t in_use_ = 0, peak_ = 0;
+  // The peak lasts from the allocation that reached it until the next release.
+  int64_t allocations_ = 0, last_of_peak_ = 0;
   bool at_peak_ = false;
-  std::vector<Use> peak_uses_;
+  std::map<uintptr_t, Use> released_since_peak_;  // what was in use then
 };
 
 /// A tensor that returns its memory to the arena.
