@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <set>
 
 namespace hebb {
@@ -14,11 +15,24 @@ struct Placed {
   const Layer* layer;
   std::string type, prefix;  // "gdn", "blocks.3.mixer."
   Json config;
+  std::vector<const Param*> params;
 
   double number(const char* key) const { return config.at(key).as_double(); }
 };
 
+/// Of each layer: "blocks.3.mixer.q.weight" is one of "blocks.3.mixer.".
+std::map<std::string_view, std::vector<const Param*>> params_of_layers(const Model& model) {
+  std::map<std::string_view, std::vector<const Param*>> found;
+  for (const auto& p : model.params().all()) {
+    const std::string_view name = p->name();
+    const size_t block = name.find('.'), role = name.find('.', block + 1), own = name.find('.', role + 1);
+    if (name.starts_with("blocks.")) { found[name.substr(0, own + 1)].push_back(p.get()); }
+  }
+  return found;
+}
+
 std::vector<Placed> layers_of(const Model& model) {
+  const auto params = params_of_layers(model);
   const Json definitions = Fields::write(model.config()).at("layers");
   std::vector<Placed> placed;
   for (size_t i = 0; i < model.blocks().size(); ++i) {
@@ -27,8 +41,13 @@ std::vector<Placed> layers_of(const Model& model) {
     const auto add = [&](const std::optional<std::string>& name, const Layer* layer, const char* role) {
       if (name) {
         const Json& definition = definitions.at(*name);
-        placed.push_back(
-            {layer, definition.at("type").as_string(), fmt::format("blocks.{:d}.{}.", i, role), definition});
+        const std::string prefix = fmt::format("blocks.{:d}.{}.", i, role);
+        const auto own = params.find(prefix);
+        placed.push_back({.layer = layer,
+                          .type = definition.at("type").as_string(),
+                          .prefix = prefix,
+                          .config = definition,
+                          .params = own == params.end() ? std::vector<const Param*>() : own->second});
       }
     };
     add(spec.memory, block.memory.get(), "memory");
@@ -42,11 +61,9 @@ bool only(const std::vector<Placed>& layers, const std::set<std::string>& types)
   return std::all_of(layers.begin(), layers.end(), [&](const Placed& l) { return types.count(l.type) > 0; });
 }
 
-double sum_numbers(const Model& model, const std::string& prefix, const std::function<bool(const Param&)>& counts) {
+double sum_numbers(const auto& params, const std::function<bool(const Param&)>& counts) {
   double n = 0;
-  for (const auto& p : model.params().all()) {
-    n += p->name().rfind(prefix, 0) == 0 && counts(*p) ? static_cast<double>(p->spec.shape.numel()) : 0;
-  }
+  for (const auto& p : params) { n += counts(*p) ? static_cast<double>(p->spec.shape.numel()) : 0; }
   return n;
 }
 
@@ -61,13 +78,15 @@ double head_weights(const Model& model) {
 }
 
 double fwpkm_accounting(const Model& model, const std::vector<Placed>& layers) {
-  double weights = head_weights(model) + sum_numbers(model, "blocks.", is_matrix);
+  double weights = head_weights(model) + sum_numbers(model.params().all(), [](const Param& p) {
+                     return p.name().starts_with("blocks.") && is_matrix(p);
+                   });
   double extra = 0;
   for (const Placed& l : layers) {
     if (l.type == "pkm") {
-      weights += sum_numbers(model, l.prefix + "keys", [](const Param&) { return true; });
+      weights += sum_numbers(l.params, [&](const Param& p) { return p.name().starts_with(l.prefix + "keys"); });
     } else if (l.type == "fwmlp") {
-      weights += sum_numbers(model, l.prefix,
+      weights += sum_numbers(l.params,
                              [](const Param& p) { return p.spec.kind == ParamKind::fast && p.spec.shape.rank == 2; });
     } else if (l.type == "lact") {
       const double heads = l.number("num_fast_heads"), width = static_cast<double>(model.config().hidden_size) / heads;
@@ -80,8 +99,7 @@ double fwpkm_accounting(const Model& model, const std::vector<Placed>& layers) {
 double sdm_accounting(const Model& model, const std::vector<Placed>& layers) {
   double forward = 2 * head_weights(model);
   for (const Placed& l : layers) {
-    const double weights =
-        sum_numbers(model, l.prefix, [](const Param& p) { return is_matrix(p) && !is_convolution(p); });
+    const double weights = sum_numbers(l.params, [](const Param& p) { return is_matrix(p) && !is_convolution(p); });
     forward += 2 * weights;
     if (l.type == "gdn") {
       const Json* values = l.config.find("num_value_heads");
@@ -99,14 +117,15 @@ double sdm_cores(const Model& model, const std::vector<Placed>& layers, int64_t 
   double forward = 0;
   for (const Placed& l : layers) {
     if (l.type == "attention" || l.type == "sdm") {
-      forward += l.layer->flops_per_token(length) - 2 * sum_numbers(model, l.prefix, is_matrix);
+      forward += l.layer->flops_per_token(length) - 2 * sum_numbers(l.params, is_matrix);
     }
   }
   return 3 * forward;
 }
 
 double sdm_code_accounting(const Model& model, int64_t length) {
-  const double parameters = sum_numbers(model, "", [](const Param& p) { return p.trained() && !p.spec.initial_state; });
+  const double parameters =
+      sum_numbers(model.params().all(), [](const Param& p) { return p.trained() && !p.spec.initial_state; });
   const double width = static_cast<double>(model.config().hidden_size) * static_cast<double>(model.config().num_layers);
   return 6 * (parameters - head_weights(model)) + 7 * static_cast<double>(length) * width;
 }
