@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <vector>
 
 #include "core/utf8.h"
 
@@ -40,6 +41,39 @@ std::string_view fit(std::string_view text, int columns) {
   }
   return text.substr(0, end);
 }
+
+std::vector<std::string> split_fields(std::string_view detail) {
+  std::vector<std::string> fields;
+  while (!detail.empty()) {
+    const size_t comma = std::min(detail.find(", "), detail.size());
+    fields.emplace_back(detail.substr(0, comma));
+    detail.remove_prefix(std::min(comma + 2, detail.size()));
+  }
+  return fields;
+}
+
+/// What a line is made of; empty where there is nothing to say.
+struct Parts {
+  std::string title, bar, amount, share, rate, time;
+  std::vector<std::string> fields;
+
+  std::string text() const {
+    std::string joined = title + bar + amount + share + rate + time;
+    for (const std::string& field : fields) { joined += ", " + field; }
+    return joined;
+  }
+  /// Leaves out what says least until the line fits. The first field stays: fit() cuts it.
+  void shorten(int columns) {
+    const auto is_long = [&] {
+      const std::string line = text();
+      return fit(line, columns).size() < line.size();
+    };
+    for (std::string* part : {&bar, &rate, &share}) {
+      if (is_long()) { part->clear(); }
+    }
+    while (fields.size() > 1 && is_long()) { fields.pop_back(); }
+  }
+};
 
 }  // namespace
 
@@ -119,26 +153,25 @@ std::string TextProgress::line(bool finished) const {
   const double done = static_cast<double>(done_);
   const bool bounded = total_ > 0;
   const double share = bounded ? std::min(1.0, done / static_cast<double>(total_)) : 0;
-  std::string text = amount(done, unit_);
-  if (bounded) {
-    text += " of " + amount(static_cast<double>(total_), unit_) + fmt::format(" ({}%)", static_cast<int>(share * 100));
-  }
   const double fresh = done - static_cast<double>(skipped_);
-  if (elapsed > 0 && fresh > 0) { text += ", " + rate(fresh / elapsed, unit_); }
+  Parts parts;
+  parts.title = title_ + ": ";
+  parts.amount = amount(done, unit_);
+  parts.fields = split_fields(detail_);
+  if (bounded) {
+    const int full = static_cast<int>(share * kBarCells);
+    if (output_.is_terminal) { parts.bar = "[" + std::string(full, '#') + std::string(kBarCells - full, '.') + "] "; }
+    parts.amount += " of " + amount(static_cast<double>(total_), unit_);
+    parts.share = fmt::format(" ({}%)", static_cast<int>(share * 100));
+  }
+  if (elapsed > 0 && fresh > 0) { parts.rate = ", " + rate(fresh / elapsed, unit_); }
   if (finished) {
-    text += ", took " + format_duration(elapsed);
+    parts.time = ", took " + format_duration(elapsed);
   } else if (bounded && fresh > 0 && done_ < total_) {
-    text += ", eta " + format_duration(elapsed * (static_cast<double>(total_) - done) / fresh);
+    parts.time = ", eta " + format_duration(elapsed * (static_cast<double>(total_) - done) / fresh);
   }
-  text += detail_.empty() ? "" : ", " + detail_;
-  const std::string title = title_ + ": ";
-  const bool has_room =
-      output_.is_terminal && static_cast<int>(title.size() + kBarCells + 3 + text.size()) < output_.columns();
-  if (!bounded || !has_room) {
-    return title + text;  // numbers say more than a bar without them
-  }
-  const int full = static_cast<int>(share * kBarCells);
-  return title + "[" + std::string(full, '#') + std::string(kBarCells - full, '.') + "] " + text;
+  if (output_.is_terminal) { parts.shorten(output_.columns() - 1); }
+  return parts.text();
 }
 
 void TextProgress::draw(bool finished) {

@@ -21,7 +21,8 @@ class Progress {
   virtual void begin(std::string_view title, uint64_t total, Unit unit = Unit::count, uint64_t done = 0) {}
   /// So many units cost no time of this task: they count for the bar, not for rate and time left.
   virtual void skip(uint64_t done) {}
-  /// `done` units so far; `detail` follows the numbers ("loss 3.041"). Cheap: may be called often.
+  /// `done` units so far; `detail` follows the numbers: fields by importance ("loss 3.041, gnorm 0.41"). Cheap: may
+  /// be called often.
   virtual void update(uint64_t done, std::string_view detail = {}) {}
   virtual void end() {}
   /// A line of its own, above the bar: something that the user should know.
@@ -40,6 +41,7 @@ struct ProgressOutput {
 /// A bar with rate and time left on a terminal, redrawn at most ten times a second; elsewhere a plain
 /// line at the start, every `line_seconds`, and at the end:
 /// `encode: 412.0 MiB of 1.2 GiB (33%), 9.8 MiB/s, eta 00:01:23, loss 3.041`.
+/// Where the terminal is too narrow, bar, rate, share and then the last fields of `detail` are left out.
 class TextProgress final : public Progress {
  public:
   explicit TextProgress(ProgressOutput output) : output_(std::move(output)) {}

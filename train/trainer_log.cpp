@@ -24,6 +24,11 @@ std::string short_count(double count) {
 /// NaN without a sign.
 double shown(double x) { return std::isnan(x) ? std::nan("") : x; }
 
+/// The first fields stay longest in a narrow terminal.
+std::string bar_detail(const StepReport& report) {
+  return fmt::format("loss {:.4f}, gnorm {:.3f}, lr {:.2e}", shown(report.loss), shown(report.norms.global), report.lr);
+}
+
 /// Seconds since 1970 (UTC), to the millisecond.
 double wall_time() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -71,7 +76,7 @@ void Trainer::log(const StepReport& report) {
   const double step_seconds = interval_.seconds / static_cast<double>(interval_.steps);
   const std::optional<CommTimes> comm = comm_times();
   interval_ = {};
-  log_.step(console_line(report, step_seconds), state_.step, fmt::format("loss {:.4f}", report.loss));
+  log_.step(console_line(report, step_seconds), state_.step, bar_detail(report));
   if (!ranks_.is_first()) { return; }
   if (comm) { warn_of_slow_rank(*comm); }
   metrics_->add(metrics_line(report, step_seconds, comm));

@@ -103,7 +103,7 @@ TEST_CASE("terminal progress never exceeds the terminal and cuts between charact
   screen.now = 1;
   screen.text.clear();
   progress.update(3, "ääääää");
-  CHECK(screen.text == "\r\033[Kgröße: 3, 3");  // 11 of 12 columns
+  CHECK(screen.text == "\r\033[Kgröße: 3, ä");  // 11 of 12 columns
   progress.end();
 }
 
@@ -113,6 +113,31 @@ TEST_CASE("a narrow terminal shows the numbers instead of the bar", "[fast]") {
   TextProgress bar(screen.output(true));
   bar.begin("train", 48, Progress::Unit::count);
   CHECK(screen.text == "\r\033[Ktrain: 0 of 48 (0%)");
+}
+
+TEST_CASE("a narrow terminal loses the bar, the rate, the share and then the last fields", "[fast]") {
+  Screen screen;
+  TextProgress progress(screen.output(true));
+  progress.begin("train", 20000, Progress::Unit::count);
+  const auto at = [&](int columns) {
+    screen.columns = columns;
+    screen.now = 500;
+    progress.update(1000, "loss 3.0412, gnorm 0.412, lr 1.00e-03");
+    screen.text.clear();
+    progress.message("");
+    const std::string line = screen.text.substr(screen.text.rfind('\r'));
+    CHECK(line.size() - 4 < static_cast<size_t>(columns));
+    return line.substr(4);
+  };
+  const std::string bar = "[#.......................] ", fields = "loss 3.0412, gnorm 0.412, lr 1.00e-03";
+  CHECK(at(114) == "train: " + bar + "1000 of 20000 (5%), 2.00/s, eta 02:38:20, " + fields);
+  CHECK(at(113) == "train: 1000 of 20000 (5%), 2.00/s, eta 02:38:20, " + fields);
+  CHECK(at(80) == "train: 1000 of 20000 (5%), eta 02:38:20, " + fields);
+  CHECK(at(78) == "train: 1000 of 20000, eta 02:38:20, " + fields);
+  CHECK(at(70) == "train: 1000 of 20000, eta 02:38:20, loss 3.0412, gnorm 0.412");
+  CHECK(at(50) == "train: 1000 of 20000, eta 02:38:20, loss 3.0412");
+  CHECK(at(30) == "train: 1000 of 20000, eta 02:");
+  progress.end();
 }
 
 TEST_CASE("unknown totals show no share and no time left", "[fast]") {
