@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "comm/lanes.h"
 #include "core/key_error.h"
@@ -77,18 +78,66 @@ RunConfig read_run_config(const std::string& path, const std::vector<std::string
   return run_config_of(std::move(source));
 }
 
-RunConfig run_config_of(Json source) {
-  RunConfig config;
+namespace {
+
+/// Reads by `read`. A key that belongs elsewhere is told so.
+void read_keys(const Json& source, const std::function<void(const Json&)>& read) {
   read_all(source, [&](const Json& json) {
-    config = {};
     try {
-      Fields::read(json, "", config);
+      read(json);
     } catch (const KeyError& error) {
       if (error.rest != KeyError::Rest::all) { throw; }
       const std::string key = error.path.substr(error.path.rfind('.') + 1);
       throw KeyError(error.where, "an unknown key", error.expected + right_places(key), error.path, error.rest);
     }
   });
+}
+
+void add_lines(const ConfigError& error, std::vector<std::string>& lines) {
+  std::istringstream text(error.what());
+  for (std::string line; std::getline(text, line);) {
+    if (std::find(lines.begin(), lines.end(), line) == lines.end()) { lines.push_back(line); }
+  }
+}
+
+/// Adds what is wrong with one section by itself.
+template <class T> void add_errors(const Json& source, const std::string& name, std::vector<std::string>& lines) {
+  try {
+    read_keys(source, [&](const Json& json) {
+      Json absent = Json::object();
+      absent.set_origin(json.origin());
+      const Json* section = json.find(name);
+      T value{};
+      Fields::read(section != nullptr ? *section : absent, name, value);
+    });
+  } catch (const ConfigError& error) { add_lines(error, lines); }
+}
+
+}  // namespace
+
+RunConfig run_config_of(Json source) {
+  RunConfig config;
+  try {
+    read_keys(source, [&](const Json& json) {
+      config = {};
+      Fields::read(json, "", config);
+    });
+  } catch (const ConfigError& error) {
+    if (!source.is_object()) { throw; }
+    // An error that ends the reading of a section hides those of the sections behind it.
+    std::vector<std::string> lines;
+    add_lines(error, lines);
+    const size_t known = lines.size();
+    add_errors<ModelConfig>(source, "model", lines);
+    add_errors<DataConfig>(source, "data", lines);
+    add_errors<TrainConfig>(source, "train", lines);
+    add_errors<OptimizerConfig>(source, "optimizer", lines);
+    add_errors<ScheduleConfig>(source, "schedule", lines);
+    if (lines.size() == known) { throw; }
+    std::string text;
+    for (const std::string& line : lines) { text += (text.empty() ? "" : "\n") + line; }
+    throw ConfigErrors(text);
+  }
   config.source = std::move(source);
   return config;
 }

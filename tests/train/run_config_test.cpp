@@ -67,6 +67,19 @@ TEST_CASE("a known key in the wrong section is told where it belongs", "[fast]")
   }
 }
 
+TEST_CASE("an error that ends the reading of one section does not hide those of the others", "[fast]") {
+  const TempFolder folder;
+  std::string message;
+  try {
+    read(folder, {"model.layers.mix.type=gnd", "train.device=tpu", "optimizer.lr=-1", "schedule.warmup=3"}, false);
+  } catch (const ConfigError& error) { message = error.what(); }
+  for (const char* path : {"model.layers.mix.type: ", "train.device: ", "optimizer.lr: ", "schedule.warmup: "}) {
+    INFO(message);
+    CHECK(message.find(path) != std::string::npos);
+    CHECK(message.find(path) == message.rfind(path));
+  }
+}
+
 TEST_CASE("paths are absolute against the file that wrote them", "[fast]") {
   const TempFolder folder;
   CHECK(read(folder).data.sources[0].path == (folder / "sub/data/tokens.bin").string());
