@@ -42,7 +42,7 @@ std::string first_entry(const fs::path& path) {
 std::string list(const std::vector<ConfigDifference>& differences) {
   std::string text;
   for (const ConfigDifference& d : differences) {
-    text += (text.empty() ? "" : "; ") + d.path + ": found " + d.current + ", expected " + d.stored;
+    text += (text.empty() ? "" : "; ") + d.path + " was " + d.stored + " and is " + d.current;
   }
   return text;
 }
@@ -236,9 +236,9 @@ void RunFolder::compare_with(const fs::path& stored_config, const RunOptions& op
   } catch (const Error& error) { throw CheckpointError(stored_config.string(), error.what()); }
   const std::vector<ConfigDifference> differences = compare_configs(stored, config_);
   if (!differences.empty() && !options.allow_config_change) {
-    throw ConfigError(
-        stored_config.string(),
-        "the configuration is not that of the run (--allow-config-change goes on with it): " + list(differences));
+    throw ConfigError(stored_config.string(),
+                      "the configuration is not that of the run: " + list(differences) +
+                          " (--allow-config-change goes on with it; --run-dir with another folder starts a new run)");
   }
   if (!differences.empty()) { notes_.push_back("the configuration has changed: " + list(differences)); }
   note_lanes(stored);
@@ -257,8 +257,9 @@ void RunFolder::note_lanes(const Json& stored) {
   };
   const int64_t before = lanes(stored), now = lanes(config_);
   if (before != now) {
-    notes_.push_back("train.lanes was " + std::to_string(before) + " and is " + std::to_string(now) +
-                     ": from here on results agree with those of the lanes before up to rounding");
+    notes_.push_back(fmt::format(
+        "train.lanes was {:d} and is {:d}: from here on results agree with those of the lanes before up to rounding",
+        before, now));
   }
 }
 

@@ -230,7 +230,7 @@ TEST_CASE("how gradients travel stays when a run goes on", "[fast]") {
   };
   REQUIRE(run_split(folder / "run", make, {.ranks = 2}) == 75);
   CHECK_THROWS_WITH(run_split(folder / "run", make, {.ranks = 2, .reduce = "bf16"}),
-                    Catch::Contains("train.comm.reduce: found \"bf16\", expected \"fp32\""));
+                    Catch::Contains("train.comm.reduce was \"fp32\" and is \"bf16\""));
   REQUIRE(run_split(folder / "run", make, {.ranks = 2, .bucket_mib = 1}) == 75);
   RunConfig config = test_run(folder);
   config.train.comm = CommConfig{};
