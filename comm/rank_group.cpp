@@ -1,5 +1,7 @@
 #include "comm/rank_group.h"
 
+#include <fmt/core.h>
+
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -132,10 +134,10 @@ std::unique_ptr<Communicator> RankGroup::make_communicator(const LaunchedRank& l
 #endif
   std::unique_ptr<Communicator> mpi = load_mpi_communicator();
   if (mpi->rank() != launched.rank || mpi->size() != launched.size) {
-    throw CommError("mpi", "the launcher says rank " + std::to_string(launched.rank) + " of " +
-                               std::to_string(launched.size) + ", " + mpi_version() + " says rank " +
-                               std::to_string(mpi->rank()) + " of " + std::to_string(mpi->size()) +
-                               "; start ranks on CPUs with hebb train --ranks or with the mpirun of this MPI");
+    throw CommError("mpi",
+                    fmt::format("the launcher says rank {:d} of {:d}, {} says rank {:d} of {:d}; start ranks on CPUs "
+                                "with hebb train --ranks or with the mpirun of this MPI",
+                                launched.rank, launched.size, mpi_version(), mpi->rank(), mpi->size()));
   }
   return mpi;
 }
@@ -149,8 +151,8 @@ std::vector<std::string> RankGroup::names() const {
 std::vector<std::string> RankGroup::table() const {
   std::vector<std::string> lines{"rank  host:process  device"};
   for (const Member& m : members()) {
-    lines.push_back(std::to_string(m.rank) + "  " + m.host + ":" + std::to_string(m.pid) + "  " + m.device +
-                    (m.gpu_id.empty() ? "" : " " + m.gpu_id));
+    lines.push_back(
+        fmt::format("{:d}  {}:{:d}  {}{}{}", m.rank, m.host, m.pid, m.device, m.gpu_id.empty() ? "" : " ", m.gpu_id));
   }
   return lines;
 }

@@ -138,9 +138,7 @@ void EvalJournal::read(const std::function<void(const std::string& text)>& note)
     is_whole_ = true;
     for (const fs::path& other : others) { fs::remove(other); }
   }
-  if (!items_.empty()) {
-    note(file_.string() + ": going on behind " + std::to_string(items_.size()) + " finished items");
-  }
+  if (!items_.empty()) { note(fmt::format("{}: going on behind {:d} finished items", file_.string(), items_.size())); }
 }
 
 /// Whether the file is there and holds items of this key and nothing else.
@@ -154,7 +152,7 @@ bool EvalJournal::read_items(const fs::path& file, const std::function<void(cons
     const std::optional<Json> json = parse_line(std::string_view(text).substr(begin, end - begin), file.string());
     const bool is_item = json && json->is_object() && json->find("index") != nullptr;
     if (!json || (!is_first && !is_item)) {
-      note(file.string() + " is damaged (byte " + std::to_string(begin) + ") and not used");
+      note(fmt::format("{} is damaged (byte {:d}) and not used", file.string(), begin));
       return false;
     }
     if (is_first && *json != key_) {

@@ -48,8 +48,8 @@ class Ladder {
         todo, [this](size_t) { return static_cast<int>(ranks_); }, true);
     runs_.prepare(todo);
     queue_.assign(todo.begin(), todo.end());
-    line_(std::to_string(sweep_.runs.size()) + " runs in " + folder_.string() + ": " +
-          std::to_string(sweep_.runs.size() - queue_.size()) + " done, " + std::to_string(queue_.size()) + " to do");
+    line_(fmt::format("{:d} runs in {}: {:d} done, {:d} to do", sweep_.runs.size(), folder_.string(),
+                      sweep_.runs.size() - queue_.size(), queue_.size()));
     if (!queue_.empty()) {
       progress_.begin(status_);
       loop();
@@ -158,8 +158,8 @@ class Ladder {
     s.step = last_logged_step(runs_.run_folder(i));
     write_status(runs_.run_folder(i), s);
     progress_.show(status_);
-    line_((s.state == "pending" ? "stopped" : s.state) + " " + sweep_.runs[i].id + " at step " +
-          std::to_string(s.step) + " after " + format_duration(s.seconds) + (s.error.empty() ? "" : ": " + s.error));
+    line_(fmt::format("{} {} at step {:d} after {}{}{}", s.state == "pending" ? "stopped" : s.state, sweep_.runs[i].id,
+                      s.step, format_duration(s.seconds), s.error.empty() ? "" : ": ", s.error));
     runs_.write_results();
   }
 

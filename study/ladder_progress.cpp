@@ -1,5 +1,7 @@
 #include "study/ladder_progress.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -43,10 +45,12 @@ LadderShare ladder_share(const LadderFolder& ladder, const std::vector<RunStatus
 }
 
 std::string runs_text(const LadderShare& share) {
-  std::string text = std::to_string(share.done) + " of " + std::to_string(share.runs) + " runs done";
-  text += share.running > 0 ? ", " + std::to_string(share.running) + " running" : "";
-  text += share.queued > 0 ? ", " + std::to_string(share.queued) + " queued" : "";
-  return text + (share.failed > 0 ? ", " + std::to_string(share.failed) + " failed" : "");
+  std::string text = fmt::format("{:d} of {:d} runs done", share.done, share.runs);
+  for (const auto& [count, state] :
+       {std::pair{share.running, "running"}, {share.queued, "queued"}, {share.failed, "failed"}}) {
+    if (count > 0) { text += fmt::format(", {:d} {}", count, state); }
+  }
+  return text;
 }
 
 void LadderProgress::begin(const std::vector<RunStatus>& states) {

@@ -37,10 +37,9 @@ class LadderTask {
         !place.empty() && place.size() < 8 && place.find_first_not_of("0123456789") == std::string::npos;
     const size_t k = is_place ? std::stoul(place) : submission_.runs.size();
     if (k >= submission_.runs.size()) {
-      throw CheckpointError(
-          ladder.string(), "no task " + task,
-          "submission " + submission_.number + " of " + std::to_string(submission_.runs.size()) + " runs",
-          "NUMBER.PLACE");
+      throw CheckpointError(ladder.string(), "no task " + task,
+                            fmt::format("submission {} of {:d} runs", submission_.number, submission_.runs.size()),
+                            "NUMBER.PLACE");
     }
     id_ = submission_.runs[k];
     run_ = fs::absolute(ladder / id_);

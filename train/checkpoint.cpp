@@ -160,13 +160,11 @@ std::string file_difference(const fs::path& path, const FileRecord& record) {
   if (!fs::exists(path)) { return path.filename().string() + " is missing"; }
   const auto size = static_cast<int64_t>(fs::file_size(path));
   if (size != record.size) {
-    return path.filename().string() + ": found " + std::to_string(size) + " bytes, expected " +
-           std::to_string(record.size);
+    return fmt::format("{}: found {:d} bytes, expected {:d}", path.filename().string(), size, record.size);
   }
   const int64_t crc = crc_of(path);
   if (crc != record.crc32) {
-    return path.filename().string() + ": found CRC-32 " + std::to_string(crc) + ", expected " +
-           std::to_string(record.crc32);
+    return fmt::format("{}: found CRC-32 {:d}, expected {:d}", path.filename().string(), crc, record.crc32);
   }
   return "";
 }
@@ -195,10 +193,7 @@ std::optional<int64_t> step_of(const std::string& name) {
 
 }  // namespace
 
-std::string CheckpointFolder::name_of(int64_t step) {
-  std::string digits = std::to_string(step);
-  return kPrefix + std::string(digits.size() < 8 ? 8 - digits.size() : 0, '0') + digits;
-}
+std::string CheckpointFolder::name_of(int64_t step) { return fmt::format("{}{:08d}", kPrefix, step); }
 
 std::vector<int64_t> CheckpointFolder::steps() const {
   std::vector<int64_t> found;

@@ -1,5 +1,7 @@
 #include "train/gradient_exchange.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -375,9 +377,9 @@ void GradientExchange::verify(Stream& stream) {
   for (size_t i = 0; i < own.size(); ++i) {
     for (size_t rank = 1; rank < static_cast<size_t>(ranks_.size()); ++rank) {
       if (all[rank * own.size() + i] != all[i]) {
-        throw NumericError(compared[i / 2]->name(), std::string(i % 2 == 0 ? "the values" : "the counts of updates") +
-                                                        " of rank " + std::to_string(rank) +
-                                                        " differ from those of rank 0; nothing is saved");
+        throw NumericError(compared[i / 2]->name(),
+                           fmt::format("{} of rank {:d} differ from those of rank 0; nothing is saved",
+                                       i % 2 == 0 ? "the values" : "the counts of updates", rank));
       }
     }
   }

@@ -29,10 +29,10 @@ void check_rows(const TrainConfig& train) {
   const double bytes = 3 * sizeof(int32_t) * tokens;
   const auto available = static_cast<double>(available_memory_bytes(DeviceKind::cpu));
   if (bytes > available) {
-    throw MemoryError("train.micro_batch_size", "the rows of a micro-batch do not fit (found " +
-                                                    std::to_string(*train.micro_batch_size) + " rows of " +
-                                                    std::to_string(train.sequence_length) +
-                                                    " tokens, expected at most " + format_bytes(available) + ")");
+    throw MemoryError(
+        "train.micro_batch_size",
+        fmt::format("the rows of a micro-batch do not fit (found {:d} rows of {:d} tokens, expected at most {})",
+                    *train.micro_batch_size, train.sequence_length, format_bytes(available)));
   }
 }
 

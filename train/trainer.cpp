@@ -1,6 +1,8 @@
 // The loop, one step, and what happens around steps. Start-up: trainer_start.cpp; lines: trainer_log.cpp.
 #include "train/trainer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -107,7 +109,7 @@ std::string Trainer::reason_to_skip(const Batch& batch, const StepReport& report
   if (!std::isfinite(report.norms.global)) { return "the gradient norm is " + number(report.norms.global); }
   for (const auto& [group, norm] : report.norms.groups) {
     if (!std::isfinite(norm)) {
-      return "the gradient norm of optimizer.groups." + std::to_string(group) + " is " + number(norm);
+      return fmt::format("the gradient norm of optimizer.groups.{:d} is {}", group, number(norm));
     }
   }
   return "";
@@ -130,9 +132,8 @@ void Trainer::count(const Batch& batch, const StepReport& report) {
     skips_.applied();
     return;
   }
-  log_.say("step " + std::to_string(state_.step + 1) + " skipped: " + reason + " (rows " +
-               std::to_string(batch.first_row) + " to " +
-               std::to_string(batch.first_row + config_.train.batch_size - 1) + ")",
+  log_.say(fmt::format("step {:d} skipped: {} (rows {:d} to {:d})", state_.step + 1, reason, batch.first_row,
+                       batch.first_row + config_.train.batch_size - 1),
            LogLevel::warning);
   skips_.skipped(state_.step, reason, batch.valid_targets > 0);
 }
@@ -270,19 +271,18 @@ int Trainer::stop(const std::string& reason) {
   const bool has_learned = state_.step > 0;  // initial values are made again
   if (has_learned && state_.step != saved_step_) { save(); }
   log_.end_bar();
-  log_.say("stopped " +
-           (has_learned ? "after step " + std::to_string(state_.step) : std::string("before the first step")) + " by " +
-           reason + "; the same command goes on from here");
+  log_.say(fmt::format("stopped {} by {}; the same command goes on from here",
+                       has_learned ? fmt::format("after step {:d}", state_.step) : "before the first step", reason));
   return static_cast<int>(config_.train.exit_code_on_stop);
 }
 
 int Trainer::finish() {
   log_.end_bar();
   if (skips_.total() > 0) {
-    log_.warn(std::to_string(skips_.total()) + " of " + std::to_string(state_.step) +
-              " steps were skipped; train.log names each with its reason");
+    log_.warn(fmt::format("{:d} of {:d} steps were skipped; train.log names each with its reason", skips_.total(),
+                          state_.step));
   }
-  log_.say("done: " + std::to_string(state_.step) + " steps in " + folder_.path().string());
+  log_.say(fmt::format("done: {:d} steps in {}", state_.step, folder_.path().string()));
   return static_cast<int>(ExitCode::kDone);
 }
 

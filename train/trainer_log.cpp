@@ -92,8 +92,9 @@ std::optional<CommTimes> Trainer::comm_times() {
 
 void Trainer::warn_of_slow_rank(const CommTimes& times) {
   if (skew_.add(times)) {
-    log_.warn(ranks_.name(times.slowest) + " has been the slowest in " + std::to_string(SkewWatch::kLines) +
-              " logged steps: the others wait for it (comm.skew " + Json(times.skew).dump() + " of metrics.jsonl)");
+    log_.warn(fmt::format(
+        "{} has been the slowest in {:d} logged steps: the others wait for it (comm.skew {} of metrics.jsonl)",
+        ranks_.name(times.slowest), SkewWatch::kLines, Json(times.skew).dump()));
   }
 }
 

@@ -56,7 +56,7 @@ void Trainer::start(const RunOptions& options, const std::string& banner) {
   share_validated();
   if (!ranks_.is_first()) { open_log(); }  // all ranks have started: a start that fails leaves no file
   for (const auto& source : validation_) {
-    log_.say("validation " + source->name() + ": " + std::to_string(source->rows()) + " rows");
+    log_.say(fmt::format("validation {}: {:d} rows", source->name(), source->rows()));
   }
 }
 
@@ -130,8 +130,8 @@ void Trainer::open_data(const RunOptions& options) {
 void Trainer::open_metrics() {
   metrics_ = std::make_unique<MetricsFile>(folder_.path() / "metrics.jsonl", state_.step);
   if (metrics_->removed_lines() > 0) {
-    log_.say("removed " + std::to_string(metrics_->removed_lines()) + " lines of metrics.jsonl beyond step " +
-             std::to_string(state_.step));
+    log_.say(
+        fmt::format("removed {:d} lines of metrics.jsonl beyond step {:d}", metrics_->removed_lines(), state_.step));
   }
   for (const auto& source : validation_) {
     if (metrics_->validated().count(source->name()) > 0) { validated_.insert(source->name()); }
