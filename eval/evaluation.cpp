@@ -100,6 +100,10 @@ std::vector<std::pair<Json, Entry>> read_entries(const Json& json, const std::st
 
 }  // namespace
 
+using MakeTask = std::unique_ptr<EvalTask>();  // one a kind, defined in its file
+MakeTask make_adapt, make_answer_ppl, make_choice, make_cloze, make_efficiency, make_generate, make_icl, make_icr,
+    make_memory_stats, make_mqar, make_niah, make_partial, make_position_ppl, make_rolling, make_ruler, make_stream_ppl;
+
 const std::vector<EvalKind>& eval_kinds() {
   static const std::vector<EvalKind> kinds = {
       {"stream_ppl", make_stream_ppl},

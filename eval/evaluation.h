@@ -1,6 +1,6 @@
 #pragma once
 // Evaluations of one checkpoint (docs/verbs/eval.md): each kind is one file with a task that reads its keys and
-// runs; this file lists them, reads EVAL.json and writes the result files.
+// runs, and an entry in eval_kinds(). This file reads EVAL.json and writes the result files.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -176,23 +176,5 @@ EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRe
                                const Ranks& ranks = Ranks());
 /// Where its results lie.
 fs::path results_folder(const EvalRequest& request);
-
-// The kinds.
-std::unique_ptr<EvalTask> make_stream_ppl();
-std::unique_ptr<EvalTask> make_position_ppl();
-std::unique_ptr<EvalTask> make_choice();
-std::unique_ptr<EvalTask> make_partial();
-std::unique_ptr<EvalTask> make_cloze();
-std::unique_ptr<EvalTask> make_rolling();
-std::unique_ptr<EvalTask> make_answer_ppl();
-std::unique_ptr<EvalTask> make_icr();
-std::unique_ptr<EvalTask> make_icl();
-std::unique_ptr<EvalTask> make_mqar();
-std::unique_ptr<EvalTask> make_adapt();
-std::unique_ptr<EvalTask> make_memory_stats();
-std::unique_ptr<EvalTask> make_generate();
-std::unique_ptr<EvalTask> make_niah();
-std::unique_ptr<EvalTask> make_ruler();
-std::unique_ptr<EvalTask> make_efficiency();
 
 }  // namespace hebb
