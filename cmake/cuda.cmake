@@ -79,14 +79,17 @@ if(HEBB_CUDA_FOUND)
   target_compile_definitions(hebb_cuda PRIVATE HEBB_HAVE_CUDA=1)
   target_compile_options(hebb_cuda PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall;-Xptxas=--warn-on-spills>)
-  target_link_libraries(hebb_cuda PUBLIC CUDA::cudart_static)
+  # The definitions and include folders of hebb_lib are those of builds with the emulator: a compiler cache serves both.
+  target_link_libraries(hebb_cuda PRIVATE CUDA::cudart_static)
   set_source_files_properties(${HEBB_CUDA_HOST} PROPERTIES COMPILE_OPTIONS -idirafter${HEBB_CUBLASLT_INCLUDE})
   if(CUDA_cublasLt_LIBRARY AND NOT CUDA_cublasLt_LIBRARY MATCHES "/stubs/")  # FindCUDAToolkit's; the first place that is looked in
     set_source_files_properties(${CMAKE_SOURCE_DIR}/core/cuda_blas.cpp PROPERTIES COMPILE_DEFINITIONS
       HEBB_CUBLASLT_FILE="${CUDA_cublasLt_LIBRARY}")
   endif()
   # The library of the host code and that of the device code call each other.
-  target_compile_definitions(hebb_lib PUBLIC HEBB_HAVE_CUDA=1 HEBB_HAVE_NCCL=1)  # NCCL itself is loaded at run time
+  target_compile_definitions(hebb_lib PUBLIC HEBB_HAVE_CUDA=1)
+  # NCCL itself is loaded at run time.
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/comm/rank_group.cpp PROPERTIES COMPILE_DEFINITIONS HEBB_HAVE_NCCL=1)
   target_link_libraries(hebb_cuda PUBLIC hebb_lib)
   target_link_libraries(hebb_lib PUBLIC hebb_cuda)
 endif()
