@@ -1,12 +1,15 @@
 // hebb train --ranks: processes that train one model together on CPUs.
+#include <fmt/core.h>
 #include <sys/mount.h>
 
 #include <chrono>
 #include <fstream>
 #include <map>
 
+#include "core/json.h"
 #include "core/random.h"
 #include "tests/temp_folder.h"
+#include "tests/train/faults.h"
 #include "tests/train/process.h"
 
 using namespace hebb;
@@ -82,13 +85,27 @@ class RankRuns {
   mutable int started_ = 0;
 };
 
+/// Rank 0 once it has stopped; 0 when the run ended without.
+template <class Ranks> pid_t stopped_rank(const Process& process, const Ranks& ranks) {
+  while (!process.ends_within(5)) {
+    const auto found = ranks();
+    const auto rank = found.find(0);
+    if (rank == found.end()) { continue; }
+    std::string state;
+    std::ifstream(fmt::format("/proc/{}/stat", rank->second)) >> state >> state >> state;
+    if (state == "T") { return rank->second; }
+  }
+  return 0;
+}
+
 }  // namespace
 
 TEST_CASE("hebb train --ranks gives the bytes of one rank, after a stop and with another number, too", "[fast]") {
   if (!has_mpi()) { return; }
   const RankRuns runs;
   REQUIRE(runs.run("one") == 0);
-  const auto first = runs.start("ranks", {"--ranks", "4"});
+  const char* overlap = GENERATE("train.comm.overlap=false", "train.comm.overlap=true");
+  const auto first = runs.start("ranks", {"--ranks", "4", overlap});
   REQUIRE(first->prints("step 6/40"));
   first->kill(SIGTERM);
   const int code = first->wait();
@@ -118,7 +135,8 @@ TEST_CASE("a run whose ranks are killed starts again and comes out the same", "[
 TEST_CASE("a rank that is stopped is named, and all end", "[fast]") {
   if (!has_mpi()) { return; }
   const RankRuns runs;
-  const auto process = runs.start("ranks", {"--ranks", "2", "train.steps=100000"});
+  const char* overlap = GENERATE("train.comm.overlap=false", "train.comm.overlap=true");
+  const auto process = runs.start("ranks", {"--ranks", "2", "train.lanes=2", "train.steps=100000", overlap});
   REQUIRE(process->prints("step 9/"));
   const auto ranks = runs.ranks("ranks");
   ::kill(ranks.at(1), SIGSTOP);
@@ -140,6 +158,72 @@ TEST_CASE("an error of all ranks, and of one, is said once and has its own exit 
   INFO(process->err());
   CHECK(process->err().find("/nowhere/at/all.bin") != std::string::npos);
   CHECK_FALSE(fs::exists(runs.folder("ranks")));
+}
+
+TEST_CASE("a rank without memory ends all, and says what it asked for") {
+  if (!has_mpi()) { return; }
+  const RankRuns runs;
+  std::unique_ptr<Process> process;
+  {
+    const Fault fault = Fault::no_memory(1 << 20, "1");
+    process = runs.start("ranks", {"--ranks", "2"});
+  }
+  REQUIRE(process->ends_within(60000));
+  CHECK(process->wait() == static_cast<int>(ExitCode::kMemory));
+  INFO(process->out() << process->err());
+  CHECK(process->err().find("no memory for") != std::string::npos);
+  CHECK(process->err().find("bytes in use, expected room for") != std::string::npos);
+  CHECK(runs.ranks("ranks").empty());
+  CHECK(runs.run("ranks", {"--ranks", "2"}) == 0);
+}
+
+TEST_CASE("losses that are not finite end ranks as they end one, with and without overlap") {
+  if (!has_mpi()) { return; }
+  const RankRuns runs;
+  const char* overlap = GENERATE("train.comm.overlap=false", "train.comm.overlap=true");
+  const std::vector<std::string> settings{"optimizer.lr=1e30", "optimizer.clip_norm=0", "train.lanes=2"};
+  std::vector<std::string> of_ranks = settings;
+  of_ranks.insert(of_ranks.end(), {"--ranks", "2", overlap});
+  const auto one = runs.start("one", settings), two = runs.start("two", of_ranks);
+  const int code = one->wait();
+  CHECK(code != 0);
+  CHECK(two->wait() == code);
+  INFO(one->err() << two->err());
+  const auto reason = [](const std::string& text) { return text.substr(text.find("steps in a row")); };
+  CHECK(two->err().find("steps in a row") != std::string::npos);
+  CHECK(reason(two->err()).substr(0, 60) == reason(one->err()).substr(0, 60));
+}
+
+TEST_CASE("a rank that is slow is named in the metrics and by a warning", "[slow]") {
+  if (!has_mpi()) { return; }
+  const RankRuns runs;
+  const auto process = runs.start(
+      "ranks", {"--ranks", "2", "train.lanes=2", "train.steps=60", "train.batch_size=64", "train.micro_batch_size=16",
+                "model.hidden_size=256", "train.val_every=0", "train.comm.lost_seconds=20"});
+  const bool started = process->prints("step 2/");
+  INFO(process->err());
+  REQUIRE(started);
+  const pid_t slow = runs.ranks("ranks").at(1);
+  while (!process->ends_within(5)) {  // a fifth of the time is left to it
+    ::kill(slow, SIGSTOP);
+    ::usleep(20000);
+    ::kill(slow, SIGCONT);
+  }
+  INFO(process->out() << process->err());
+  REQUIRE(process->wait() == 0);
+  int lines = 0, named = 0;
+  std::ifstream metrics(runs.folder("ranks") / "metrics.jsonl");
+  for (std::string line; std::getline(metrics, line);) {
+    const Json row = parse_json(line, "metrics.jsonl");
+    const Json* comm = row.find("comm");
+    const Json* slowest = comm != nullptr ? comm->find("slowest") : nullptr;
+    if (slowest == nullptr) { continue; }
+    lines += 1;
+    named += slowest->as_int() == 1 ? 1 : 0;
+  }
+  CHECK(lines >= 50);
+  CHECK(named > lines * 8 / 10);
+  CHECK((process->out() + process->err()).find("has been the slowest in 20 logged steps") != std::string::npos);
 }
 
 /// A file system of its own of so many KiB; nothing where this process may not mount one.
@@ -233,6 +317,42 @@ TEST_CASE("options of ranks that make no sense are refused", "[fast]") {
   refused({"--ranks", "2"}, "WORLD_SIZE is set");
   ::unsetenv("RANK");
   ::unsetenv("WORLD_SIZE");
+}
+
+TEST_CASE("ranks that die while rank 0 saves leave a whole checkpoint and come out the same", "[slow]") {
+  if (!has_mpi()) { return; }
+  const RankRuns runs;
+  REQUIRE(runs.run("one") == 0);
+  const bool is_saving_rank = GENERATE(true, false);
+  int call = 2;
+  for (;; call += 7) {
+    const std::string name = fmt::format("{}-{}", is_saving_rank ? "saving" : "other", call);
+    CAPTURE(name);
+    std::unique_ptr<Process> process;
+    {
+      const Fault fault =
+          Fault::at_call(runs.folder(name) / "checkpoints", call, is_saving_rank ? SIGKILL : SIGSTOP, "0");
+      process = runs.start(name, {"--ranks", "2", "train.steps=8"});
+    }
+    if (!is_saving_rank) {
+      const pid_t saving = stopped_rank(*process, [&] { return runs.ranks(name); });
+      if (saving != 0) {
+        ::kill(runs.ranks(name).at(1), SIGKILL);
+        ::kill(saving, SIGCONT);
+      }
+    }
+    REQUIRE(process->ends_within(60000));
+    if (process->wait() == 0) { break; }
+    const std::string before = latest_checkpoint(runs.folder(name));
+    const auto again = runs.start(name, {"--ranks", "2"});
+    const int code = again->wait();
+    INFO(again->out() << again->err());
+    REQUIRE(code == 0);
+    CHECK((before.empty() || again->out().find(before) != std::string::npos));
+    CHECK((runs.result(name) == runs.result("one")));
+    CHECK(leftovers(runs.folder(name)) == "");
+  }
+  CHECK(call > 40);
 }
 
 TEST_CASE("killed at random times, ranks and whole runs come out the same", "[slow]") {

@@ -1,9 +1,12 @@
 // `hebb train` as users meet it: exit codes, messages, signals.
 #include <sys/stat.h>
 
+#include <set>
+
 #include "core/progress.h"
 #include "core/random.h"
 #include "tests/temp_folder.h"
+#include "tests/train/faults.h"
 #include "tests/train/process.h"
 #include "train/checkpoint.h"
 #include "train/memory_plan.h"
@@ -260,6 +263,40 @@ TEST_CASE("killed at any moment, also while it writes a checkpoint, a run comes 
   INFO(kills << " kills, " << in_writing << " while writing, " << finished << " runs");
   REQUIRE(files->train().code == 0);
   CHECK(bytes(*files) == bytes(straight));
+}
+
+TEST_CASE("killed in front of each step of a save, a run keeps a whole checkpoint and comes out the same") {
+  const std::string settings =
+      R"("steps": 4, "batch_size": 4, "sequence_length": 16, "log_every": 7, "checkpoint": {"every": 2, "keep": 1})";
+  const auto bytes = [](const RunFiles& files) {
+    const fs::path checkpoint = files.run() / "checkpoints" / "step_00000004";
+    return read_file(checkpoint / "model.safetensors") + read_file(checkpoint / "optimizer.safetensors");
+  };
+  const RunFiles straight(settings);
+  REQUIRE(straight.train().code == 0);
+  std::set<std::string> reached;
+  int call = 1;
+  for (;; ++call) {
+    CAPTURE(call);
+    const RunFiles files(settings);
+    int code = 0;
+    {
+      const Fault fault = Fault::at_call(files.run() / "checkpoints", call, SIGKILL);
+      code = files.train().code;
+    }
+    if (code == 0) { break; }
+    REQUIRE(code == 128 + SIGKILL);
+    const std::string before = latest_checkpoint(files.run());
+    reached.insert(before);
+    const Result again = files.train();
+    INFO(again.out << again.err);
+    REQUIRE(again.code == 0);
+    CHECK((before.empty() || again.out.find(before) != std::string::npos));
+    CHECK(bytes(files) == bytes(straight));
+    CHECK(leftovers(files.run()) == "");
+  }
+  CHECK(call > 40);  // two saves of five files each, and the removal of the first
+  CHECK(reached == std::set<std::string>{"", "step_00000002", "step_00000004"});
 }
 
 /// Largest resident memory of a process so far [bytes].

@@ -1,0 +1,66 @@
+#pragma once
+// Faults of the system in processes that a test starts, and what they leave.
+#include <signal.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "core/files.h"
+#include "tests/paths.h"
+#include "tests/test.h"
+
+namespace hebb::testing {
+
+/// While it lives, processes that start here carry a fault. rank: on one rank alone.
+class Fault {
+ public:
+  ~Fault() {
+    for (const std::string& name : names_) { ::unsetenv(name.c_str()); }
+  }
+  Fault(const Fault&) = delete;
+  Fault& operator=(const Fault&) = delete;
+
+  /// `signal` comes in front of the call-th of the calls that create, write, flush, rename or remove below `folder`.
+  static Fault at_call(const fs::path& folder, int call, int signal, const std::string& rank = "") {
+    return Fault({{"STOP_AT_FOLDER", folder.string()},
+                  {"STOP_AT_CALL", std::to_string(call)},
+                  {"STOP_AT_SIGNAL", std::to_string(signal)},
+                  {"FAULT_RANK", rank}});
+  }
+  /// The system has no pieces of memory of so many bytes or more.
+  static Fault no_memory(int64_t bytes, const std::string& rank = "") {
+    return Fault({{"REFUSE_BYTES", std::to_string(bytes)}, {"FAULT_RANK", rank}});
+  }
+
+ private:
+  explicit Fault(const std::map<std::string, std::string>& settings) {
+    set("LD_PRELOAD", (fs::path(binary_path()).parent_path() / "tests" / "libfaults.so").string());
+    for (const auto& [name, value] : settings) { set(name, value); }
+  }
+  void set(const std::string& name, const std::string& value) {
+    ::setenv(name.c_str(), value.c_str(), 1);
+    names_.push_back(name);
+  }
+  std::vector<std::string> names_;
+};
+
+/// The checkpoint that `latest` of a run folder names; empty where there is none.
+inline std::string latest_checkpoint(const fs::path& run) {
+  std::string name;
+  std::ifstream(run / "checkpoints" / "latest") >> name;
+  return name;
+}
+
+/// What a save that was cut off left in a run folder.
+inline std::string leftovers(const fs::path& run) {
+  std::string names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run / "checkpoints")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find("tmp-") != std::string::npos) { names += name + " "; }
+  }
+  return names;
+}
+
+}  // namespace hebb::testing
