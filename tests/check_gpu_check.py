@@ -115,6 +115,13 @@ with tempfile.TemporaryDirectory() as folder:  # a step that fails: named, tried
     assert "GPUs in the order PCI_BUS_ID" in summary, "the first GPU of hebb is that of nvidia-smi"
     assert os.path.getsize(machine.path("out.tgz")) > 0
 
+with tempfile.TemporaryDirectory() as folder:  # kernels one by one come before models
+    machine = Machine(folder)
+    machine.program("build/tests/test_device", 'echo "$*"')
+    text, code = machine.run(STEPS="tests cases selftest-bf16")
+    assert code == 0 and "passed: cases selftest-bf16 tests" in machine.summary(), (code, text)
+    assert "[fast],[threads]" in machine.summary() and "~[slow]~[fast]~[threads]" in machine.summary(), machine.summary()
+
 with tempfile.TemporaryDirectory() as folder:  # the sanitizer sees bf16 first, in which tensor cores and asynchronous copies run
     machine = Machine(folder)
     machine.program("toolkit/bin/compute-sanitizer", 'echo "$*" | grep -o "precision .*"')

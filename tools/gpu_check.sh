@@ -196,9 +196,10 @@ step build "$budget" cmake --build "$build" -j "$(nproc)" --target "${targets[@]
 fi
 hebb=${HEBB:-$build/hebb}
 step doctor 20 "$hebb" doctor
+tests cases 60 "[fast],[threads]"  # one kernel after the other, in seconds: what fails here explains what fails below
 compare fp32
 compare bf16
-tests tests 150 "~[slow]"
+tests tests 150 "~[slow]~[fast]~[threads]"
 for precision in bf16 fp32; do
   step "models-$precision" 60 "$hebb" bench transformer gdn-hybrid --device cuda --precision $precision --rows 16 --length 1024
 done
