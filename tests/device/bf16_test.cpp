@@ -80,6 +80,10 @@ constexpr double kGradients = 5e-2;  // rms of the error / rms
 /// Gradients that are 0 but for rounding (what all keys share cancels in the softmax), against the rms of all
 /// gradients: of the terms that cancel, each rounded to 2^-9, 2e-3 remain.
 constexpr double kZeros = 2e-3;
+/// A gradient of one number a head is a sum over all tokens of terms of either sign. Its error is that of the terms,
+/// whatever remains of their sum: over 11 seeds the error of beta stayed between 1e-5 and 1.4e-4, its size between 1e-5
+/// and 8e-3.
+constexpr size_t kFewNumbers = 4;
 
 /// Discrete decisions are those of the fp64 model: rounding may turn near ties.
 void check_model(const std::string& layers, const std::string& pattern, const Conditions& conditions = {},
@@ -111,7 +115,8 @@ void check_model(const std::string& layers, const std::string& pattern, const Co
     const double size = rms(gradient.values), error = rms_difference(a.grads.at(name).values, gradient.values);
     INFO(name << ": rms " << size << ", of the error " << error << ", ratio " << error / size << ", all gradients "
               << all);
-    CHECK(error <= (size > 1e-9 * all ? kGradients * size : kZeros * all));
+    const bool is_left_of_terms = size <= 1e-9 * all || gradient.values.size() <= kFewNumbers;
+    CHECK(error <= std::max(kGradients * size, is_left_of_terms ? kZeros * all : 0.0));
   }
 }
 
