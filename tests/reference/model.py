@@ -26,6 +26,8 @@ class Rows:
         self.weights, self.embedded = {}, None  # all weights by full name; embeddings after their norm [B, T, d]
         self.shared = {}  # what a layer leaves for later blocks
         self.after = {}  # fast weights after the micro-batch, by full name
+        self.is_later_part = False  # of a step's micro-batches this is not the first
+        self.restarted = {}  # parameters that begin anew in this pass, by full name
         self.inside = {}  # decisions and scores of the table in docs/verbs/trace.md, Decisions, by full name
         B, T = inputs.shape
         index = torch.arange(T).expand(B, T)

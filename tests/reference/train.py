@@ -110,11 +110,16 @@ def stack(rows):
     return [torch.tensor(part) for part in map(lambda p: [list(map(int, r)) for r in p], zip(*rows))]
 
 
-def forward(model, weights, fast, rows, run, mode, s, owned=None):
-    """Sum of token losses of a micro-batch; fast weights are replaced by their new values, and `owned` sees the decisions."""
+def forward(model, weights, fast, rows, run, mode, s, owned=None, optimizer=None, is_later_part=False):
+    """Sum of token losses of a micro-batch; fast weights are replaced by their new values, and `owned` sees the decisions. Parameters that begin
+    anew lose their moments."""
     x, y, ids = stack(rows)
     r = reference.Rows(model, x, y, ids if run["train"].get("document_mask") else None, mode, run["train"].get("seed", 0), s)
+    r.is_later_part = is_later_part
     logits = reference.forward(model, {**weights, **fast}, r)
+    for name, value in r.restarted.items():
+        weights[name].data = value.clone()
+        optimizer.state[name] = [torch.zeros_like(value), torch.zeros_like(value), 0]
     fast.update({n: t.detach() for n, t in r.after.items()})
     if owned:
         owned.saw(r.inside)
@@ -153,7 +158,7 @@ def train(run, initial, folder):
         for w in weights.values():
             w.grad = None
         for m in range(0, B, micro):
-            part = forward(model, weights, fast, rows[m:m + micro], run, "train", s, owned)
+            part = forward(model, weights, fast, rows[m:m + micro], run, "train", s, owned, optimizer, m > 0)
             if valid:
                 (part / valid).backward()
                 loss += part.item() / valid

@@ -59,8 +59,9 @@ def quantized(cfg, w, k, rows):
     if training and rows.step < after:
         return k
     codebook = w["codebook"]
-    if training and after > 0 and rows.step == after:
+    if training and after > 0 and rows.step == after and not rows.is_later_part:
         codebook = first_codebook(codebook, k)
+        rows.restarted[rows.prefix + "codebook"] = codebook.detach()
     c = l2_norm(codebook)
     stream = Stream(rows.seed, f"vq/{rows.block}", rows.step)
     out, ids = [], []
