@@ -9,7 +9,7 @@ import tempfile
 import time
 
 SCRIPT = os.path.join(sys.argv[1], "tools", "gpu_check.sh")
-TOOLS = ("bash basename cat cmake cut date dirname env find git grep gzip head ls mkdir nproc pgrep realpath rm sed sleep sort tail tar tee timeout "
+TOOLS = ("bash basename cat cmake cut date dirname env find git grep gzip head ls mkdir mv nproc realpath rm sed sleep sort tail tar tee timeout "
          "touch tr").split()
 
 SMI = """case "$*" in
@@ -23,10 +23,15 @@ HEBB = """case "$*" in
   "selftest list") echo "found list, expected one of attention, gdn" >&2; exit 2 ;;
   "selftest --device cuda --precision fp32") echo "attention 1e-6 passed"; echo "gdn 3e-1 FAILED"; exit 1 ;;
   "selftest --device cuda --precision fp32 gdn") echo "$2 passed, blocking $CUDA_LAUNCH_BLOCKING"; [ "$CUDA_LAUNCH_BLOCKING" = 1 ] ;;
+  "selftest --device cuda --precision bf16") [ -z "$HANG" ] ;;
+  "selftest --device cuda --precision bf16 "*) touch "$HANG"; sleep 60 ;;
   selftest*) echo "$2 passed" ;;
-  doctor) echo "GPUs in the order $CUDA_DEVICE_ORDER" ;;
+  doctor) echo "  CUDA             ${NO_GPU:-yes}"; echo "GPUs in the order $CUDA_DEVICE_ORDER" ;;
   bench*) [ -z "$HANG" ] || { touch "$HANG"; sleep 60; } ;;
 esac"""
+
+
+HEADERS = ("nlohmann/json.hpp", "CLI/CLI.hpp", "fmt/core.h", "spdlog/logger.h", "utf8proc.h")
 
 
 class Machine:
@@ -43,8 +48,9 @@ class Machine:
         self.program("bin/nvidia-smi", SMI)
         self.program("toolkit/bin/nvcc", NVCC.format("12.4"))
         self.program("build/hebb", HEBB)
-        for header in ("toolkit/include/cublasLt.h", "headers/nlohmann/json.hpp", "headers/CLI/CLI.hpp"):
-            self.write(header, "")
+        self.write("toolkit/include/cublasLt.h", "")
+        for header in HEADERS:
+            self.write("headers/" + header, "")
         self.env = {"PATH": self.bin, "CUDACXX": self.path("toolkit/bin/nvcc"), "HEADERS": self.path("headers"), "HEBB": self.path("build/hebb"),
                     "SANITIZE": "0", "PEERS": "0", "HOME": folder}
 
@@ -75,6 +81,7 @@ class Machine:
 def refuses(reason, change=None, **env):
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(folder)
+        del machine.env["HEBB"]  # a build
         if change:
             change(machine)
         text, code = machine.run(**env)
@@ -94,6 +101,9 @@ refuses("is of CUDA 11, expected 12 or newer", lambda m: m.program("toolkit/bin/
 refuses("the driver runs CUDA up to 12, but", lambda m: m.program("toolkit/bin/nvcc", NVCC.format("13.0")))
 refuses("cmake not found", remove("bin/cmake"))
 refuses("HEADERS: no folder", HEADERS="/nowhere")
+for header in HEADERS:
+    if not os.path.exists("/usr/include/" + header):
+        refuses("no header " + header, remove("headers/" + header))
 if not os.path.exists("/usr/include/cublasLt.h"):
     refuses("no cublasLt.h beside", remove("toolkit/include/cublasLt.h"))
 
@@ -110,7 +120,7 @@ with tempfile.TemporaryDirectory() as folder:  # a step that fails: named, tried
     assert "# NVIDIA Stand-in, 9.0, 555.1, 81920 MiB" in summary
     assert "selftest-fp32: FAILED (exit code 1)" in text and "== gdn: passes alone" in text, text
     assert "attention" not in summary.split("### selftest-fp32")[1].split("```")[1], summary
-    assert "passed: doctor selftest-bf16" in summary and "failed: selftest-fp32" in summary and "left out: nothing" in summary, summary
+    assert "passed: doctor selftest-bf16" in summary and "no such" not in text and "failed: selftest-fp32" in summary and "left out: nothing" in summary, summary
     assert "layers" not in text, "STEPS chooses"
     assert "GPUs in the order PCI_BUS_ID" in summary, "the first GPU of hebb is that of nvidia-smi"
     assert os.path.getsize(machine.path("out.tgz")) > 0
@@ -119,14 +129,14 @@ with tempfile.TemporaryDirectory() as folder:  # kernels one by one come before 
     machine = Machine(folder)
     machine.program("build/tests/test_device", 'echo "$*"')
     text, code = machine.run(STEPS="tests cases selftest-bf16")
-    assert code == 0 and "passed: cases selftest-bf16 tests" in machine.summary(), (code, text)
+    assert code == 0 and "passed: doctor cases selftest-bf16 tests" in machine.summary(), (code, text)
     assert "[fast],[threads]" in machine.summary() and "~[slow]~[fast]~[threads]" in machine.summary(), machine.summary()
 
 with tempfile.TemporaryDirectory() as folder:  # the sanitizer sees bf16 first, in which tensor cores and asynchronous copies run
     machine = Machine(folder)
     machine.program("toolkit/bin/compute-sanitizer", 'echo "$*" | grep -o "precision .*"')
     text, code = machine.run(STEPS="memcheck-bf16 racecheck-bf16 memcheck-fp32 racecheck-fp32", SANITIZE="1")
-    assert code == 0 and "passed: memcheck-bf16 racecheck-bf16 memcheck-fp32 racecheck-fp32" in machine.summary(), (code, text)
+    assert code == 0 and "passed: doctor memcheck-bf16 racecheck-bf16 memcheck-fp32 racecheck-fp32" in machine.summary(), (code, text)
 
 with tempfile.TemporaryDirectory() as folder:  # a step that hangs: its time ends, what is left is named
     machine = Machine(folder)
@@ -135,16 +145,66 @@ with tempfile.TemporaryDirectory() as folder:  # a step that hangs: its time end
     assert "models-fp32: left out, the budget of 11 s is spent" in text, text
     assert "left out: models-fp32" in machine.summary(), machine.summary()
 
-with tempfile.TemporaryDirectory() as folder:  # ended from outside: results stay, nothing runs on
+with tempfile.TemporaryDirectory() as folder:  # a program that was built elsewhere needs no toolkit
     machine = Machine(folder)
-    process = machine.start(STEPS="doctor models-bf16", HANG=machine.path("hangs"))
-    for _ in range(200):
+    remove("toolkit/bin/nvcc", "toolkit/include/cublasLt.h", "bin/cmake")(machine)
+    shutil.rmtree(machine.path("headers"))
+    text, code = machine.run(STEPS="selftest-bf16 spills")
+    assert code == 0 and "passed: doctor selftest-bf16\n" in machine.summary(), (code, text)
+    text, code = machine.run(STEPS="doctor")
+    assert [name for name in os.listdir(machine.path("out")) if name.startswith("summary-")], "the summary of an earlier call is kept"
+
+with tempfile.TemporaryDirectory() as folder:  # tests are skipped where there is no GPU, which is no success
+    machine = Machine(folder)
+    machine.program("build/tests/test_device", "exit 0")
+    text, code = machine.run(NO_GPU="built, but on a machine without a usable GPU (its driver is for CUDA 12.4, this build for CUDA 13.0)")
+    assert code == 1 and "has no GPU: built, but on a machine without a usable GPU (its driver is for" in text, (code, text)
+    assert "passed: doctor\n" in machine.summary() and "failed: GPU" in machine.summary(), machine.summary()
+
+
+def end(steps, how):
+    """Ends the script from outside while a step hangs: seconds that it takes, its exit code, what it said and what still runs."""
+    process = machine.start(STEPS=steps, HANG=machine.path("hangs"))
+    for _ in range(300):
         if os.path.exists(machine.path("hangs")):
             break
         time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    text = process.communicate(timeout=30)[0]
-    assert process.returncode == 130 and "passed: doctor" in machine.summary(), (process.returncode, text)
-    left = subprocess.run(["pgrep", "-f", machine.path("build/hebb")], capture_output=True, text=True).stdout
-    assert left == "", left
+    begin = time.monotonic()
+    process.send_signal(how)
+    process.wait(timeout=30)
+    took = time.monotonic() - begin
+    left = subprocess.run(["pgrep", "-f", machine.path("build/hebb")], capture_output=True, text=True).stdout.split()
+    for pid in left if how == signal.SIGKILL else []:
+        os.kill(int(pid), signal.SIGKILL)
+    return took, process.returncode, process.communicate(timeout=70)[0], left
+
+
+for steps in ("models-bf16", "selftest-bf16"):  # results stay, nothing runs on; also while what failed is run by itself
+    with tempfile.TemporaryDirectory() as folder:
+        machine = Machine(folder)
+        took, code, text, left = end(steps, signal.SIGTERM)
+        assert code == 130 and took < 10 and left == [] and "passed: doctor" in machine.summary(), (took, code, text, left)
+
+with tempfile.TemporaryDirectory() as folder:  # killed: the archive holds what was done
+    machine = Machine(folder)
+    end("models-bf16", signal.SIGKILL)
+    assert "out/doctor.log" in subprocess.run(["tar", "tzf", machine.path("out.tgz")], capture_output=True, text=True).stdout
+
+if os.path.exists("/usr/include/utf8proc.h"):  # what --headers brings along is all that the configuration asks for
+    with tempfile.TemporaryDirectory() as folder:
+        deps = os.path.join(folder, "deps")
+        subprocess.run([SCRIPT, "--headers", deps], check=True, stdout=subprocess.DEVNULL)
+        with open(os.path.join(folder, "CMakeLists.txt"), "w") as file:
+            file.write("cmake_minimum_required(VERSION 3.20)\nproject(bare CXX)\n"
+                       "set(CMAKE_FIND_USE_CMAKE_SYSTEM_PATH OFF)\nset(CMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH OFF)\n"
+                       "file(WRITE ${CMAKE_BINARY_DIR}/a.cpp \"\n"
+                       "#include <fmt/core.h>\n#include <spdlog/logger.h>\n#include <utf8proc.h>\n"
+                       "int main() { fmt::print(utf8proc_version()); return spdlog::logger(std::string()).should_log(spdlog::level::off); }\")\n"
+                       "include(%s/cmake/dependencies.cmake)\nadd_executable(a a.cpp)\n"
+                       "target_link_libraries(a hebb_dependencies)\n" % sys.argv[1])
+        bare = ["-DCMAKE_%s_PATH=%s" % (kind, deps) for kind in ("INCLUDE", "LIBRARY", "PREFIX")]
+        subprocess.run(["cmake", "-S", folder, "-B", folder + "/build", "-Wno-dev", *bare], check=True, capture_output=True, text=True)
+        subprocess.run(["cmake", "--build", folder + "/build"], check=True, capture_output=True, text=True)
+        libraries = subprocess.run(["ldd", folder + "/build/a"], check=True, capture_output=True, text=True).stdout
+        assert not any(name in libraries for name in ("fmt", "spdlog", "utf8proc")), libraries
 print("gpu_check.sh refuses, goes on and ends as it should")
