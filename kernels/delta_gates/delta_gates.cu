@@ -26,7 +26,8 @@ template <class T> struct DeltaGatesForwardBody {
   }
 };
 
-// A thread walks over the tokens of a block for one head.
+// Row: block of tokens and head. A lane takes every 32nd token, so that the loads of a block are under way together;
+// the warps of a thread block are neighbouring heads, which share the lines of their tokens.
 template <class T> struct DeltaGatesBackwardBody {
   T *d_a, *d_b;
   float* partial;
@@ -37,11 +38,14 @@ template <class T> struct DeltaGatesBackwardBody {
   float inverse_scale, dt_low, dt_high;
   bool b_is_step, accumulate_a, accumulate_b;
 
-  __device__ void operator()(int64_t block, int64_t head) const {
+  __device__ void operator()(int64_t row, int lane) const {
+    const Split item(row, heads);
+    const int64_t block = item.quotient, head = item.remainder;
     const int64_t last = (block + 1) * kDeltaGatesBlock < tokens ? (block + 1) * kDeltaGatesBlock : tokens;
     const float rate = -expf(a_log[head]), bias = dt_bias[head];
     float sum_log = 0, sum_bias = 0;
-    for (int64_t at = block * kDeltaGatesBlock * heads + head; at < last * heads; at += heads) {
+    for (int64_t token = block * kDeltaGatesBlock + lane; token < last; token += 32) {
+      const int64_t at = token * heads + head;
       const float z = to_float(a[at]) + bias;
       float d_dt = d_g[at] * rate;
       if (b_is_step) {
@@ -54,8 +58,12 @@ template <class T> struct DeltaGatesBackwardBody {
       if (d_a != nullptr) { write(d_a[at], d_z, accumulate_a); }
       if (d_b != nullptr) { write(d_b[at], d_beta[at] * beta[at] * (1.0f - beta[at] * inverse_scale), accumulate_b); }
     }
-    partial[block * 2 * heads + head] = sum_log;
-    partial[(block * 2 + 1) * heads + head] = sum_bias;
+    sum_log = warp_sum(sum_log);
+    sum_bias = warp_sum(sum_bias);
+    if (lane == 0) {
+      partial[block * 2 * heads + head] = sum_log;
+      partial[(block * 2 + 1) * heads + head] = sum_bias;
+    }
   }
 };
 
@@ -78,25 +86,25 @@ void run(Stream& stream, const DeltaGatesBackward& a, const DeltaGatesBackwardSc
   float* const partial = scratch.partial.as<float>();
   dispatch_float(a.a.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_element("delta_gates_backward", stream, blocks, heads,
-                 DeltaGatesBackwardBody<T>{.d_a = a.d_a.as<T>(),
-                                           .d_b = a.d_b.as<T>(),
-                                           .partial = partial,
-                                           .d_g = a.d_g.as<float>(),
-                                           .d_beta = a.d_beta.as<float>(),
-                                           .g = a.g.as<float>(),
-                                           .beta = a.beta.as<float>(),
-                                           .a = a.a.as<T>(),
-                                           .a_log = a.a_log.as<float>(),
-                                           .dt_bias = a.dt_bias.as<float>(),
-                                           .tokens = tokens,
-                                           .heads = heads,
-                                           .inverse_scale = static_cast<float>(1.0 / a.beta_scale),
-                                           .dt_low = static_cast<float>(a.dt_low),
-                                           .dt_high = static_cast<float>(a.dt_high),
-                                           .b_is_step = a.b_is_step,
-                                           .accumulate_a = a.accumulate_a,
-                                           .accumulate_b = a.accumulate_b});
+    each_warp("delta_gates_backward", stream, blocks * heads,
+              DeltaGatesBackwardBody<T>{.d_a = a.d_a.as<T>(),
+                                        .d_b = a.d_b.as<T>(),
+                                        .partial = partial,
+                                        .d_g = a.d_g.as<float>(),
+                                        .d_beta = a.d_beta.as<float>(),
+                                        .g = a.g.as<float>(),
+                                        .beta = a.beta.as<float>(),
+                                        .a = a.a.as<T>(),
+                                        .a_log = a.a_log.as<float>(),
+                                        .dt_bias = a.dt_bias.as<float>(),
+                                        .tokens = tokens,
+                                        .heads = heads,
+                                        .inverse_scale = static_cast<float>(1.0 / a.beta_scale),
+                                        .dt_low = static_cast<float>(a.dt_low),
+                                        .dt_high = static_cast<float>(a.dt_high),
+                                        .b_is_step = a.b_is_step,
+                                        .accumulate_a = a.accumulate_a,
+                                        .accumulate_b = a.accumulate_b});
   });
   const auto add = [&](const Tensor& out, int64_t from) {
     if (out.defined()) {
