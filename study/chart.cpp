@@ -36,21 +36,29 @@ struct Range {
   }
 };
 
-std::string number(double v) { return fmt::format("{:.4g}", v); }
+std::string number(double v, int digits = 4) { return fmt::format("{:.{}g}", v, digits); }
+
+/// Significant digits that tell neighbours of an axis apart: 1.00001 and 1.00002 need six.
+int digits_of(const std::vector<double>& ticks) {
+  if (ticks.size() < 2) { return 4; }
+  const double largest = std::max(std::abs(ticks.front()), std::abs(ticks.back()));
+  const double step = std::abs(ticks[1] - ticks[0]);
+  return std::clamp(static_cast<int>(std::floor(std::log10(largest)) - std::floor(std::log10(step))) + 1, 4, 12);
+}
 
 /// Axis labels: 10⁵ and beyond as powers of ten.
-std::string label(double v) {
+std::string label(double v, int digits) {
   const double size = std::abs(v);
   if (size != 0 && (size >= 1e5 || size < 1e-3)) {
-    static const char* const digits[] = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
+    static const char* const superscripts[] = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
     int exponent = static_cast<int>(std::floor(std::log10(size) + 1e-9));
     const double mantissa = v / std::pow(10.0, exponent);
-    std::string text = std::abs(mantissa - 1) < 1e-6 ? "10" : number(mantissa) + "·10";
+    std::string text = std::abs(mantissa - 1) < 1e-6 ? "10" : number(mantissa, digits) + "·10";
     text += exponent < 0 ? "⁻" : "";
-    for (const char c : std::to_string(std::abs(exponent))) { text += digits[c - '0']; }
+    for (const char c : std::to_string(std::abs(exponent))) { text += superscripts[c - '0']; }
     return text;
   }
-  return size >= 1e4 ? std::to_string(std::llround(v)) : number(v);
+  return number(v, size >= 1e4 ? std::max(digits, 5) : digits);
 }
 
 /// Round steps between low and high, about `count` of them.
@@ -58,7 +66,7 @@ std::vector<double> ticks(const Range& r, int count) {
   const double raw = (r.high - r.low) / count, power = std::pow(10.0, std::floor(std::log10(raw)));
   const double step = power * (raw / power < 1.5 ? 1 : raw / power < 3.5 ? 2 : raw / power < 7.5 ? 5 : 10);
   std::vector<double> result;
-  for (double t = std::ceil(r.low / step) * step; t <= r.high + 1e-9 * step; t += step) {
+  for (double t = std::ceil(r.low / step - 1e-9) * step; t <= r.high + 1e-9 * step; t += step) {
     result.push_back(std::abs(t) < 1e-12 * step ? 0.0 : t);
   }
   return result;
@@ -124,22 +132,27 @@ std::vector<double> with_room(const std::vector<double>& ticks, const std::funct
 
 void draw_axes(std::ostream& s, const Frame& f, const ChartStyle& style) {
   const double bottom = Frame::kPlotHeight - Frame::kBottom, right = Frame::kWidth - Frame::kRight;
-  const auto label_x = [&](double t) { return label(f.log_x ? std::pow(10.0, t) : t); };
+  const std::vector<double> all_x = f.log_x ? log_ticks(f.rx) : ticks(f.rx, 5),
+                            all_y = f.log_y ? log_ticks(f.ry) : ticks(f.ry, 6);
+  const auto texts = [](const std::vector<double>& places, bool is_log) {
+    std::vector<double> values;
+    for (const double t : places) { values.push_back(is_log ? std::pow(10.0, t) : t); }
+    return [digits = digits_of(values), is_log](double t) { return label(is_log ? std::pow(10.0, t) : t, digits); };
+  };
+  const auto label_x = texts(all_x, f.log_x), label_y = texts(all_y, f.log_y);
   const auto half_x = [&](double t) { return width_of(label_x(t)) / 2; };
   for (const double t : with_room(
-           f.log_x ? log_ticks(f.rx) : ticks(f.rx, 5), [&](double t) { return f.px(t); },
-           [&](double a, double b) { return half_x(a) + half_x(b) + 8; })) {
+           all_x, [&](double t) { return f.px(t); }, [&](double a, double b) { return half_x(a) + half_x(b) + 8; })) {
     const double middle = std::min(f.px(t), Frame::kWidth - 2 - half_x(t));  // not cut off at the right
     s << "<line x1=\"" << f.px(t) << "\" x2=\"" << f.px(t) << "\" y1=\"" << Frame::kTop << "\" y2=\"" << bottom
       << "\" stroke=\"#e4e4e4\"/><text x=\"" << middle << "\" y=\"" << bottom + 18 << "\" text-anchor=\"middle\">"
       << label_x(t) << "</text>\n";
   }
   for (const double t : with_room(
-           f.log_y ? log_ticks(f.ry) : ticks(f.ry, 6), [&](double t) { return f.py(t); },
-           [](double, double) { return 16.0; })) {
+           all_y, [&](double t) { return f.py(t); }, [](double, double) { return 16.0; })) {
     s << "<line x1=\"" << Frame::kLeft << "\" x2=\"" << right << "\" y1=\"" << f.py(t) << "\" y2=\"" << f.py(t)
       << "\" stroke=\"#e4e4e4\"/><text x=\"" << Frame::kLeft - 8 << "\" y=\"" << f.py(t) + 4
-      << "\" text-anchor=\"end\">" << label(f.log_y ? std::pow(10.0, t) : t) << "</text>\n";
+      << "\" text-anchor=\"end\">" << label_y(t) << "</text>\n";
   }
   s << "<rect x=\"" << Frame::kLeft << "\" y=\"" << Frame::kTop << "\" width=\"" << right - Frame::kLeft
     << "\" height=\"" << bottom - Frame::kTop << "\" fill=\"none\" stroke=\"#888\"/>\n"
@@ -203,6 +216,19 @@ void draw_legend(std::ostream& s, const std::vector<Curve>& curves, const std::v
     s << "<text x=\"" << x + 30 << "\" y=\"" << y << "\">" << escape_markup(curves[k].name) << "</text>\n";
     ++entry;
   }
+}
+
+/// Round values beside the rows of a terminal that are nearest to them; "" beside the others.
+std::vector<std::string> row_labels(const Range& r, int rows) {
+  constexpr int kRowsOfLabel = 4;
+  std::vector<std::string> labels(static_cast<size_t>(rows));
+  const std::vector<double> all = ticks(r, std::max(2, rows / kRowsOfLabel));
+  for (const double t : all) {
+    const auto row =
+        static_cast<size_t>(std::clamp<long>(std::lround((r.high - t) / (r.high - r.low) * (rows - 1)), 0, rows - 1));
+    labels[row] = number(t, digits_of(all));
+  }
+  return labels;
 }
 
 /// The character of curve k on a terminal; as many as a reader can tell apart.
@@ -287,10 +313,9 @@ std::string text_chart(const std::vector<Curve>& curves, const std::string& y_la
     }
   }
   std::string out = y_label + "\n";
-  for (int r = 0; r < rows; ++r) {
-    const bool labelled = r % 4 == 0 || r == rows - 1;
-    out += fmt::format("{:>9} |", labelled ? number(ry.high - (ry.high - ry.low) * r / (rows - 1)) : "");
-    out += grid[static_cast<size_t>(r)] + "\n";
+  const std::vector<std::string> labels = row_labels(ry, rows);
+  for (size_t r = 0; r < grid.size(); ++r) {
+    out += fmt::format("{:>9} {}", labels[r], labels[r].empty() ? '|' : '+') + grid[r] + "\n";
   }
   out += std::string(10, ' ') + "+" + std::string(static_cast<size_t>(columns), '-') + "\n";
   const std::string left = number(rx.low), right = number(rx.high) + " steps";

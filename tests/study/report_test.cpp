@@ -312,7 +312,7 @@ TEST_CASE("on a terminal all curves share an axis, and each has a character and 
   std::vector<Curve> curves;
   for (int i = 0; i < 12; ++i) { curves.push_back({"run " + std::to_string(i), {1, 2}, {3.0 + i, 3.0 + i}}); }
   const std::string text = text_chart(curves, "loss", 60, 26);
-  CHECK_THAT(text, StartsWith("loss\n       14 |") && Contains("\n        3 |"));
+  CHECK_THAT(text, StartsWith("loss\n       14 +") && Contains("\n        4 +"));
   std::set<char> marks;
   for (const Curve& c : curves) {
     const size_t at = text.find(" " + c.name + "\n");
@@ -320,6 +320,29 @@ TEST_CASE("on a terminal all curves share an axis, and each has a character and 
     CHECK(marks.insert(text[at - 1]).second);
     CHECK(std::count(text.begin(), text.end(), text[at - 1]) >= 3);  // two points and the name
   }
+}
+
+TEST_CASE("the axis of a terminal has round values, each beside the row where it is", "[fast]") {
+  const std::string text = text_chart({{"loss", {0, 1, 2, 3}, {10.37, 6, 4, 2.18}}}, "loss", 60, 22);
+  std::vector<double> values;
+  std::vector<int> rows;
+  std::istringstream lines(text);
+  std::string line;
+  for (int row = -1; std::getline(lines, line) && line.find("+---") == std::string::npos; ++row) {
+    if (line.size() < 11 || line[10] != '+') { continue; }
+    values.push_back(std::stod(line));
+    rows.push_back(row);
+    if (values.back() == 6 || values.back() == 4) { CHECK(line.find('*') != std::string::npos); }
+  }
+  CHECK(values == std::vector<double>{10, 8, 6, 4});
+  CHECK(rows.back() == std::lround((10.37 - 4) / (10.37 - 2.18) * 18));
+}
+
+TEST_CASE("labels of neighbours on an axis differ", "[fast]") {
+  const std::vector<Curve> curves{{"a", {1, 2}, {1.00001, 1.00003}}};
+  CHECK_THAT(text_chart(curves, "loss", 60, 22), Contains("1.00001 +") && Contains("1.00002 +"));
+  CHECK_THAT(svg_chart(curves, {"A", "x", "y"}), Contains(">1.00001<") && Contains(">1.00002<"));
+  CHECK_THAT(svg_chart({{"a", {1, 2}, {12345.1, 12345.3}}}, {"A", "x", "y"}), Contains(">12345.2<"));
 }
 
 TEST_CASE("a group with too few points says so instead of a fit", "[fast]") {
