@@ -5,11 +5,13 @@
 
 namespace hebb {
 
-BucketQueue::BucketQueue(const BucketLayout& layout, const Stream& compute, Send send)
+BucketQueue::BucketQueue(const BucketLayout& layout, const Stream& compute, Exchange send, Exchange gather)
     : layout_(layout),
       send_(std::move(send)),
+      gather_(std::move(gather)),
       buckets_of_(static_cast<size_t>(layout.parameters())),
-      side_(compute, layout.buckets() + 1) {
+      works_beside_(compute.device == DeviceKind::cuda),
+      side_(compute, layout.buckets() + 1, layout.buckets() + 1) {
   for (int64_t b = 0; b < layout.buckets(); ++b) {
     for (const int p : layout.parameters_of(b)) { buckets_of_[static_cast<size_t>(p)].push_back(b); }
   }
@@ -54,8 +56,30 @@ void BucketQueue::finish(Stream& compute) {
   side_.mark(compute, all);
   side_.wait_for(all);
   for (; sent_ < all; ++sent_) { send_(side_.stream(), sent_); }
-  side_.join(compute);
+  side_.reach(all);
+  side_.join(compute, all);
   begin_step();
+}
+
+void BucketQueue::begin_values(Stream& compute) {
+  const int64_t all = layout_.buckets();
+  HEBB_ASSERT(to_gather_ == 0);
+  side_.mark(compute, all);
+  side_.wait_for(all);
+  to_gather_ = all;
+  if (works_beside_) { gather_from(0); }
+}
+
+void BucketQueue::need_values(Stream& compute, int64_t bucket) {
+  gather_from(bucket);
+  side_.join(compute, bucket);
+}
+
+void BucketQueue::gather_from(int64_t bucket) {
+  while (to_gather_ > bucket) {
+    gather_(side_.stream(), --to_gather_);
+    side_.reach(to_gather_);
+  }
 }
 
 }  // namespace hebb

@@ -214,7 +214,9 @@ void Event::record(Stream& stream) {
 }
 
 void Event::make_wait(Stream& stream) {
-  check(cudaStreamWaitEvent(native(stream).stream, static_cast<cudaEvent_t>(native_), 0), "cudaStreamWaitEvent");
+  const NativeStream& state = native(stream);
+  const unsigned flags = state.recording != nullptr ? cudaEventWaitExternal : cudaEventWaitDefault;
+  check(cudaStreamWaitEvent(state.stream, static_cast<cudaEvent_t>(native_), flags), "cudaStreamWaitEvent");
 }
 
 void Event::synchronize() {

@@ -8,7 +8,8 @@ namespace hebb::HEBB_DEVICE {
 /// scratch from their stream. destroy_stream() ends it.
 Stream create_side_stream();
 /// Whether a Graph records the stream now. Events that are recorded then (Event::record) happen in each launch of the
-/// graph, and can be waited for after it.
+/// graph, and can be waited for after it. Waits that are recorded (Event::make_wait) are for the event as it was
+/// recorded last before each launch, on another stream.
 bool is_recording(Stream& stream);
 
 }  // namespace hebb::HEBB_DEVICE

@@ -11,12 +11,12 @@ namespace hebb {
 struct SideStream::State {
   Stream stream;
 #ifdef HEBB_HAVE_CUDA
-  std::vector<std::unique_ptr<cuda::Event>> marks;
-  std::unique_ptr<cuda::Event> end;
+  std::vector<std::unique_ptr<cuda::Event>> marks, points;
 #endif
 };
 
-SideStream::SideStream(const Stream& beside, [[maybe_unused]] int64_t marks) : state_(std::make_unique<State>()) {
+SideStream::SideStream(const Stream& beside, [[maybe_unused]] int64_t marks, [[maybe_unused]] int64_t points)
+    : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.stream.device = beside.device;
   s.stream.counted = beside.counted;
@@ -24,13 +24,16 @@ SideStream::SideStream(const Stream& beside, [[maybe_unused]] int64_t marks) : s
   if (beside.device != DeviceKind::cuda) { return; }
   s.stream = cuda::create_side_stream();
   for (int64_t i = 0; i < marks; ++i) { s.marks.push_back(std::make_unique<cuda::Event>()); }
-  s.end = std::make_unique<cuda::Event>();
+  for (int64_t i = 0; i < points; ++i) {
+    s.points.push_back(std::make_unique<cuda::Event>());
+    s.points.back()->record(s.stream);  // so that a graph can hold a wait for it
+  }
 #endif
 }
 
 SideStream::~SideStream() {
 #ifdef HEBB_HAVE_CUDA
-  if (state_->end != nullptr) { cuda::destroy_stream(state_->stream); }
+  if (state_->stream.native != nullptr) { cuda::destroy_stream(state_->stream); }
 #endif
 }
 
@@ -38,21 +41,25 @@ Stream& SideStream::stream() { return state_->stream; }
 
 void SideStream::mark([[maybe_unused]] Stream& beside, [[maybe_unused]] int64_t i) {
 #ifdef HEBB_HAVE_CUDA
-  if (state_->end != nullptr) { state_->marks[static_cast<size_t>(i)]->record(beside); }
+  if (!state_->marks.empty()) { state_->marks[static_cast<size_t>(i)]->record(beside); }
 #endif
 }
 
 void SideStream::wait_for([[maybe_unused]] int64_t i) {
 #ifdef HEBB_HAVE_CUDA
-  if (state_->end != nullptr) { state_->marks[static_cast<size_t>(i)]->make_wait(state_->stream); }
+  if (!state_->marks.empty()) { state_->marks[static_cast<size_t>(i)]->make_wait(state_->stream); }
 #endif
 }
 
-void SideStream::join([[maybe_unused]] Stream& beside) {
+void SideStream::reach([[maybe_unused]] int64_t i) {
 #ifdef HEBB_HAVE_CUDA
-  if (state_->end == nullptr) { return; }
-  state_->end->record(state_->stream);
-  state_->end->make_wait(beside);
+  if (!state_->points.empty()) { state_->points[static_cast<size_t>(i)]->record(state_->stream); }
+#endif
+}
+
+void SideStream::join([[maybe_unused]] Stream& beside, [[maybe_unused]] int64_t i) {
+#ifdef HEBB_HAVE_CUDA
+  if (!state_->points.empty()) { state_->points[static_cast<size_t>(i)]->make_wait(beside); }
 #endif
 }
 

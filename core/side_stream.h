@@ -9,8 +9,8 @@ namespace hebb {
 /// are waited for: by events on a GPU. On the CPU work happens at once, in the order of the calls.
 class SideStream {
  public:
-  /// marks: points of `beside` that can be told apart.
-  SideStream(const Stream& beside, int64_t marks);
+  /// marks, points: of `beside` and of this one, that can be told apart.
+  SideStream(const Stream& beside, int64_t marks, int64_t points);
   ~SideStream();
   SideStream(const SideStream&) = delete;
   SideStream& operator=(const SideStream&) = delete;
@@ -21,8 +21,11 @@ class SideStream {
   void mark(Stream& beside, int64_t i);
   /// Later work happens after mark i, as it was set last or by the last launch of a graph.
   void wait_for(int64_t i);
-  /// Later work of `beside` happens after all that was given to this one.
-  void join(Stream& beside);
+  /// Point i is what this one has been given so far.
+  void reach(int64_t i);
+  /// Later work of `beside` happens after point i, as it was reached last. Where that is being recorded as a graph:
+  /// last before each launch.
+  void join(Stream& beside, int64_t i);
 
  private:
   struct State;

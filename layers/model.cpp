@@ -17,6 +17,7 @@ Model::Model(const ModelConfig& config) : config_(config) {
   std::map<std::string, std::shared_ptr<void>> shared;
   embed_ = &params_.declare({"embed.weight", {config_.vocab_size, d}, is_normal ? normal : init::uniform(-1e-4, 1e-4)});
   if (config_.embed_norm) { embed_norm_ = declare_norm("embed_norm"); }
+  declared_.push_back(params_.all().size());
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     const BlockSpec spec = config_.block(i);
     const std::string name = fmt::format("blocks.{:d}", i);
@@ -32,6 +33,7 @@ Model::Model(const ModelConfig& config) : config_(config) {
     block.ffn = build("ffn", *spec.ffn);
     blocks_.push_back(std::move(block));
     norms_.push_back(norms);
+    declared_.push_back(params_.all().size());
   }
   final_norm_ = declare_norm("final_norm");
   if (!config_.tie_embeddings) {
@@ -97,9 +99,14 @@ Model::Residual Model::run_block(Pass& pass, size_t i, Residual s, ModelState::B
                            recompute_ == Recompute::ffn)};
 }
 
+void Model::reads(Pass& pass, size_t parameters) const {
+  if (before_reading_) { before_reading_(pass.stream(), parameters); }
+}
+
 Var Model::hidden(Pass& pass, const Tensor& tokens, ModelState* state) {
   Tape& tape = pass.tape;
   Tape::Scope whole(tape);
+  reads(pass, declared_[0]);
   Var h = embedding(tape, pass.param(*embed_), tokens);
   if (config_.embed_norm) {
     h = norm(tape, h, pass.param(*embed_norm_.weight),
@@ -110,6 +117,7 @@ Var Model::hidden(Pass& pass, const Tensor& tokens, ModelState* state) {
   Residual s{h, {}};
   for (size_t i = 0; i < blocks_.size(); ++i) {
     ModelState::Block* block_state = state != nullptr ? &state->blocks[i] : nullptr;
+    reads(pass, declared_[i + 1]);
     if (recompute_ == Recompute::block && tape.recording()) {
       const std::vector<Var> out = recompute(pass, [this, &pass, i, s] {
         const Residual r = run_block(pass, i, s, nullptr);
@@ -125,6 +133,7 @@ Var Model::hidden(Pass& pass, const Tensor& tokens, ModelState* state) {
     }
   }
   tape.set_scope("head");
+  reads(pass, params_.all().size());
   if (state != nullptr) { state->tokens += pass.length(); }
   return whole.keep(apply_norm(pass, final_norm_, s).y);
 }

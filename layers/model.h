@@ -31,6 +31,11 @@ class Model {
   ParamStore& params() { return params_; }
   const ParamStore& params() const { return params_; }
   void set_recompute(Recompute mode) { recompute_ = mode; }
+  /// From now on a pass calls `hook` before the embedding, each block and the head, with how many of the parameters
+  /// that were declared first it has come to. It reads no trained parameter behind them.
+  void call_before_reading(std::function<void(Stream& stream, size_t parameters)> hook) {
+    before_reading_ = std::move(hook);
+  }
 
   struct Block {
     std::unique_ptr<Layer> memory, mixer, ffn;
@@ -71,6 +76,7 @@ class Model {
   };
   void each_layer(const std::function<void(Layer&)>& f);
   NormParams declare_norm(const std::string& name);
+  void reads(Pass& pass, size_t parameters) const;
   std::vector<Var> recompute(Pass& pass, const std::function<std::vector<Var>()>& fn);
   Residual run_block(Pass& pass, size_t i, Residual s, ModelState::Block* state);
   Var run_branch(Pass& pass, Layer& layer, Var x, LayerState* state, bool again);
@@ -81,6 +87,8 @@ class Model {
   ParamStore params_;
   std::vector<Block> blocks_;
   std::vector<BlockNorms> norms_;
+  std::vector<size_t> declared_;  // parameters of the embedding and the first i blocks
+  std::function<void(Stream& stream, size_t parameters)> before_reading_;
   Param *embed_, *lm_head_ = nullptr;
   NormParams embed_norm_, final_norm_;
   Recompute recompute_ = Recompute::none;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "kernels/ordered_sum/ordered_sum.h"
 
@@ -108,11 +109,16 @@ GradientExchange::GradientExchange(const RunConfig& config, const Ranks& ranks, 
   find_parts();
   find_segments(state);
   const bool wants_overlap = config.train.comm.value_or(CommConfig{}).overlap.value_or(stream.on_gpu());
-  if (wants_overlap && ranks.size() > 1 && own_lanes_ == 1) { prepare_overlap(stream, state); }
+  if (wants_overlap && ranks.size() > 1) { prepare_overlap(stream, state); }
 }
 
 /// Scratch is not shared with passes, beside which it is used.
 void GradientExchange::prepare_overlap(Stream& stream, Arena& state) {
+  queue_ = std::make_unique<BucketQueue>(
+      layout_, stream, [this](Stream& on, int64_t bucket) { send_bucket(on, bucket, overlap_scratch_); },
+      [this](Stream& on, int64_t bucket) { gather_values(on, bucket); });
+  find_needed();
+  if (!overlaps()) { return; }
   for (int p = 0; p < layout_.parameters(); ++p) {
     const Tensor& grad = optimizer_.rules()[static_cast<size_t>(p)].param->grad;
     if (grad.numel() > 0) { index_of_gradient_.emplace(grad.data, p); }
@@ -120,8 +126,19 @@ void GradientExchange::prepare_overlap(Stream& stream, Arena& state) {
   overlap_memory_ = std::make_unique<Workspace>(stream, state, "reduction");
   const Tensor& flat = first_buffer();
   overlap_scratch_ = ReduceScratch::of(*overlap_memory_, layout_.bucket(0).size(), flat.dtype, wire_);
-  queue_ = std::make_unique<BucketQueue>(
-      layout_, stream, [this](Stream& on, int64_t bucket) { send_bucket(on, bucket, overlap_scratch_); });
+}
+
+/// The flat order is the reverse of that of declaration: the first parameters lie in the last buckets.
+void GradientExchange::find_needed() {
+  int64_t bucket = layout_.buckets();
+  needed_.push_back(bucket);
+  for (const auto& p : params_.all()) {
+    if (const auto trained = index_of_.find(p.get()); trained != index_of_.end()) {
+      bucket = std::min(bucket, layout_.buckets() - 1);
+      while (layout_.bucket(bucket).begin > layout_.parameter(trained->second).begin) { --bucket; }
+    }
+    needed_.push_back(bucket);
+  }
 }
 
 void GradientExchange::gradient_is_final(Stream& stream, const Tensor& grad) {
@@ -137,6 +154,7 @@ int64_t GradientExchange::gradient_bytes() const {
 /// Elements of this rank in each parameter: those that it updates.
 void GradientExchange::find_slices(Arena& state) {
   int64_t at = 0;
+  others_.resize(static_cast<size_t>(layout_.buckets()));
   for (int p = 0; p < layout_.parameters(); ++p) {
     const ElementRange whole = layout_.parameter(p);
     if (!shares_moments_) {
@@ -145,14 +163,15 @@ void GradientExchange::find_slices(Arena& state) {
     }
     for (int64_t b = 0; b < layout_.buckets(); ++b) {
       const ElementRange part = layout_.part(b, ranks_.rank(), ranks_.size());
+      std::vector<Slice>& others = others_[static_cast<size_t>(b)];
       const auto add = [&](std::vector<Slice>& to, int64_t begin, int64_t end) {
         const ElementRange range{std::max(begin, whole.begin), std::min(end, whole.end)};
         if (range.begin < range.end) { to.push_back({static_cast<size_t>(p), range, at}); }
         return std::max<int64_t>(range.size(), 0);
       };
-      add(others_, layout_.bucket(b).begin, part.begin);
+      add(others, layout_.bucket(b).begin, part.begin);
       at += add(slices_, part.begin, part.end);
-      add(others_, part.end, layout_.bucket(b).end);
+      add(others, part.end, layout_.bucket(b).end);
     }
   }
   if (shares_moments_) {
@@ -196,15 +215,19 @@ void GradientExchange::point_gradients(const Tensor& flat) const {
 
 void GradientExchange::begin_lane(Stream& stream) {
   const Tensor& flat = sums_.next();
-  fill_zero(stream, flat);
+  const bool is_zero = flat.data == buffers_[0].tensor().data && std::exchange(is_cleared_, false);
+  if (!is_zero) { fill_zero(stream, flat); }
   point_gradients(flat);
 }
 
-void GradientExchange::end_lane(Stream& stream) { sums_.finish(stream); }
+void GradientExchange::end_lane(Stream& stream) {
+  complete_values(stream);  // where no pass has run
+  sums_.finish(stream);
+}
 
 void GradientExchange::reduce(Stream& stream, Arena& work) {
   const Tensor total = sums_.total();
-  if (queue_) {
+  if (overlaps()) {
     queue_->finish(stream);
   } else if (ranks_.size() > 1) {
     Workspace workspace(stream, work, "reduction");
@@ -229,10 +252,6 @@ void GradientExchange::send_bucket(Stream& stream, int64_t bucket, const ReduceS
 }
 
 /// Every rank gets the parts of all.
-void GradientExchange::gather_buckets(Stream& stream, const Tensor& flat) {
-  for (int64_t b = 0; b < layout_.buckets() && ranks_.size() > 1; ++b) { gather_bucket(stream, flat, b); }
-}
-
 void GradientExchange::gather_bucket(Stream& stream, const Tensor& flat, int64_t bucket) {
   const ElementRange whole = layout_.bucket(bucket), part = layout_.part(bucket, ranks_.rank(), ranks_.size());
   ranks_.communicator().all_gather(stream, flat.slice(whole.begin, {whole.size()}),
@@ -311,7 +330,7 @@ StepEnd GradientExchange::finish(Stream& stream, int64_t step, std::span<const d
   optimizer_.apply(stream, step,
                    {.loss = decision.loss, .applies = decision.applies, .norm = decision.norm, .clip = decision.clip},
                    parts_);
-  if (shares_moments_ && decision.applies) { gather_values(stream); }
+  if (shares_moments_ && decision.applies) { send_values(stream); }
   return {optimizer_.finish(stream, after_update()), decision.stop};
 }
 
@@ -325,20 +344,38 @@ void GradientExchange::reset_moments(Stream& stream) {
   }
 }
 
-/// Values that other ranks have updated. The gradients are of no use any more: values travel in their place.
-void GradientExchange::gather_values(Stream& stream) {
+/// What this rank has updated. The gradients are of no use any more: values travel in their place.
+void GradientExchange::send_values(Stream& stream) {
   const Tensor& flat = buffers_[0];
   for (const Slice& slice : slices_) {
     const Param& p = *optimizer_.rules()[slice.rule].param;
     copy(stream, flat.slice(slice.flat.begin, {slice.flat.size()}), within(slice, p.value));
   }
-  gather_buckets(stream, flat);
-  for (const Slice& slice : others_) {
+  if (queue_) {
+    is_cleared_ = true;
+    queue_->begin_values(stream);
+    return;
+  }
+  for (int64_t b = layout_.buckets() - 1; b >= 0; --b) { gather_values(stream, b); }
+}
+
+/// What other ranks have updated. Gradients of the next step find the place empty.
+void GradientExchange::gather_values(Stream& stream, int64_t bucket) {
+  const Tensor& flat = buffers_[0];
+  gather_bucket(stream, flat, bucket);
+  for (const Slice& slice : others_[static_cast<size_t>(bucket)]) {
     const Param& p = *optimizer_.rules()[slice.rule].param;
     const Tensor value = within(slice, p.value);
     copy(stream, value, flat.slice(slice.flat.begin, {slice.flat.size()}));
     if (p.copy.defined()) { convert(stream, within(slice, p.copy), value); }
   }
+  const ElementRange whole = layout_.bucket(bucket);
+  if (queue_) { fill_zero(stream, flat.slice(whole.begin, {whole.size()})); }
+}
+
+void GradientExchange::need_values(Stream& stream, size_t parameters) {
+  if (!queue_ || !shares_moments_) { return; }
+  if (const int64_t bucket = needed_[parameters]; bucket < layout_.buckets()) { queue_->need_values(stream, bucket); }
 }
 
 void GradientExchange::collect(Stream& stream, Moment moment) {
@@ -347,7 +384,8 @@ void GradientExchange::collect(Stream& stream, Moment moment) {
     copy(stream, buffers_[0].tensor().slice(slice.flat.begin, {slice.flat.size()}),
          of_rank(slice, moment == Moment::first ? m_ : v_));
   }
-  gather_buckets(stream, buffers_[0]);
+  for (int64_t b = 0; b < layout_.buckets(); ++b) { gather_bucket(stream, buffers_[0], b); }
+  is_cleared_ = false;
 }
 
 void GradientExchange::keep(Stream& stream, Moment moment) {

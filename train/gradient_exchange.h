@@ -33,7 +33,8 @@ enum class Moment { first, second };
 ///   reduce();
 ///   finish(...);
 ///
-/// Where it overlaps, the last pass of a step calls gradient_is_final().
+/// Where it overlaps, the last pass of a step calls gradient_is_final(), and new values arrive during the next pass,
+/// which calls need_values().
 class GradientExchange {
  public:
   /// Whether a run needs one. Without, the store has gradients and moments of its own.
@@ -48,11 +49,11 @@ class GradientExchange {
   void initialize(Stream& stream);
 
   int own_lanes() const { return own_lanes_; }
-  /// The gradients of the next own lane begin: Param::grad are theirs, and zero.
+  /// The gradients of the next own lane begin: Param::grad are theirs, and zero when values have arrived.
   void begin_lane(Stream& stream);
   void end_lane(Stream& stream);
   /// Whether gradients can leave during the last pass of a step: those of a rank with one lane (train.comm.overlap).
-  bool overlaps() const { return queue_ != nullptr; }
+  bool overlaps() const { return queue_ != nullptr && own_lanes_ == 1; }
   /// In that pass, where it overlaps: nothing is added to the gradient of a parameter any more. Sends what is complete.
   void gradient_is_final(Stream& stream, const Tensor& grad);
   /// See BucketQueue.
@@ -61,6 +62,11 @@ class GradientExchange {
   /// After the last own lane: sums over ranks of what has not been sent. Scratch from `work`: as large as a bucket,
   /// where nothing overlaps.
   void reduce(Stream& stream, Arena& work);
+  /// Before a pass reads the first `parameters` parameters of the store: their values are there for later work of the
+  /// stream. Every rank calls it alike.
+  void need_values(Stream& stream, size_t parameters);
+  /// The same for all, before anything else reads values.
+  void complete_values(Stream& stream) { need_values(stream, params_.all().size()); }
   /// Decides and updates. losses: loss sums of the own micro-batches, lane by lane; valid_targets: of the whole batch.
   /// after_update enqueues what follows the update, and says what the host wants to know of it. Errors: CommError.
   StepEnd finish(Stream& stream, int64_t step, std::span<const double> losses, int64_t valid_targets, bool wants_stop,
@@ -85,17 +91,18 @@ class GradientExchange {
     int64_t moments_at;  // in m_ and v_
   };
   void find_slices(Arena& state);
+  void find_needed();
   void find_segments(Arena& state);
   void point_gradients(const Tensor& flat) const;
   void prepare_overlap(Stream& stream, Arena& state);
   void send_bucket(Stream& stream, int64_t bucket, const ReduceScratch& scratch);
-  void gather_buckets(Stream& stream, const Tensor& flat);
   void gather_bucket(Stream& stream, const Tensor& flat, int64_t bucket);
   StepRecord make_record(Stream& stream, std::span<const double> losses, bool wants_stop);
   void spread(Stream& stream, const StepDecision& decision);
   void find_parts();
   void reset_moments(Stream& stream);
-  void gather_values(Stream& stream);
+  void send_values(Stream& stream);
+  void gather_values(Stream& stream, int64_t bucket);
   /// Where the gradients of the first own lane go, and in the end the sum of all.
   const Buffer& first_buffer() const { return buffers_.back(); }
   Tensor within(const Slice& slice, const Tensor& tensor) const;  // tensor: of the parameter's shape
@@ -115,15 +122,17 @@ class GradientExchange {
   std::vector<ElementRange> segments_;  // owned, in flat order
   Buffer begins_, ends_, squares_;      // of the segments
   std::vector<Slice> slices_;
-  std::vector<Slice> others_;             // of other ranks
-  std::vector<Optimizer::Part> parts_;    // of the slices
-  std::map<const Param*, int> index_of_;  // trained parameters in order of declaration
+  std::vector<std::vector<Slice>> others_;  // of other ranks, by bucket
+  std::vector<Optimizer::Part> parts_;      // of the slices
+  std::map<const Param*, int> index_of_;    // trained parameters in order of declaration
   StepRules rules_;
-  Buffer m_, v_;  // shared moments: of the slices, one after the other
+  Buffer m_, v_;                 // shared moments: of the slices, one after the other
+  std::vector<int64_t> needed_;  // by number of parameters: the first bucket that holds one of them
   std::map<const void*, int> index_of_gradient_;
   std::unique_ptr<Workspace> overlap_memory_;  // of overlap_scratch_
   ReduceScratch overlap_scratch_;
-  std::unique_ptr<BucketQueue> queue_;  // null: nothing is sent before reduce()
+  std::unique_ptr<BucketQueue> queue_;  // null: nothing overlaps
+  bool is_cleared_ = false;             // buffers_[0] is zero once values have arrived by way of it
 };
 
 }  // namespace hebb

@@ -59,6 +59,7 @@ StepReport Trainer::train_step() {
   steps_done_ += 1;
   state_.tokens += config_.train.tokens_per_step();
   validated_.clear();
+  if (is_logged(state_.step)) { memory_->complete_values(); }  // so that what is reported has all of its communication
   report.seconds = seconds_since(begin);
   report.comm_seconds = ranks_.communicator().counts().seconds - before.seconds;
   report.sent_bytes = ranks_.communicator().counts().sent_bytes() - before.sent_bytes();
@@ -145,6 +146,7 @@ bool Trainer::validation_due() const {
 }
 
 bool Trainer::validate() {
+  memory_->complete_values();
   for (const auto& source : validation_) {
     if (validated_.count(source->name()) == 0 && !validate_source(*source)) { return false; }
   }
@@ -227,6 +229,7 @@ void Trainer::save() {
   state_.loader = loader_->state();
   saved_step_ = state_.step;
   ranks_.flight().at(state_.step, "save");
+  memory_->complete_values();
   const SharedState shared{memory_->exchange.get(), memory_->memories.get()};
   if (shared.exchange != nullptr && config_.train.comm.value_or(CommConfig{}).verify) {
     shared.exchange->verify(memory_->stream);

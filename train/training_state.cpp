@@ -55,6 +55,7 @@ TrainingState::TrainingState(const RunConfig& config, const Ranks& group, Device
   if (has_lanes) {
     exchange = std::make_unique<GradientExchange>(config, group, model.params(), *optimizer, stream, state);
     exchange->initialize(stream);
+    model.call_before_reading([this](Stream& reader, size_t parameters) { exchange->need_values(reader, parameters); });
     if (has_lane_memories(model)) {
       memories = std::make_unique<LaneMemories>(group, model.params(), own_lanes(), state, work);
     }
@@ -93,6 +94,10 @@ void TrainingState::begin_lane(int own_lane) {
 
 void TrainingState::end_lane() {
   if (exchange) { exchange->end_lane(stream); }
+}
+
+void TrainingState::complete_values() {
+  if (exchange) { exchange->complete_values(stream); }
 }
 
 /// Of the own micro-batches, lane by lane.

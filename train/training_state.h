@@ -41,6 +41,8 @@ struct TrainingState {
   /// Around the passes of each own lane.
   void begin_lane(int own_lane);
   void end_lane();
+  /// Before anything but a pass reads values of trained parameters: those of all ranks are there. Every rank calls it.
+  void complete_values();
   /// After them: the update. Without an exchange whether it applies is decided on the device, and the host waits once,
   /// at the end. valid_targets: of the whole batch; 0: no pass has run. wants_stop: see StepEnd.
   StepEnd finish_step(int64_t step, int64_t valid_targets, bool wants_stop);

@@ -11,11 +11,13 @@ struct Fixture {
   static constexpr int64_t kMiB = int64_t{1} << 18;
   BucketLayout layout{{kMiB / 4, kMiB * 3 / 2 + 64, kMiB / 4, kMiB / 2}, 1, 1};
   Stream stream;
-  std::vector<int64_t> sent;
-  BucketQueue queue{layout, stream, [this](Stream& on, int64_t bucket) {
+  std::vector<int64_t> sent, gathered;
+  BucketQueue queue{layout, stream,
+                    [this](Stream& on, int64_t bucket) {
                       CHECK(on.device == DeviceKind::cpu);
                       sent.push_back(bucket);
-                    }};
+                    },
+                    [this](Stream&, int64_t bucket) { gathered.push_back(bucket); }};
 };
 
 using Buckets = std::vector<int64_t>;
@@ -62,4 +64,24 @@ TEST_CASE_METHOD(Fixture, "a graph says how many buckets are ready", "[fast]") {
     queue.finish(stream);
     CHECK(sent == Buckets{0, 1, 2});
   }
+}
+
+TEST_CASE_METHOD(Fixture, "on the CPU values are gathered when they are needed, the last bucket first", "[fast]") {
+  queue.need_values(stream, 0);
+  CHECK(gathered.empty());  // nothing has changed
+  for (int step = 0; step < 2; ++step) {
+    CAPTURE(step);
+    gathered.clear();
+    queue.begin_values(stream);
+    CHECK(gathered.empty());
+    for (int again = 0; again < 2; ++again) {
+      queue.need_values(stream, 2);
+      CHECK(gathered == Buckets{2});
+    }
+    queue.need_values(stream, 0);
+    CHECK(gathered == Buckets{2, 1, 0});
+    queue.need_values(stream, 1);
+    CHECK(gathered.size() == 3);
+  }
+  CHECK(sent.empty());
 }

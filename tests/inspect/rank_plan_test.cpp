@@ -48,6 +48,7 @@ void do_step(const RunConfig& config, TrainingState& memory) {
     memory.end_lane();
   }
   memory.finish_step(0, train.tokens_per_step(), false);
+  memory.complete_values();
 }
 
 std::vector<int64_t> trained_sizes(const Model& model) {

@@ -38,3 +38,33 @@ TEST_CASE("an event of a graph happens in each launch, in its place", "[fast]") 
   }
   device::destroy_stream(side);
 }
+
+TEST_CASE("a graph waits for an event as it was recorded last before each launch", "[fast]") {
+  TestStream stream;
+  hebb::Stream side = device::create_side_stream();
+  DeviceArray<int> input(std::vector<int>{0}), sent(std::vector<int>{-1}), before(std::vector<int>{-1}),
+      after(std::vector<int>{-1});
+  device::Event there;
+  there.record(side);
+  {
+    device::Graph graph(stream, 0, [&] {
+      device::move_bytes(stream, before.data(), input.data(), sizeof(int));
+      there.make_wait(stream);
+      device::move_bytes(stream, after.data(), sent.data(), sizeof(int));
+    });
+    for (const int value : {1, 2, 3}) {
+      CAPTURE(value);
+      device::upload_bytes(stream, input.data(), &value, sizeof(int));
+      device::synchronize(stream);
+      if (value != 2) {  // the second launch finds nothing new
+        device::move_bytes(side, sent.data(), input.data(), sizeof(int));
+        there.record(side);
+      }
+      graph.launch(stream);
+      device::synchronize(stream);
+      CHECK(*before.data() == value);
+      CHECK(*after.data() == (value == 2 ? 1 : value));
+    }
+  }
+  device::destroy_stream(side);
+}

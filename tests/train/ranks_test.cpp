@@ -3,11 +3,13 @@
 
 #include <locale>
 #include <sstream>
+#include <utility>
 
 #include "comm/bucket_layout.h"
 #include "comm/thread_communicator.h"
 #include "core/host.h"
 #include "core/parallel.h"
+#include "layers/ops/linear.h"
 #include "tests/train/run_fixture.h"
 
 using namespace hebb;
@@ -139,6 +141,48 @@ RunConfig memory_run(const TempFolder& folder, const std::string& changes, const
   return config;
 }
 
+/// y = x weightᵀ; on rank 1 alone `extra` follows, and step index 2 is not finite. `idle` is of no use.
+class UnevenMixer final : public Layer {
+ public:
+  explicit UnevenMixer(const BuildContext& c) {
+    const int64_t d = c.model.hidden_size;
+    weight_ = &c.declare("weight", {d, d}, init::normal(0.2));
+    extra_ = &c.declare("extra", {d, d}, init::normal(0.2));
+    idle_ = &c.declare("idle", {d, d}, init::normal(0.2));
+  }
+  Var forward(Pass& pass, Var x, LayerState*) override {
+    const Var extra = pass.param(*extra_);
+    pass.param(*idle_);
+    const Var y = linear(pass.tape, x, pass.param(*weight_));
+    if (!pass.training || pass.stream().counting() || pass.ranks == nullptr || pass.ranks->rank() != 1) { return y; }
+    if (pass.step == 2) { pass.tape.value(y).as<double>()[0] = std::numeric_limits<double>::quiet_NaN(); }
+    return linear(pass.tape, y, extra);
+  }
+  std::unique_ptr<LayerState> make_state(Arena&, int64_t, DType) const override { return nullptr; }
+  double flops_per_token(int64_t) const override { return 0; }
+
+ private:
+  Param *weight_, *extra_, *idle_;
+};
+
+struct UnevenMixerConfig final : LayerConfig {
+  void fields(Fields&) override {}
+  std::unique_ptr<Layer> make(const BuildContext& c) const override { return std::make_unique<UnevenMixer>(c); }
+};
+
+/// Codebooks that start at step index 3.
+RunConfig codebook_run(const TempFolder& folder, const std::string& changes) {
+  RunConfig config = test_run(folder, changes, false);
+  config.model = ModelConfig();
+  Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 2, "layers": {
+                 "m": {"type": "swiglu", "intermediate_size": 8},
+                 "vq": {"type": "vq", "num_heads": 2, "head_dim": 4, "codebook_size": 3, "quantize_after": 3}},
+                 "pattern": [{"mixer": "vq", "ffn": "m"}]})",
+                          "model.json"),
+               "model", config.model);
+  return config;
+}
+
 std::vector<int64_t> trained_sizes(const RunConfig& config) {
   std::vector<int64_t> sizes;
   const Model model(config.model);
@@ -194,6 +238,71 @@ TEST_CASE("gradients that leave during the backward pass give the same bytes", "
     const fs::path other = folder / ("other" + std::to_string(run++));
     REQUIRE(run_split(other, make, split) == 0);
     check_same(folder / "one", other, 7);
+  }
+}
+
+/// Steps that are neither logged nor saved: their values arrive during the next pass.
+std::string far_apart(const TempFolder& folder, int lanes, const std::string& train = "{}") {
+  Json json = parse_json(R"({"steps": 12, "log_every": 5, "val_every": 4, "checkpoint": {"every": 6}})", "train.json");
+  merge_json(json, parse_json(train, "train.json"));
+  return changes(folder, lanes, json.dump());
+}
+
+TEST_CASE("values that arrive during the next forward pass give the same bytes", "[fast]") {
+  const TempFolder folder;
+  const bool ties = GENERATE(false, true);
+  const std::string train = ties ? R"({"precision": "fp64", "recompute": "block"})" : R"({"precision": "fp32"})";
+  const MakeRun make = [&] {
+    RunConfig config = wide_run(folder, far_apart(folder, 4, train));
+    config.model.tie_embeddings = ties;
+    if (!ties) { config.model.vocab_size = 6000; }  // a bucket of the head alone
+    return config;
+  };
+  REQUIRE(run_split(folder / "one", make, {.ranks = 1, .zero = 0}) == 0);
+  int run = 0;
+  for (const Split& split : {Split{4, 1, 1, "fp32", true}, Split{2, 1, 1, "fp32", true}, Split{4, 0, 1, "fp32", true},
+                             Split{4, 1, 64, "fp32", true}}) {
+    CAPTURE(split.ranks, split.zero, split.bucket_mib);
+    const fs::path other = folder / ("other" + std::to_string(run++));
+    REQUIRE(run_split(other, make, split) == 0);
+    for (const int64_t step : {6, 12}) { check_same(folder / "one", other, step); }
+  }
+}
+
+TEST_CASE("every layer reads its values when they have arrived", "[fast]") {
+  const TempFolder folder;
+  const int kind = GENERATE(0, 1, 2);
+  CAPTURE(kind);
+  const MakeRun make = [&] {
+    const std::string train = far_apart(folder, 2, R"({"precision": "fp32"})");
+    return kind == 0   ? mixed_run(folder, train)
+           : kind == 1 ? memory_run(folder, train, "global")
+                       : codebook_run(folder, train);
+  };
+  REQUIRE(run_split(folder / "one", make, {.ranks = kind == 1 ? 2 : 1, .zero = 0}) == 0);
+  REQUIRE(run_split(folder / "two", make, {.ranks = 2, .bucket_mib = 1, .overlap = true}) == 0);
+  check_same(folder / "one", folder / "two", 12);
+}
+
+TEST_CASE("values arrive also where a step has no pass", "[fast]") {
+  const TempFolder folder;
+  std::string tokens = read_file(write_tokens(folder));
+  const size_t batch = 12 * 9 * 2;                                                           // bytes
+  for (const size_t step : {2, 6, 7}) { tokens.replace(step * batch, batch, batch, '\0'); }  // documents of one token
+  folder.write("tokens.bin", tokens);
+  const MakeRun make = [&] {
+    RunConfig config = wide_run(folder, far_apart(folder, 4));
+    config.data.packing.shuffle = "none";
+    config.data.validation[0].max_rows = 1;  // of the first rank
+    return config;
+  };
+  REQUIRE(run_split(folder / "one", make, {.ranks = 1}) == 0);
+  for (const int ranks : {2, 4}) {
+    CAPTURE(ranks);
+    const fs::path other = folder / ("ranks" + std::to_string(ranks));
+    REQUIRE(run_split(other, make, {.ranks = ranks, .bucket_mib = 1, .overlap = true}) == 0);
+    CHECK(metric(other, "skipped").back() == 3);
+    check_same(folder / "one", other, 12);
   }
 }
 
@@ -348,19 +457,7 @@ TEST_CASE("a memory of each lane beside one for all rows", "[fast]") {
 
 TEST_CASE("a codebook starts from the keys of the first rank", "[fast]") {
   const TempFolder folder;
-  const auto make = [&](int lanes) {
-    return [&, lanes] {
-      RunConfig config = test_run(folder, changes(folder, lanes), false);
-      config.model = ModelConfig();
-      Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 2, "layers": {
-                     "m": {"type": "swiglu", "intermediate_size": 8},
-                     "vq": {"type": "vq", "num_heads": 2, "head_dim": 4, "codebook_size": 3, "quantize_after": 3}},
-                     "pattern": [{"mixer": "vq", "ffn": "m"}]})",
-                              "model.json"),
-                   "model", config.model);
-      return config;
-    };
-  };
+  const auto make = [&](int lanes) { return [&, lanes] { return codebook_run(folder, changes(folder, lanes)); }; };
   REQUIRE(run_split(folder / "one", make(4), {.ranks = 1}) == 0);
   for (const Split& split : {Split{2, 1}, Split{4, 0}, Split{4, 1}}) {
     CAPTURE(split.ranks, split.zero);
@@ -477,15 +574,49 @@ TEST_CASE("steps that are not finite are skipped by all ranks", "[fast]") {
   check_same(folder / "one", folder / "four", 7);
 }
 
+TEST_CASE("what one rank alone meets counts for all", "[fast]") {
+  const TempFolder folder;
+  const auto make = [&](const std::string& changes) {
+    return [&folder, changes] {
+      RunConfig config = test_run(folder, changes, false);
+      config.model.layers[0].config = std::make_unique<UnevenMixerConfig>();
+      return config;
+    };
+  };
+  REQUIRE(run_split(folder / "run", make(changes(folder, 2)), {.ranks = 2, .zero = 0}) == 0);
+  const std::vector<double> losses = metric(folder / "run", "loss");
+  for (size_t i = 0; i < losses.size(); ++i) { CHECK(std::isfinite(losses[i]) == (i != 2)); }
+  CHECK(metric(folder / "run", "skipped").back() == 1);
+  const auto values = [&](int64_t step, const char* name) {
+    return SafetensorsFile(checkpoint_in(folder / "run", step) / "model.safetensors").doubles(name);
+  };
+  const auto updates = [&](const char* name) {
+    return SafetensorsFile(checkpoint_in(folder / "run", 7) / "optimizer.safetensors").integers(name);
+  };
+  CHECK(values(7, "blocks.1.mixer.extra") != values(1, "blocks.1.mixer.extra"));
+  CHECK(values(7, "blocks.1.mixer.idle") == values(1, "blocks.1.mixer.idle"));
+  CHECK(values(3, "blocks.1.mixer.weight") == values(2, "blocks.1.mixer.weight"));
+  CHECK(updates("blocks.1.mixer.weight.t") == std::vector<int64_t>{6});
+  CHECK(updates("blocks.1.mixer.extra.t") == std::vector<int64_t>{6});
+  CHECK(updates("blocks.1.mixer.idle.t") == std::vector<int64_t>{0});
+  REQUIRE(run_split(folder / "shared", make(changes(folder, 2)), {.ranks = 2}) == 0);
+  check_same(folder / "run", folder / "shared", 7);
+  const MakeRun apart = make(far_apart(folder, 2));
+  REQUIRE(run_split(folder / "apart", apart, {.ranks = 2, .zero = 0}) == 0);
+  REQUIRE(run_split(folder / "overlap", apart, {.ranks = 2, .overlap = true}) == 0);
+  check_same(folder / "apart", folder / "overlap", 12);
+}
+
 TEST_CASE("a signal to one process stops all ranks after the same step", "[fast]") {
   const TempFolder folder;
   const MakeRun make = [&] { return wide_run(folder, changes(folder, 4)); };
   REQUIRE(run_split(folder / "whole", make, {.ranks = 1}) == 0);
-  for (const char* at : {"step 2/7", "val v"}) {
-    const fs::path run = folder / (std::string("run") + at[0]);
+  for (const char* at : {"step 2/7", "val v", "saved"}) {
+    const fs::path run = folder / (std::string("run") + at[0] + at[1]);
     Heard heard;
+    bool is_sent = false;  // a second one would end the process
     heard.on_line = [&](const std::string& line) {
-      if (line.find(at) != std::string::npos && line.find("saved") == std::string::npos) { raise(SIGTERM); }
+      if (line.find(at) != std::string::npos && !std::exchange(is_sent, true)) { raise(SIGTERM); }
     };
     REQUIRE(run_split(run, make, {.ranks = 4}, heard) == 75);
     CHECK(heard.has("by SIGTERM"));
@@ -574,6 +705,39 @@ TEST_CASE("ranks whose values differ save nothing", "[fast]") {
                     Catch::Contains("blocks.1.ffn.up_proj.weight") &&
                         Catch::Contains("the values of rank 1 differ from those of rank 0; nothing is saved"));
   CHECK(CheckpointFolder(folder / "blocks.1.ffn.up_proj.weight" / "checkpoints").steps().empty());
+  CHECK(NumericError("", "").code() == ExitCode::kNumeric);
+}
+
+TEST_CASE("a weight that changes on one rank during a run ends it at the next save", "[fast]") {
+  const TempFolder folder;
+  set_threads(1);
+  const int64_t zero = GENERATE(0, 1);
+  const bool overlap = GENERATE(false, true);
+  const auto run = [&] {
+    run_ranks(2, [&](Communicator& communicator) {
+      FlightLog flight;
+      RunConfig config = wide_run(folder, changes(folder, 2, R"({"threads": 1, "device": "cpu"})"));
+      config.train.zero = zero;
+      config.train.comm = CommConfig{};
+      config.train.comm->bucket_mib = 1;
+      config.train.comm->overlap = overlap;
+      Trainer* trainer = nullptr;
+      Heard heard;
+      heard.on_line = [&](const std::string& line) {  // the end of the flat order is not the first rank's
+        if (line.find("step 2/7") != std::string::npos) {
+          trainer->params().find("embed.weight")->value.as<double>()[0] += 1e-9;
+        }
+      };
+      RunOptions options;
+      options.run_folder = folder / "run";
+      Trainer one(std::move(config), options, Ranks(communicator, flight, 1),
+                  communicator.rank() == 0 ? heard.console() : Console{}, "test");
+      trainer = &one;
+      one.run();
+    });
+  };
+  CHECK_THROWS_AS(run(), NumericError);
+  CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{1});
 }
 
 TEST_CASE("other ranks keep logs of their own", "[fast]") {

@@ -101,9 +101,10 @@ Event::~Event() { delete static_cast<simt::Event*>(native_); }
 
 namespace {
 
-/// In what a Graph has recorded: stands for an event, which each launch records.
+/// In what a Graph has recorded: stands for an event, which each launch records or waits for.
 struct EventNode {
   simt::Event* event;
+  bool waits;
   void operator()() const {}
 };
 
@@ -112,12 +113,19 @@ struct EventNode {
 void Event::record(Stream& stream) {
   NativeStream& state = native(stream);
   if (state.recording != nullptr) {
-    simt::enqueue(state.stream, EventNode{static_cast<simt::Event*>(native_)});
+    simt::enqueue(state.stream, EventNode{static_cast<simt::Event*>(native_), false});
   } else {
     simt::record(*static_cast<simt::Event*>(native_), state.stream);
   }
 }
-void Event::make_wait(Stream& stream) { simt::wait(native(stream).stream, *static_cast<simt::Event*>(native_)); }
+void Event::make_wait(Stream& stream) {
+  NativeStream& state = native(stream);
+  if (state.recording != nullptr) {
+    simt::enqueue(state.stream, EventNode{static_cast<simt::Event*>(native_), true});
+  } else {
+    simt::wait(state.stream, *static_cast<simt::Event*>(native_));
+  }
+}
 void Event::synchronize() {
   ++counts.waits;
   simt::synchronize(*static_cast<simt::Event*>(native_));
@@ -149,7 +157,7 @@ void Graph::launch(Stream& stream) {
   ++counts.graphs;
   for (const std::function<void()>& operation : state_->work) {
     if (const auto* node = operation.target<EventNode>()) {
-      simt::record(*node->event, native(stream).stream);
+      node->waits ? simt::wait(native(stream).stream, *node->event) : simt::record(*node->event, native(stream).stream);
     } else {
       simt::enqueue(native(stream).stream, operation);
     }
