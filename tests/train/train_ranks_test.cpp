@@ -118,6 +118,81 @@ TEST_CASE("hebb train --ranks gives the bytes of one rank, after a stop and with
   CHECK(runs.ranks("ranks").empty());
 }
 
+TEST_CASE("a signal to the launcher, to one rank or to all stops every rank after the same step") {
+  if (!has_mpi()) { return; }
+  const RankRuns runs;
+  REQUIRE(runs.run("one") == 0);
+  const int signal = GENERATE(SIGTERM, SIGUSR1);
+  const std::string to = GENERATE("the launcher", "rank 2", "all ranks", "all, twice");
+  CAPTURE(signal, to);
+  const auto process = runs.start("ranks", {"--ranks", "4"});
+  REQUIRE(process->prints("step 6/40"));
+  for (int times = to == "all, twice" ? 2 : 1; times > 0; --times) {
+    for (const auto& [rank, pid] : runs.ranks("ranks")) {
+      if (to.starts_with("all") || (rank == 2 && to == "rank 2")) { ::kill(pid, signal); }
+    }
+  }
+  if (to == "the launcher") { process->kill(signal); }
+  const int code = process->wait();
+  INFO(process->out() << process->err());
+  REQUIRE(code == 75);
+  const std::string stop = "stopped after step ";
+  const auto stopped_step = [&](const std::string& text) {
+    const size_t at = text.find(stop);
+    return at == std::string::npos ? -1 : std::stoi(text.substr(at + stop.size()));
+  };
+  const int step = stopped_step(process->out());
+  CHECK((6 <= step && step < 40));
+  for (const char* rank : {"1", "2", "3"}) {
+    CHECK(stopped_step(read_file(runs.folder("ranks") / "logs" / fmt::format("rank_0000{}.log", rank))) == step);
+  }
+  CHECK(runs.ranks("ranks").empty());
+  REQUIRE(runs.run("ranks", {"--ranks", "2"}) == 0);
+  CHECK((runs.result("ranks") == runs.result("one")));
+}
+
+TEST_CASE("signals at random times, in steps, validations and saves, stop a run that goes on as if nothing had been",
+          "[slow]") {
+  if (!has_mpi()) { return; }
+  const RankRuns runs;
+  REQUIRE(runs.run("one", {"train.val_every=2", "train.checkpoint.every=2"}) == 0);
+  Rng rng(11, "signals");
+  int code = 75, starts = 0;
+  for (; code == 75; ++starts) {
+    REQUIRE(starts < 200);
+    const auto process = runs.start("ranks", {"--ranks", "2", "train.val_every=2", "train.checkpoint.every=2"});
+    if (process->prints("step ")) { ::usleep(static_cast<useconds_t>(rng.below(60000))); }
+    process->kill(rng.below(2) == 0 ? SIGTERM : SIGUSR1);
+    code = process->wait();
+    INFO(process->out() << process->err());
+    REQUIRE((code == 0 || code == 75));
+    CHECK(leftovers(runs.folder("ranks")) == "");
+  }
+  CHECK(starts > 3);
+  CHECK((runs.result("ranks") == runs.result("one")));
+}
+
+TEST_CASE("variables of a Slurm batch script make no ranks, and ranks of mpirun keep their own", "[fast]") {
+  if (!has_mpi()) { return; }
+  const RankRuns runs;
+  const std::vector<std::string> settings{"train.steps=2", "train.val_every=0"};
+  ::setenv("SLURM_NTASKS", "4", 1);
+  ::setenv("SLURM_PROCID", "3", 1);
+  const int one = runs.run("one", settings);
+  std::vector<std::string> of_ranks = settings;
+  of_ranks.insert(of_ranks.end(), {"--ranks", "2"});
+  const int two = runs.run("two", of_ranks);
+  ::unsetenv("SLURM_NTASKS");
+  ::unsetenv("SLURM_PROCID");
+  REQUIRE((one == 0 && two == 0));
+  const auto model = [&](const char* name) {
+    return read_file(runs.folder(name) / "checkpoints" / "step_00000002" / "model.safetensors");
+  };
+  CHECK((model("two") == model("one")));
+  CHECK_FALSE(fs::exists(runs.folder("one") / "logs"));
+  CHECK(fs::exists(runs.folder("two") / "logs" / "rank_00001.log"));
+}
+
 TEST_CASE("a run whose ranks are killed starts again and comes out the same", "[fast]") {
   if (!has_mpi()) { return; }
   const RankRuns runs;
