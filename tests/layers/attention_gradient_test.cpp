@@ -64,14 +64,5 @@ TEST_CASE("a value-residual group that begins behind other blocks has right grad
   TestModel m(json, DType::f64, 3, 0.6);
   const TraceInput input = random_input(1, 6, 13);
   check_gradients(m, input, {}, 3);
-  const TraceOutput once = m.run(input);
-  for (const Recompute mode : {Recompute::block, Recompute::mixer}) {
-    m.model->set_recompute(mode);
-    const TraceOutput again = m.run(input);
-    CHECK(again.logits.values == once.logits.values);
-    for (const auto& [name, g] : once.grads) {
-      INFO(name);
-      CHECK(again.grads.at(name).values == g.values);
-    }
-  }
+  check_threads_and_recompute(m, input);
 }

@@ -29,8 +29,6 @@ std::vector<double> disturbed(TestModel& m, TraceInput input, int64_t position) 
 
 }  // namespace
 
-TEST_CASE("attention golden cases", "[fast]") { check_golden(GENERATE(from_range(golden_cases("attention-")))); }
-
 TEST_CASE("token j influences exactly the tokens that see it", "[fast]") {
   struct Case {
     std::string fields;
@@ -81,90 +79,6 @@ TEST_CASE("packed documents equal separate rows", "[fast]") {
   check_packed_documents(m, random_input(1, 87, kVocab), {1, 9, 1, 1, 5, 70}, 1e-13, 1e-12);
 }
 
-TEST_CASE("a document of one token reads its own value through the gate", "[fast]") {
-  TestModel m(model(R"("num_heads": 2, "head_dim": 6, "value_head_dim": 3, "gate": "element")"), DType::f64, 4, 0.5);
-  TraceInput input = random_input(1, 5, kVocab);
-  input.doc_ids = documents({1, 1, 1, 1, 1});
-  const std::vector<double> before = m.run(input).logits.values;
-  // With only themselves to see, tokens do not depend on q and k.
-  for (const char* name : {"q_proj.weight", "k_proj.weight"}) {
-    Param& p = m.param(std::string("blocks.0.mixer.") + name);
-    std::vector<double> values = m.get(p);
-    for (double& v : values) { v = -2 * v + 0.3; }
-    m.set(p, values);
-  }
-  check_close("logits", m.run(input).logits.values, before, 1e-14);
-}
-
-TEST_CASE("grouped heads equal heads with repeated key and value rows", "[fast]") {
-  const std::string rest =
-      R"(, "head_dim": 5, "value_head_dim": 4, "qk_norm": "layer", "rope": {"theta": 20.0, "dims": 2}, "window": 6)";
-  TestModel grouped(model(R"("num_heads": 6, "num_kv_heads": 2)" + rest), DType::f64, 6, 0.5);
-  TestModel repeated(model(R"("num_heads": 6)" + rest), DType::f64, 7, 0.5);
-  for (const auto& p : repeated.model->params().all()) {
-    std::vector<double> values = grouped.get(grouped.param(p->name()));
-    if (p->name().find("k_proj") != std::string::npos || p->name().find("v_proj") != std::string::npos) {
-      const size_t head = values.size() / 2;
-      std::vector<double> wide;
-      for (size_t h = 0; h < 6; ++h) {
-        wide.insert(wide.end(), values.begin() + static_cast<std::ptrdiff_t>(h / 3 * head),
-                    values.begin() + static_cast<std::ptrdiff_t>((h / 3 + 1) * head));
-      }
-      values = wide;
-    }
-    repeated.set(*p, values);
-  }
-  const TraceInput input = random_input(2, 31, kVocab);
-  const TraceOutput a = grouped.run(input), b = repeated.run(input);
-  check_close("logits", a.logits.values, b.logits.values, 1e-13);
-  for (const auto& [name, g] : a.grads) {
-    std::vector<double> expected = b.grads.at(name).values;
-    if (expected.size() != g.values.size()) {
-      const size_t head = g.values.size() / 2;
-      std::vector<double> sum(g.values.size());
-      for (size_t i = 0; i < expected.size(); ++i) { sum[i / head / 3 * head + i % head] += expected[i]; }
-      expected = sum;
-    }
-    check_close(name, g.values, expected, 1e-12);
-  }
-}
-
-TEST_CASE("with unit norms the scale of query and key rows does not matter", "[fast]") {
-  TestModel m(model(R"("num_heads": 2, "head_dim": 6, "qk_norm": "l2", "rope": {"theta": 30.0})"), DType::f64, 8, 5.0);
-  const TraceInput input = random_input(1, 20, kVocab);
-  const std::vector<double> before = m.run(input).logits.values;
-  for (const char* name : {"q_proj.weight", "k_proj.weight"}) {
-    Param& p = m.param(std::string("blocks.0.mixer.") + name);
-    std::vector<double> values = m.get(p);
-    for (size_t i = 0; i < values.size() / 2; ++i) {  // the first head
-      values[i] *= 3;
-    }
-    m.set(p, values);
-  }
-  // The 1e-6 inside the norm is all that scaling changes: rows have lengths of order 10.
-  check_close("logits", m.run(input).logits.values, before, 1e-6);
-}
-
-TEST_CASE("equal keys give the mean of the visible values", "[fast]") {
-  for (const std::string window : {"", R"(, "window": 5)"}) {
-    TestModel zero(model(R"("num_heads": 2, "head_dim": 4, "qk_norm": "none")" + window), DType::f64, 9, 0.5);
-    // Zero keys: whatever the queries are, all logits are 0.
-    Param& k = zero.param("blocks.0.mixer.k_proj.weight");
-    zero.set(k, std::vector<double>(static_cast<size_t>(k.value.numel())));
-    const TraceInput input = random_input(1, 12, kVocab);
-    const std::vector<double> before = zero.run(input).logits.values;
-    Param& q = zero.param("blocks.0.mixer.q_proj.weight");
-    std::vector<double> values = zero.get(q);
-    for (double& v : values) { v *= -7; }
-    zero.set(q, values);
-    check_close("logits", zero.run(input).logits.values, before, 1e-14);
-    // The last token's output is unchanged when visible tokens before it change places.
-    TraceInput swapped = input;
-    std::swap(swapped.inputs[8], swapped.inputs[10]);
-    check_close("last token", token(zero.run(swapped).logits.values, 11), token(before, 11), 1e-13);
-  }
-}
-
 TEST_CASE("attention in fp32 agrees with fp64", "[fast]") {
   const std::string fields = GENERATE(
       as<std::string>(),
@@ -188,16 +102,11 @@ TEST_CASE("attention layers give the same bits on one thread and on three, with 
 TEST_CASE("the random window of a training step replaces only missing windows", "[fast]") {
   const auto logits = [](const std::string& fields, int64_t random_window, bool training) {
     TestModel m(model(R"("num_heads": 2, "head_dim": 4, )" + fields), DType::f64, 3, 0.5);
-    const TraceInput input = random_input(1, 20, kVocab);
-    const Rows rows = Rows::streams(m.stream, m.arena, 1, 20);
-    const Buffer tokens(m.arena, {20}, DType::i32, "tokens");
-    const std::vector<int32_t> ids(input.inputs.begin(), input.inputs.end());
-    copy_to_device(m.stream, tokens, ids.data());
-    Tape tape(m.stream, m.arena, false);
-    Pass pass{tape, rows};
-    pass.training = training;
-    pass.attention.random_window = random_window;
-    return to_host(m.stream, tape.value(m.model->logits(pass, m.model->hidden(pass, tokens)))).values;
+    return m.logits_of(Rows::streams(m.stream, m.arena, 1, 20), random_input(1, 20, kVocab).inputs, nullptr,
+                       [&](Pass& pass) {
+                         pass.training = training;
+                         pass.attention.random_window = random_window;
+                       });
   };
   const std::string full = R"("gate": "none")";
   CHECK(logits(full, 6, true) == logits(R"("window": 6)", 0, true));
@@ -208,16 +117,13 @@ TEST_CASE("the random window of a training step replaces only missing windows", 
 }
 
 TEST_CASE("attention has the published numbers of parameters, operations and state bytes", "[fast]") {
-  ModelConfig config;
-  Fields::read(parse_json(R"({"vocab_size": 2, "hidden_size": 768, "num_layers": 3,
+  const ModelConfig config = read_model(R"({"vocab_size": 2, "hidden_size": 768, "num_layers": 3,
     "layers": {"full": {"type": "attention", "num_heads": 12, "num_kv_heads": 4, "head_dim": 64,
                         "rope": {"theta": 10000.0, "dims": 16}, "qk_norm": "rms", "gate": "element"},
                "swa": {"type": "attention", "num_heads": 12, "num_kv_heads": 4, "head_dim": 64, "window": 512},
                "bswa": {"type": "attention", "num_heads": 6, "head_dim": 128, "block_window": {"size": 256, "blocks": 3}},
                "mlp": {"type": "swiglu", "intermediate_size": 1}},
-    "pattern": [{"mixer": "full", "ffn": "mlp"}, {"mixer": "swa", "ffn": "mlp"}, {"mixer": "bswa", "ffn": "mlp"}]})",
-                          "x"),
-               "model", config);
+    "pattern": [{"mixer": "full", "ffn": "mlp"}, {"mixer": "swa", "ffn": "mlp"}, {"mixer": "bswa", "ffn": "mlp"}]})");
   Model m(config);
   int64_t count = 0;
   for (const auto& p : m.params().all()) {
@@ -235,4 +141,39 @@ TEST_CASE("attention has the published numbers of parameters, operations and sta
   CHECK(window.state_bytes(100) == 4 * 128 * 100 * 2);
   CHECK(window.state_bytes(4096) == 4 * 128 * 512 * 2);
   CHECK(blocks.state_bytes(4096) == 6 * 256 * 768 * 2);
+}
+
+TEST_CASE("a document of one token reads its own value through the gate", "[fast]") {
+  TestModel m(model(R"("num_heads": 2, "head_dim": 6, "value_head_dim": 3, "gate": "element")"), DType::f64, 4, 0.5);
+  TraceInput input = random_input(1, 5, kVocab);
+  input.doc_ids = documents({1, 1, 1, 1, 1});
+  const std::vector<double> before = m.run(input).logits.values;
+  // With only themselves to see, tokens do not depend on q and k.
+  for (const char* name : {"q_proj.weight", "k_proj.weight"}) {
+    Param& p = m.param(std::string("blocks.0.mixer.") + name);
+    std::vector<double> values = m.get(p);
+    for (double& v : values) { v = -2 * v + 0.3; }
+    m.set(p, values);
+  }
+  check_close("logits", m.run(input).logits.values, before, 1e-14);
+}
+
+TEST_CASE("equal keys give the mean of the visible values", "[fast]") {
+  for (const std::string window : {"", R"(, "window": 5)"}) {
+    TestModel zero(model(R"("num_heads": 2, "head_dim": 4, "qk_norm": "none")" + window), DType::f64, 9, 0.5);
+    // Zero keys: whatever the queries are, all logits are 0.
+    Param& k = zero.param("blocks.0.mixer.k_proj.weight");
+    zero.set(k, std::vector<double>(static_cast<size_t>(k.value.numel())));
+    const TraceInput input = random_input(1, 12, kVocab);
+    const std::vector<double> before = zero.run(input).logits.values;
+    Param& q = zero.param("blocks.0.mixer.q_proj.weight");
+    std::vector<double> values = zero.get(q);
+    for (double& v : values) { v *= -7; }
+    zero.set(q, values);
+    check_close("logits", zero.run(input).logits.values, before, 1e-14);
+    // The last token's output is unchanged when visible tokens before it change places.
+    TraceInput swapped = input;
+    std::swap(swapped.inputs[8], swapped.inputs[10]);
+    check_close("last token", token(zero.run(swapped).logits.values, 11), token(before, 11), 1e-13);
+  }
 }

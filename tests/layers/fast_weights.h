@@ -4,6 +4,15 @@
 
 namespace hebb::testing {
 
+/// A model of blocks with a memory before a mixer that sees only its own token.
+inline std::string memory_model(const std::string& memory, int blocks = 1) {
+  return R"({"vocab_size": 19, "hidden_size": 10, "num_layers": )" + std::to_string(blocks) + R"(, "norm_eps": 1e-5,
+    "layers": {"a": {"type": "attention", "num_heads": 1, "head_dim": 4, "window": 1},
+               "f": {"type": "swiglu", "intermediate_size": 7}, "m": {)" +
+         memory + R"(}},
+    "pattern": [{"memory": "m", "mixer": "a", "ffn": "f"}]})";
+}
+
 /// Tokens [first, first + count) of every row.
 inline TraceInput part(const TraceInput& input, int64_t first, int64_t count) {
   TraceInput out;
@@ -34,17 +43,12 @@ inline std::vector<double> stream(TestModel& m, const TraceInput& input, const s
   int64_t begin = 0;
   for (const int64_t n : lengths) {
     const TraceInput piece = part(input, begin, n);
-    const std::vector<int32_t> ids(piece.inputs.begin(), piece.inputs.end());
     const Rows rows = Rows::streams(m.stream, m.arena, batch, n, position + begin);
-    const Buffer tokens(m.arena, {batch * n}, DType::i32, "tokens");
-    copy_to_device(m.stream, tokens, ids.data());
-    Tape tape(m.stream, m.arena, false);
-    Pass pass{tape, rows};
-    pass.fast.update = options.mode;
-    pass.fast.freeze = options.freeze;
-    pass.fast.chunk = options.chunk;
-    const auto values =
-        to_host(m.stream, tape.value(m.model->logits(pass, m.model->hidden(pass, tokens, &state)))).values;
+    const std::vector<double> values = m.logits_of(rows, piece.inputs, &state, [&](Pass& pass) {
+      pass.fast.update = options.mode;
+      pass.fast.freeze = options.freeze;
+      pass.fast.chunk = options.chunk;
+    });
     for (int64_t b = 0; b < batch; ++b) {
       std::copy_n(values.begin() + b * n * vocab, n * vocab, logits.begin() + (b * input.length + begin) * vocab);
     }

@@ -1,7 +1,5 @@
 #include <algorithm>
-#include <numeric>
 
-#include "core/parallel.h"
 #include "tests/layers/fast_weights.h"
 
 using namespace hebb;
@@ -9,30 +7,11 @@ using namespace hebb::testing;
 
 namespace {
 
-/// One block with a memory before a mixer that sees only its own token.
-std::string model(const std::string& memory, int blocks = 1) {
-  return R"({"vocab_size": 19, "hidden_size": 10, "num_layers": )" + std::to_string(blocks) + R"(, "norm_eps": 1e-5,
-    "layers": {"a": {"type": "attention", "num_heads": 1, "head_dim": 4, "window": 1},
-               "f": {"type": "swiglu", "intermediate_size": 7}, "m": {"type": "fwpkm", )" +
-         memory + R"(}},
-    "pattern": [{"memory": "m", "mixer": "a", "ffn": "f"}]})";
-}
+std::string model(const std::string& settings) { return memory_model(R"("type": "fwpkm", )" + settings); }
 
 const std::string kSizes = R"("num_subkeys": 5, "key_dim": 6, "value_dim": 7, "top_k": 2, "chunk_size": 4)";
 
 }  // namespace
-
-TEST_CASE("fwpkm golden cases", "[fast]") { check_golden(GENERATE(from_range(golden_cases("fwpkm-")))); }
-
-TEST_CASE("fwpkm gradients through the updates of a whole row equal difference quotients", "[fast]") {
-  const std::string options =
-      GENERATE(as<std::string>(), R"("lookahead": 1)", R"("lookahead": 0, "num_heads": 2)",
-               R"("score": "dot", "num_heads": 2, "lookahead": 2)", R"("value_norm": false, "key_update": "none")",
-               R"("gate": false, "weight_by_gate": false, "value_step": "unit", "key_lr": 3.0)",
-               R"("weight_by_gate": false, "value_lr": 0.5, "idw_eps": 0.1)");
-  TestModel m(model(kSizes + ", " + options), DType::f64, 2, 0.5);
-  check_gradients(m, random_input(2, 11, 19));
-}
 
 TEST_CASE("fwpkm gradients respect documents", "[fast]") {
   TestModel m(model(kSizes), DType::f64, 2, 0.5);
@@ -45,60 +24,6 @@ TEST_CASE("fwpkm gradients respect documents", "[fast]") {
   const auto after = m.run(input).after.at("blocks.0.memory.values").values;
   set_fast_weights(m, start);
   CHECK(m.run(whole).after.at("blocks.0.memory.values").values != after);
-}
-
-TEST_CASE("without a gradient through the update only the last chunk's gradients agree", "[fast]") {
-  const std::string score = GENERATE(as<std::string>(), "idw", "dot");
-  const auto gradients = [&](const std::string& through, const TraceInput& input) {
-    TestModel m(model(kSizes + R"(, "score": ")" + score + R"(", "grad_through_update": ")" + through + "\""),
-                DType::f64, 2, 0.5);
-    return m.run(input).grads.at("blocks.0.memory.q_proj.weight").values;
-  };
-  TraceInput input = random_input(2, 11, 19);
-  CHECK(compare(gradients("full", input), gradients("values", input)).relative() > 1e-6);
-  CHECK(compare(gradients("values", input), gradients("none", input)).relative() > 1e-6);
-  const TraceInput one = part(input, 0, 4);  // its only chunk is the last
-  CHECK(gradients("full", one) == gradients("none", one));
-  // Loss in the first chunk of several: what comes later cannot reach it, and it reads the start.
-  for (int64_t b = 0; b < 2; ++b) { std::fill_n(input.targets.begin() + b * 11 + 4, 7, -100); }
-  check_close("gradient", gradients("full", input), gradients("none", input), 1e-14);
-}
-
-TEST_CASE("a row equals its chunks one after the other", "[fast]") {
-  const std::string update = GENERATE(as<std::string>(), "entropy", "memory", "none");
-  TestModel m(model(kSizes + R"(, "key_update": ")" + update + "\"", 2), DType::f64, 3, 0.5);
-  const FastWeights start = fast_weights(m);
-  const TraceInput input = random_input(2, 11, 19);
-  TraceOptions options;
-  const std::vector<double> whole = m.run(input, options).logits.values;
-  const FastWeights after = fast_weights(m);
-  CHECK(after.at("blocks.1.memory.values") != start.at("blocks.1.memory.values"));
-  CHECK((after.at("blocks.0.memory.keys") != start.at("blocks.0.memory.keys")) == (update != "none"));
-  set_fast_weights(m, start);
-  std::vector<double> pieces(whole.size());
-  for (const int64_t first : {0, 4, 8}) {
-    const int64_t count = std::min<int64_t>(4, 11 - first);
-    const std::vector<double> logits = m.run(part(input, first, count), options).logits.values;
-    for (int64_t b = 0; b < 2; ++b) {
-      std::copy_n(logits.begin() + b * count * 19, count * 19, pieces.begin() + (b * 11 + first) * 19);
-    }
-  }
-  CHECK(pieces == whole);
-  CHECK(fast_weights(m) == after);
-}
-
-TEST_CASE("a token changes its own output and later chunks of all sequences, nothing before", "[fast]") {
-  TestModel m(model(kSizes), DType::f64, 3, 0.5);
-  TraceOptions options;
-  options.training = false;
-  TraceInput input = random_input(2, 11, 19);
-  const std::vector<double> before = m.run(input, options).logits.values;
-  input.inputs[5] = (input.inputs[5] + 1) % 19;  // row 0, chunk 1
-  const std::vector<double> after = m.run(input, options).logits.values;
-  for (int64_t t = 0; t < 22; ++t) {
-    const bool same = std::equal(before.begin() + t * 19, before.begin() + (t + 1) * 19, after.begin() + t * 19);
-    CHECK(same == (t != 5 && t % 11 < 8));
-  }
 }
 
 TEST_CASE("rows that nobody read keep their bits, and the order of sequences does not matter", "[fast]") {
@@ -162,17 +87,7 @@ TEST_CASE("the entropy step evens out the use of keys", "[fast]") {
       DType::f64, 3, 0.5);
   const TraceInput input = random_input(2, 12, 19);
   const auto negative_entropy = [&] {
-    Statistics statistics;
-    const Rows rows = Rows::streams(m.stream, m.arena, 2, 12);
-    const Buffer tokens(m.arena, {24}, DType::i32, "tokens");
-    const std::vector<int32_t> ids(input.inputs.begin(), input.inputs.end());
-    copy_to_device(m.stream, tokens, ids.data());
-    Tape tape(m.stream, m.arena, false);
-    Pass pass{tape, rows};
-    pass.training = true;
-    pass.statistics = &statistics;
-    m.model->hidden(pass, tokens);
-    const auto& s = statistics.at("blocks.0.memory");
+    const auto s = m.statistics(input, true).at("blocks.0.memory");
     CHECK(s.at("key_step") > 0);
     CHECK(s.at("value_step") == 0);
     CHECK(s.at("memory_loss") > 0);
@@ -182,152 +97,6 @@ TEST_CASE("the entropy step evens out the use of keys", "[fast]") {
   };
   const double first = negative_entropy();
   CHECK(negative_entropy() < first);
-}
-
-TEST_CASE("streams do not depend on their split into calls", "[fast]") {
-  const int64_t lookahead = GENERATE(0, 1, 2);
-  const std::string update = GENERATE(as<std::string>(), "entropy", "memory", "none");
-  TestModel m(model(kSizes + R"(, "lookahead": )" + std::to_string(lookahead) + R"(, "key_update": ")" + update + "\""),
-              DType::f64, 3, 0.5);
-  const FastWeights start = fast_weights(m);
-  const TraceInput input = random_input(2, 15, 19);
-  const std::vector<double> whole = stream(m, input, {15});
-  const FastWeights after = fast_weights(m);
-  CHECK(after.at("blocks.0.memory.values") != start.at("blocks.0.memory.values"));
-  for (const std::vector<int64_t>& split : {std::vector<int64_t>(15, 1), {4, 4, 4, 3}, {7, 1, 7}, {5, 10}}) {
-    set_fast_weights(m, start);
-    // 1e-13: matrix products of other heights may round differently.
-    check_close("logits", stream(m, input, split), whole, 1e-13);
-    for (const auto& [name, values] : fast_weights(m)) { check_close(name, values, after.at(name), 1e-13); }
-  }
-}
-
-TEST_CASE("without lookahead a stream equals a row", "[fast]") {
-  TestModel m(model(kSizes + R"(, "lookahead": 0, "num_heads": 2)"), DType::f64, 3, 0.5);
-  const FastWeights start = fast_weights(m);
-  const TraceInput input = random_input(2, 12, 19);
-  const std::vector<double> row = m.run(input, {}).logits.values;
-  const FastWeights after = fast_weights(m);
-  set_fast_weights(m, start);
-  check_close("logits", stream(m, input, {12}), row, 1e-13);
-  for (const auto& [name, values] : fast_weights(m)) { check_close(name, values, after.at(name), 1e-13); }
-}
-
-TEST_CASE("a stream updates after chunk + lookahead tokens and at a flush with chunk - 1 pairs", "[fast]") {
-  TestModel m(model(kSizes), DType::f64, 3, 0.5);  // chunk 4, lookahead 1
-  const FastWeights start = fast_weights(m);
-  const auto moves = [&](int64_t tokens, bool flush) {
-    set_fast_weights(m, start);
-    StreamOptions options;
-    options.flush = flush;
-    stream(m, random_input(1, tokens, 19), {tokens}, options);
-    return fast_weights(m).at("blocks.0.memory.values") != start.at("blocks.0.memory.values");
-  };
-  CHECK_FALSE(moves(4, false));
-  CHECK(moves(5, false));
-  CHECK_FALSE(moves(3, true));
-  CHECK(moves(4, true));
-}
-
-TEST_CASE("one update at the end of a pass uses all complete pairs", "[fast]") {
-  TestModel m(model(kSizes), DType::f64, 3, 0.5);
-  const FastWeights start = fast_weights(m);
-  const TraceInput input = random_input(1, 6, 19);
-  StreamOptions end;
-  end.mode = FastUpdate::at_end;
-  const std::vector<double> read = stream(m, input, {6}, end);
-  const FastWeights after = fast_weights(m);
-  set_fast_weights(m, start);
-  StreamOptions chunk;  // five pairs are the first update of chunk 5
-  chunk.chunk = 5;
-  chunk.flush = false;
-  check_close("logits", stream(m, input, {6}, chunk), read, 1e-13);
-  for (const auto& [name, values] : fast_weights(m)) { check_close(name, values, after.at(name), 1e-13); }
-}
-
-TEST_CASE("the next pass with one update at its end pairs its first tokens with the last of the one before", "[fast]") {
-  const int64_t lookahead = GENERATE(1, 2), length = 6;
-  TestModel m(model(kSizes + R"(, "lookahead": )" + std::to_string(lookahead)), DType::f64, 3, 0.5);
-  const FastWeights start = fast_weights(m);
-  const TraceInput input = random_input(1, 2 * length, 19);
-  // The same updates as a stream whose chunks end where the passes do.
-  std::vector<std::vector<double>> logits;
-  std::vector<FastWeights> after;
-  for (const FastUpdate mode : {FastUpdate::at_end, FastUpdate::streaming}) {
-    set_fast_weights(m, start);
-    const auto state = m.model->make_state(m.arena, 1);
-    StreamOptions options;
-    options.mode = mode;
-    options.flush = false;
-    for (const int64_t pass : {0, 1}) {
-      options.chunk = mode == FastUpdate::at_end ? 0 : pass == 0 ? length - lookahead : length;
-      const std::vector<int64_t> calls =
-          mode == FastUpdate::at_end ? std::vector<int64_t>{length} : std::vector<int64_t>{4, 2};
-      logits.push_back(stream(m, part(input, pass * length, length), calls, options, *state, pass * length));
-    }
-    after.push_back(fast_weights(m));
-  }
-  check_close("first pass", logits[2], logits[0], 1e-13);
-  check_close("second pass", logits[3], logits[1], 1e-13);
-  for (const auto& [name, values] : after[0]) { check_close(name, after[1].at(name), values, 1e-13); }
-}
-
-TEST_CASE("frozen and off are the same, whatever the chunk, and write nothing", "[fast]") {
-  TestModel m(model(kSizes), DType::f64, 3, 0.5);
-  const FastWeights start = fast_weights(m);
-  const TraceInput input = random_input(2, 11, 19);
-  StreamOptions off, frozen;
-  off.mode = FastUpdate::never;
-  frozen.freeze = true;
-  const std::vector<double> plain = stream(m, input, {11}, off);
-  CHECK(stream(m, input, {11}, frozen) == plain);
-  frozen.chunk = 2;
-  CHECK(stream(m, input, {11}, frozen) == plain);
-  TestModel one(model(R"("num_subkeys": 5, "key_dim": 6, "value_dim": 7, "top_k": 2, "chunk_size": 11)"), DType::f64, 3,
-                0.5);
-  TraceOptions evaluation;
-  evaluation.training = false;
-  check_close("logits", one.run(input, evaluation).logits.values, plain, 1e-13);
-  CHECK(fast_weights(m) == start);
-}
-
-TEST_CASE("evaluation reads as training does and puts the fast weights back", "[fast]") {
-  const std::string update = GENERATE(as<std::string>(), "entropy", "memory", "none");
-  TestModel m(model(kSizes + R"(, "key_update": ")" + update + "\"", 2), DType::f64, 3, 0.5);
-  const FastWeights start = fast_weights(m);
-  const TraceInput input = random_input(2, 11, 19);
-  TraceOptions options = with_grads();
-  options.training = false;
-  const TraceOutput evaluation = m.run(input, options);
-  CHECK(fast_weights(m) == start);
-  const TraceOutput training = m.run(input);
-  CHECK(evaluation.logits.values == training.logits.values);
-  CHECK(evaluation.grads.at("blocks.0.memory.v_proj.weight").values ==
-        training.grads.at("blocks.0.memory.v_proj.weight").values);
-}
-
-TEST_CASE("recomputation neither repeats the update nor changes a bit", "[fast]") {
-  const std::string memory =
-      kSizes + GENERATE(as<std::string>(), "", R"(, "key_update": "none")", R"(, "grad_through_update": "none")");
-  TestModel plain(model(memory, 2), DType::f64, 3, 0.5), again(model(memory, 2), DType::f64, 3, 0.5);
-  again.model->set_recompute(Recompute::block);
-  const TraceInput input = random_input(2, 11, 19);
-  for (int batch = 0; batch < 2; ++batch) {  // the second starts where the first ended
-    const TraceOutput a = plain.run(input), b = again.run(input);
-    CHECK(a.logits.values == b.logits.values);
-    for (const auto& [name, g] : a.grads) {
-      INFO(name);
-      CHECK(b.grads.at(name).values == g.values);
-    }
-    CHECK(fast_weights(plain) == fast_weights(again));
-  }
-}
-
-TEST_CASE("fwpkm does not depend on the number of threads", "[fast][threads]") {
-  TestModel m(
-      model(R"("num_subkeys": 7, "key_dim": 70, "value_dim": 33, "num_heads": 2, "top_k": 3, "chunk_size": 17)"),
-      DType::f32, 3, 0.5);
-  check_threads_and_recompute(m, random_input(3, 40, 19));
 }
 
 TEST_CASE("forced fwpkm decisions are taken as given", "[fast]") {
@@ -365,18 +134,14 @@ TEST_CASE("fwpkm refuses impossible configurations", "[fast]") {
 
 TEST_CASE("models with a fast-weight memory have the published number of parameters", "[fast]") {
   const auto total = [](const std::string& at) {
-    ModelConfig config;
-    Fields::read(
-        parse_json(
-            R"({"vocab_size": 32000, "hidden_size": 768, "num_layers": 12, "norm_eps": 1e-5, "norm": "rms_unit_offset",
+    const ModelConfig config = read_model(
+        R"({"vocab_size": 32000, "hidden_size": 768, "num_layers": 12, "norm_eps": 1e-5, "norm": "rms_unit_offset",
       "tie_embeddings": true, "layers": {
         "gdn": {"type": "gdn", "num_heads": 8, "key_head_dim": 64, "value_head_dim": 64, "conv_size": 4, "dt_bias_init": "ones"},
         "mlp": {"type": "swiglu", "intermediate_size": 2304},
         "fwpkm": {"type": "fwpkm", "num_subkeys": 512, "key_dim": 512, "value_dim": 512, "num_heads": 1, "top_k": 8, "chunk_size": 512}},
       "pattern": [{"mixer": "gdn", "ffn": "mlp"}], "at": )" +
-                at + "}",
-            "x"),
-        "model", config);
+        at + "}");
     Model m(config);
     int64_t idle = 0;
     for (const auto& block : m.blocks()) { idle += block.memory ? block.memory->idle_parameters() : 0; }

@@ -1,4 +1,3 @@
-#include "core/parallel.h"
 #include "tests/layers/every_layer.h"
 
 using namespace hebb;
@@ -6,12 +5,8 @@ using namespace hebb::testing;
 
 namespace {
 
-std::string model_json(const std::string& gdn, int64_t d = 20, int64_t layers = 2,
-                       const std::string& ffn = R"("type": "swiglu", "intermediate_size": 13)", int64_t vocab = 29,
-                       const std::string& more = "") {
-  return R"({"vocab_size": )" + std::to_string(vocab) + R"(, "hidden_size": )" + std::to_string(d) +
-         R"(, "num_layers": )" + std::to_string(layers) + R"(, "layers": {"x": {"type": "gdn", )" + gdn +
-         R"(}, "mlp": {)" + ffn + R"(}}, "pattern": [{"mixer": "x", "ffn": "mlp"}])" + more + "}";
+std::string model_json(const std::string& settings, int64_t d = 20, auto... rest) {
+  return mixer_model_json(R"("type": "gdn", )" + settings, d, rest...);
 }
 
 const std::string kSmall = R"("num_heads": 2, "key_head_dim": 5, "value_head_dim": 7)";
@@ -36,84 +31,8 @@ const std::vector<std::string> kVariants = {
 
 }  // namespace
 
-TEST_CASE("gdn agrees with the golden cases", "[gdn][fast]") {
-  check_golden(GENERATE(from_range(golden_cases("gdn-"))));
-}
-
 TEST_CASE("gdn has the properties of layers for every variant", "[gdn][fast]") {
   for (const std::string& variant : kVariants) { check_layer("gdn", kSmall + variant); }
-}
-
-TEST_CASE("the chunk size changes gdn by rounding only", "[gdn][fast]") {
-  for (const std::string& variant : kVariants) {
-    INFO(variant);
-    const size_t written = variant.find(R"(, "chunk_size": 16)");
-    const std::string rest = kSmall + variant.substr(0, written);
-    TestModel reference(model_json(rest + R"(, "chunk_size": 16)"), DType::f64, 3, 0.4);
-    TraceInput input = random_input(2, 150, 29);
-    set_documents(input, {{150}, {40, 1, 109}});
-    const TraceOutput expected = reference.run(input);
-    for (const char* size : {"32", "64", "128"}) {
-      TestModel m(model_json(rest + R"(, "chunk_size": )" + size), DType::f64, 3, 0.4);
-      check_same_outputs(m.run(input), expected, 1e-10);  // fp64, two layers, sums over 300 tokens
-    }
-  }
-}
-
-TEST_CASE("grouped value heads equal repeated key heads", "[gdn][fast]") {
-  const std::string rest = R"(, "key_head_dim": 5, "value_head_dim": 7, "conv_bias": true, "initial_state": "learned")";
-  TestModel grouped(model_json(R"("num_heads": 2, "num_value_heads": 4)" + rest), DType::f64, 3, 0.4);
-  TestModel repeated(model_json(R"("num_heads": 4)" + rest), DType::f64, 3, 0.4);
-  for (const auto& p : repeated.model->params().all()) {
-    const std::vector<double> from = grouped.get(grouped.param(p->name()));
-    std::vector<double> to(static_cast<size_t>(p->spec.shape.numel()));
-    const size_t head = from.size() / 2;
-    for (size_t i = 0; i < to.size(); ++i) {
-      to[i] = to.size() == from.size() ? from[i] : from[i / head / 2 * head + i % head];
-    }
-    repeated.set(*p, to);
-  }
-  const TraceInput input = random_input(2, 50, 29);
-  const TraceOutput a = grouped.run(input), b = repeated.run(input);
-  check_close("logits", a.logits.values, b.logits.values, 1e-12);
-  check_close("values", a.grads.at("blocks.0.mixer.v_proj.weight").values,
-              b.grads.at("blocks.0.mixer.v_proj.weight").values, 1e-11);
-  // A key head's gradient is the sum over its value heads.
-  const std::vector<double> one = a.grads.at("blocks.0.mixer.k_proj.weight").values;
-  const std::vector<double> copies = b.grads.at("blocks.0.mixer.k_proj.weight").values;
-  std::vector<double> sums;
-  for (size_t i = 0; i < one.size(); ++i) {
-    const size_t head = one.size() / 2;
-    sums.push_back(copies[i / head * 2 * head + i % head] + copies[(i / head * 2 + 1) * head + i % head]);
-  }
-  check_close("keys", one, sums, 1e-11);
-}
-
-TEST_CASE("lengths of queries and keys do not matter under the l2 norm", "[gdn][fast]") {
-  TestModel m(model_json(kSmall + R"(, "conv_size": 0, "activation": "none")"), DType::f64, 3, 3.0);
-  const TraceInput input = random_input(1, 40, 29);
-  const std::vector<double> before = m.run(input).logits.values;
-  for (const auto& [name, factor] :
-       std::map<std::string, double>{{"blocks.0.mixer.q_proj.weight", 3.0}, {"blocks.1.mixer.k_proj.weight", 0.5}}) {
-    std::vector<double> values = m.get(m.param(name));
-    for (double& v : values) { v *= factor; }
-    m.set(m.param(name), values);
-  }
-  check_close("logits", m.run(input).logits.values, before,
-              1e-6);  // up to the norm's 1e-6 against sums of squares near 100
-}
-
-TEST_CASE("a gdn that forgets everything at once has finite gradients", "[gdn][fast]") {
-  const DType dtype = GENERATE(DType::f64, DType::f32);
-  TestModel m(model_json(kSmall + R"(, "initial_state": "learned")"), dtype, 3, 0.4);
-  m.set(m.param("blocks.0.mixer.A_log"), {8.0, -2.0});
-  m.set(m.param("blocks.0.mixer.dt_bias"), {50.0, 0.0});
-  const TraceOutput out = m.run(random_input(2, 130, 29));
-  for (const auto& [name, gradient] : out.grads) {
-    INFO(name);
-    CHECK(std::all_of(gradient.values.begin(), gradient.values.end(), [](double v) { return std::isfinite(v); }));
-  }
-  CHECK(std::isfinite(out.loss));
 }
 
 TEST_CASE("gdn starts from the values of its page", "[gdn][fast]") {
@@ -182,8 +101,7 @@ TEST_CASE("models of gdn have the published numbers of parameters", "[gdn][fast]
 
 TEST_CASE("gdn's state has the published size and holds the convolutions' inputs", "[gdn][fast]") {
   const auto bytes = [](int64_t d, int64_t layers, const std::string& more) {
-    ModelConfig config;
-    Fields::read(parse_json(model_json(heads(d / 128, 64, 128) + more, d, layers), "test.json"), "model", config);
+    const ModelConfig config = read_model(model_json(heads(d / 128, 64, 128) + more, d, layers));
     return Model(config).state_bytes(100);
   };
   struct Size {

@@ -71,16 +71,11 @@ TEST_CASE("the list of keys holds the selected tokens of each row and grows past
   const TraceOutput whole = m.run(input, inside());
   const auto state = m.model->make_state(m.arena, 2);
   for (int64_t begin = 0; begin < length; begin += 38) {
-    std::vector<int32_t> ids;
+    std::vector<int64_t> ids;
     for (int64_t b = 0; b < 2; ++b) {
-      for (int64_t t = begin; t < begin + 38; ++t) { ids.push_back(int32_t(input.inputs[size_t(b * length + t)])); }
+      for (int64_t t = begin; t < begin + 38; ++t) { ids.push_back(input.inputs[size_t(b * length + t)]); }
     }
-    const Rows rows = Rows::streams(m.stream, m.arena, 2, 38, begin);
-    const Buffer tokens(m.arena, {2 * 38}, DType::i32, "tokens");
-    copy_to_device(m.stream, tokens, ids.data());
-    Tape tape(m.stream, m.arena, false);
-    Pass pass{tape, rows};
-    m.model->hidden(pass, tokens, state.get());
+    m.logits_of(Rows::streams(m.stream, m.arena, 2, 38, begin), ids, state.get());
   }
   int64_t longest = 0;
   for (size_t block = 0; block < 2; ++block) {
@@ -222,15 +217,7 @@ TEST_CASE("ham statistics say what was selected", "[ham][fast]") {
   TestModel m(ham_json(R"("threshold": {"tau": 0.9})"), DType::f64, 3, 0.4);
   TraceInput input = ham_tokens(3, 20);
   const TraceOutput out = m.run(input, inside());
-  const Rows rows = Rows::streams(m.stream, m.arena, 3, 20);
-  const std::vector<int32_t> ids(input.inputs.begin(), input.inputs.end());
-  const Buffer tokens(m.arena, {60}, DType::i32, "tokens");
-  copy_to_device(m.stream, tokens, ids.data());
-  Statistics statistics;
-  Tape tape(m.stream, m.arena, false);
-  Pass pass{tape, rows};
-  pass.statistics = &statistics;
-  m.model->hidden(pass, tokens);
+  const Statistics statistics = m.statistics(input);
   double sum = 0;
   for (const std::string block : {"blocks.0.mixer", "blocks.1.mixer"}) {
     const Inspector::Record &mask = out.inside.at(block + ".mask"), &score = out.inside.at(block + ".score");
@@ -266,13 +253,11 @@ TEST_CASE("the published ham models have the published sizes", "[ham][fast]") {
                     kv = R"("kv": {"num_heads": 10, "key_head_dim": 128, "value_head_dim": 192,
                                    "rope": {"theta": 500000.0}})";
   const auto plan_of = [&](const std::string& rest) {
-    ModelConfig config;
-    Fields::read(parse_json(R"({"vocab_size": 32000, "hidden_size": 1792, "num_layers": 24, "norm_eps": 1e-6,
+    const ModelConfig config =
+        read_model(R"({"vocab_size": 32000, "hidden_size": 1792, "num_layers": 24, "norm_eps": 1e-6,
         "layers": {"ham": {"type": "ham", "conv_size": 4, )" +
-                                rnn + ", " + kv + rest + R"(},
-                   "mlp": {"type": "swiglu", "intermediate_size": 2560}}, "pattern": [{"mixer": "ham", "ffn": "mlp"}]})",
-                            "test.json"),
-                 "model", config);
+                   rnn + ", " + kv + rest + R"(},
+                   "mlp": {"type": "swiglu", "intermediate_size": 2560}}, "pattern": [{"mixer": "ham", "ffn": "mlp"}]})");
     return plan_model(config, 16384);
   };
   const Plan plan = plan_of("");
@@ -294,10 +279,7 @@ TEST_CASE("the published ham models have the published sizes", "[ham][fast]") {
 }
 
 TEST_CASE("ham configurations that make no sense are refused", "[ham][fast]") {
-  const auto read = [](const std::string& model) {
-    ModelConfig config;
-    Fields::read(parse_json(model, "c.json"), "model", config);
-  };
+  const auto read = [](const std::string& model) { read_model(model); };
   const auto refuses = [&](const std::string& model, const std::string& text) {
     INFO(text);
     CHECK_THROWS_WITH(read(model), Catch::Contains(text));
@@ -319,8 +301,6 @@ TEST_CASE("ham configurations that make no sense are refused", "[ham][fast]") {
           "layers.x.router.eda: found true, expected false with router type \"prediction_error\"");
   refuses(ham_json(R"("router": {"type": "vector", "heads": 2})"),
           "layers.x.router.heads: found 2, expected 1 without router type \"input\"");
-  refuses(ham_json(R"("router": {"depth": 3})"),
-          "layers.x.router.depth: found 3, expected 1 with router type \"prediction_error\"");
   refuses(ham_json(R"("threshold": {"tau": 2})"), "layers.x.threshold.tau: found 2");
   refuses(ham_json(R"("router": {"type": "input"}, "threshold": {"tau": 1.5})"),
           "layers.x.threshold.tau: found 1.5, expected a number > 0, < 1");

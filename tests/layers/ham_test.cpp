@@ -1,5 +1,4 @@
 // What the layer computes (docs/layers/ham.md).
-#include "core/parallel.h"
 #include "tests/layers/every_layer.h"
 #include "tests/layers/ham_models.h"
 
@@ -7,109 +6,6 @@ using namespace hebb;
 using namespace hebb::testing;
 
 namespace {
-
-/// Two rows of three and one documents, with random queries, keys, values and factors of the values.
-struct PackedCase {
-  static constexpr int64_t kBatch = 2, kLength = 37, kHeads = 2, kKeys = 3, kValues = 4, kTokens = kBatch * kLength;
-  Stream stream;
-  Arena arena{DeviceKind::cpu};
-  std::vector<int64_t> ids;
-  Rng rng{3, "packed"};
-  std::vector<double> q, k, v, factor, mask, d_o;
-
-  explicit PackedCase(double share) {
-    arena.set_poison(true);
-    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{1, 20, 16}, {37}}) {
-      const std::vector<int64_t> row = documents(lengths);
-      ids.insert(ids.end(), row.begin(), row.end());
-    }
-    for (auto [values, width] : {std::pair{&q, kHeads * kKeys},
-                                 {&k, kHeads * kKeys},
-                                 {&v, kHeads * kValues},
-                                 {&factor, int64_t{1}},
-                                 {&d_o, kHeads * kValues}}) {
-      for (int64_t i = 0; i < kTokens * width; ++i) { values->push_back(rng.normal()); }
-    }
-    for (int64_t n = 0; n < kTokens; ++n) { mask.push_back(rng.uniform() < share ? 1 : 0); }
-  }
-
-  /// Whether token n sees a selected one.
-  bool sees(int64_t n) const {
-    for (int64_t j = n; j >= 0 && j / kLength == n / kLength && ids[size_t(j)] == ids[size_t(n)]; --j) {
-      if (mask[size_t(j)] > 0) { return true; }
-    }
-    return false;
-  }
-
-  struct Result {
-    std::vector<double> o, d_q, d_k, d_v, d_factor;
-  };
-  /// A leaf of the tape with its gradient.
-  struct Leaf {
-    Buffer value, grad;
-    Var var;
-    Leaf(PackedCase& c, Tape& tape, const std::vector<double>& values)
-        : value(c.arena, {kTokens, int64_t(values.size()) / kTokens}, DType::f64, "value"),
-          grad(c.arena, value.tensor().shape, DType::f64, "gradient") {
-      copy_to_device(c.stream, value, values.data());
-      fill_zero(c.stream, grad);
-      var = tape.leaf(value, grad, nullptr);
-    }
-    std::vector<double> gradient(Stream& stream) const { return to_host(stream, grad).values; }
-  };
-
-  Result packed() {
-    const Rows rows = Rows::documents(stream, arena, kBatch, kLength, ids);
-    Tape tape(stream, arena, true);
-    Pass pass{tape, rows};
-    const Leaf lq(*this, tape, q), lk(*this, tape, k), lv(*this, tape, v), lf(*this, tape, factor),
-        score(*this, tape, mask);
-    HamDecision how;
-    how.tau = 0.5;
-    const HamSelection s = select_tokens(pass, score.var, how, {}, "x");
-    const Var o = attention(tape, lq.var, pack_tokens(pass, lk.var, s, {}), pack_tokens(pass, lv.var, s, lf.var),
-                            {kBatch, kLength, 1, kTokens, kHeads, kHeads, kKeys, kValues}, s.visible(), 0.7);
-    Result r{to_host(stream, tape.value(o)).values, {}, {}, {}, {}};
-    backward(tape, o);
-    r.d_q = lq.gradient(stream);
-    r.d_k = lk.gradient(stream);
-    r.d_v = lv.gradient(stream);
-    r.d_factor = lf.gradient(stream);
-    return r;
-  }
-
-  /// All keys with a mask; meaningless where a token sees no selected one.
-  Result dense() {
-    const Rows rows = Rows::documents(stream, arena, kBatch, kLength, ids);
-    Tape tape(stream, arena, true);
-    Pass pass{tape, rows};
-    std::vector<double> scaled = v, hidden;
-    const size_t width = kHeads * kValues;
-    for (size_t i = 0; i < v.size(); ++i) { scaled[i] *= factor[i / width]; }
-    for (size_t i = 0; i < size_t(kTokens * kHeads); ++i) { hidden.push_back(mask[i / kHeads] > 0 ? 0 : -1e9); }
-    const Leaf lq(*this, tape, q), lk(*this, tape, k), lv(*this, tape, scaled), bias(*this, tape, hidden);
-    const Var o =
-        attention(tape, lq.var, lk.var, lv.var, {kBatch, kLength, kBatch, kLength, kHeads, kHeads, kKeys, kValues},
-                  visible_keys(pass, {}), 0.7, bias.var);
-    Result r{to_host(stream, tape.value(o)).values, {}, {}, {}, std::vector<double>(kTokens)};
-    backward(tape, o);
-    r.d_q = lq.gradient(stream);
-    r.d_k = lk.gradient(stream);
-    r.d_v = lv.gradient(stream);
-    for (size_t i = 0; i < v.size(); ++i) {
-      r.d_factor[i / width] += r.d_v[i] * v[i];
-      r.d_v[i] *= factor[i / width];
-    }
-    return r;
-  }
-
-  void backward(Tape& tape, Var o) {
-    const Buffer d(arena, {kTokens, kHeads * kValues}, DType::f64, "d_o");
-    copy_to_device(stream, d, d_o.data());
-    tape.seed_grad(o, d);
-    tape.backward();
-  }
-};
 
 /// One parameter's gradient against central differences, at every fifth entry.
 void check_gradient_of(TestModel& m, const TraceInput& input, TraceOptions options, const std::string& name) {
@@ -133,10 +29,6 @@ void check_gradient_of(TestModel& m, const TraceInput& input, TraceOptions optio
 }
 
 }  // namespace
-
-TEST_CASE("ham agrees with the golden cases", "[ham][fast]") {
-  check_golden(GENERATE(from_range(golden_cases("ham-"))));
-}
 
 TEST_CASE("ham that selects nothing, without norms and gates, is the gated delta layer", "[ham][fast]") {
   TestModel ham(ham_json(R"("qkv_norm": "none", "gates": "none", "threshold": {"mode": "none"})"), DType::f64, 3, 0.4);
@@ -177,66 +69,6 @@ TEST_CASE("what the attention path does not use gets a gradient of zero, not non
       }
     }
     CHECK(found == 2 * 8 + 2 * 2 + 1);
-  }
-}
-
-TEST_CASE("ham that selects everything reads like softmax attention, then the norm per head", "[ham][fast]") {
-  TestModel ham(ham_json(kHamPlain + R"(, "threshold": {"mode": "all"})",
-                         R"("activation": "none", "output_gate": "none")", R"("activation": "none", )" + kHamRope, 1),
-                DType::f64, 3, 0.4);
-  TestModel plain(
-      ham_model(R"("x": {"type": "attention", "num_heads": 2, "head_dim": 6, "value_head_dim": 5, )" + kHamRope + "}",
-                1),
-      DType::f64, 3, 0.4);
-  plain.copy_from(ham);
-  Stream stream;
-  Arena arena(DeviceKind::cpu);
-  const int64_t length = 13, d = 14, values = 10, head = 5;
-  const Rows rows = Rows::documents(stream, arena, 1, length, documents({4, 9}));
-  std::vector<double> x(static_cast<size_t>(length * d));
-  Rng rng(1, "x");
-  for (double& v : x) { v = rng.normal(); }
-  const auto run_mixer = [&](TestModel& m) {
-    Tape tape(stream, arena, false);
-    Pass pass{tape, rows};
-    const Var in = tape.output({length, d}, DType::f64, "x");
-    copy_to_device(stream, tape.value(in), x.data());
-    return to_host(stream, tape.value(m.model->blocks()[0].mixer->forward(pass, in, nullptr))).values;
-  };
-  // The recurrent half disappears with its norm's weight; the identity as output matrix shows the readings.
-  ham.set(ham.param("blocks.0.mixer.rnn.o_norm.weight"), std::vector<double>(5, 0.0));
-  std::vector<double> identity(static_cast<size_t>(d * values));
-  for (int64_t i = 0; i < values; ++i) { identity[static_cast<size_t>(i * values + i)] = 1; }
-  ham.set(ham.param("blocks.0.mixer.o_proj.weight"), identity);
-  plain.set(plain.param("blocks.0.mixer.o_proj.weight"), identity);
-  std::vector<double> expected = run_mixer(plain);
-  const std::vector<double> weight = ham.get(ham.param("blocks.0.mixer.kv.o_norm.weight"));
-  for (int64_t t = 0; t < length; ++t) {
-    for (int64_t h = 0; h < 2; ++h) {
-      double* o = expected.data() + t * d + h * head;
-      const double square = std::inner_product(o, o + head, o, 0.0);
-      for (int64_t i = 0; i < head; ++i) {
-        o[i] *= weight[static_cast<size_t>(i)] / std::sqrt(square / head + kHamNormEps);
-      }
-    }
-  }
-  check_close("readings", run_mixer(ham), expected, 1e-12);
-}
-
-TEST_CASE("a packed list of keys is attention with a mask of keys, gradients too", "[ham][fast]") {
-  for (const double share : {0.0, 0.1, 0.6, 1.0}) {
-    INFO("share " << share);
-    PackedCase c(share);
-    const size_t width = PackedCase::kHeads * PackedCase::kValues;
-    for (size_t i = 0; i < c.d_o.size(); ++i) { c.d_o[i] *= c.sees(int64_t(i / width)) ? 1 : 0; }
-    const PackedCase::Result a = c.packed();
-    PackedCase::Result b = c.dense();
-    for (size_t i = 0; i < b.o.size(); ++i) { b.o[i] *= c.sees(int64_t(i / width)) ? 1 : 0; }
-    check_close("o", a.o, b.o, 1e-13);
-    check_close("d_q", a.d_q, b.d_q, 1e-13);
-    check_close("d_k", a.d_k, b.d_k, 1e-13);
-    check_close("d_v", a.d_v, b.d_v, 1e-13);
-    check_close("d_factor", a.d_factor, b.d_factor, 1e-13);
   }
 }
 
@@ -294,31 +126,6 @@ TEST_CASE("gradients do not change when the decisions are given", "[ham][fast]")
     set_documents(input, {{19}, {7, 12}});
     const TraceOutput out = m.run(input, inside());
     check_same(m.run(input, with_masks_of(out)), out, 0);
-  }
-}
-
-TEST_CASE("scores are averaged with those of the layers before that do so too", "[ham][fast]") {
-  const auto model = [](bool eda) {
-    return ham_json(std::string(R"("router": {"type": "input", "eda": )") + (eda ? "true" : "false") +
-                        R"(}, "threshold": {"mode": "none"})",
-                    "", "", 3);
-  };
-  TestModel own(model(false), DType::f64, 3, 0.4), averaged(model(true), DType::f64, 3, 0.4);
-  averaged.copy_from(own);  // nothing is selected: the same hidden states
-  std::vector<double> gamma;
-  for (int i = 0; i < 3; ++i) {
-    const double logit = averaged.get(averaged.param("blocks." + std::to_string(i) + ".mixer.router.eda_logit"))[0];
-    gamma.push_back(1 / (1 + std::exp(-logit)));
-  }
-  const TraceInput input = ham_tokens(2, 11);
-  const TraceOutput a = averaged.run(input, inside()), b = own.run(input, inside());
-  std::vector<double> expected = b.inside.at("blocks.0.mixer.score").reals;
-  for (int i = 0; i < 3; ++i) {
-    const std::string name = "blocks." + std::to_string(i) + ".mixer.score";
-    for (size_t n = 0; i > 0 && n < expected.size(); ++n) {
-      expected[n] = gamma[size_t(i)] * b.inside.at(name).reals[n] + (1 - gamma[size_t(i)]) * expected[n];
-    }
-    check_close(name, a.inside.at(name).reals, expected, 1e-14);
   }
 }
 
@@ -383,5 +190,73 @@ TEST_CASE("ham gives the same bits on any number of threads, and when layers run
     TestModel m(variant, DType::f32, 3, 0.4);
     const TraceInput input = ham_tokens(3, 70);
     check_threads_and_recompute(m, input);
+  }
+}
+
+TEST_CASE("ham that selects everything reads like softmax attention, then the norm per head", "[ham][fast]") {
+  TestModel ham(ham_json(kHamPlain + R"(, "threshold": {"mode": "all"})",
+                         R"("activation": "none", "output_gate": "none")", R"("activation": "none", )" + kHamRope, 1),
+                DType::f64, 3, 0.4);
+  TestModel plain(
+      ham_model(R"("x": {"type": "attention", "num_heads": 2, "head_dim": 6, "value_head_dim": 5, )" + kHamRope + "}",
+                1),
+      DType::f64, 3, 0.4);
+  plain.copy_from(ham);
+  Stream stream;
+  Arena arena(DeviceKind::cpu);
+  const int64_t length = 13, d = 14, values = 10, head = 5;
+  const Rows rows = Rows::documents(stream, arena, 1, length, documents({4, 9}));
+  std::vector<double> x(static_cast<size_t>(length * d));
+  Rng rng(1, "x");
+  for (double& v : x) { v = rng.normal(); }
+  const auto run_mixer = [&](TestModel& m) {
+    Tape tape(stream, arena, false);
+    Pass pass{tape, rows};
+    const Var in = tape.output({length, d}, DType::f64, "x");
+    copy_to_device(stream, tape.value(in), x.data());
+    return to_host(stream, tape.value(m.model->blocks()[0].mixer->forward(pass, in, nullptr))).values;
+  };
+  // The recurrent half disappears with its norm's weight; the identity as output matrix shows the readings.
+  ham.set(ham.param("blocks.0.mixer.rnn.o_norm.weight"), std::vector<double>(5, 0.0));
+  std::vector<double> identity(static_cast<size_t>(d * values));
+  for (int64_t i = 0; i < values; ++i) { identity[static_cast<size_t>(i * values + i)] = 1; }
+  ham.set(ham.param("blocks.0.mixer.o_proj.weight"), identity);
+  plain.set(plain.param("blocks.0.mixer.o_proj.weight"), identity);
+  std::vector<double> expected = run_mixer(plain);
+  const std::vector<double> weight = ham.get(ham.param("blocks.0.mixer.kv.o_norm.weight"));
+  for (int64_t t = 0; t < length; ++t) {
+    for (int64_t h = 0; h < 2; ++h) {
+      double* o = expected.data() + t * d + h * head;
+      const double square = std::inner_product(o, o + head, o, 0.0);
+      for (int64_t i = 0; i < head; ++i) {
+        o[i] *= weight[static_cast<size_t>(i)] / std::sqrt(square / head + kHamNormEps);
+      }
+    }
+  }
+  check_close("readings", run_mixer(ham), expected, 1e-12);
+}
+
+TEST_CASE("scores are averaged with those of the layers before that do so too", "[ham][fast]") {
+  const auto model = [](bool eda) {
+    return ham_json(std::string(R"("router": {"type": "input", "eda": )") + (eda ? "true" : "false") +
+                        R"(}, "threshold": {"mode": "none"})",
+                    "", "", 3);
+  };
+  TestModel own(model(false), DType::f64, 3, 0.4), averaged(model(true), DType::f64, 3, 0.4);
+  averaged.copy_from(own);  // nothing is selected: the same hidden states
+  std::vector<double> gamma;
+  for (int i = 0; i < 3; ++i) {
+    const double logit = averaged.get(averaged.param("blocks." + std::to_string(i) + ".mixer.router.eda_logit"))[0];
+    gamma.push_back(1 / (1 + std::exp(-logit)));
+  }
+  const TraceInput input = ham_tokens(2, 11);
+  const TraceOutput a = averaged.run(input, inside()), b = own.run(input, inside());
+  std::vector<double> expected = b.inside.at("blocks.0.mixer.score").reals;
+  for (int i = 0; i < 3; ++i) {
+    const std::string name = "blocks." + std::to_string(i) + ".mixer.score";
+    for (size_t n = 0; i > 0 && n < expected.size(); ++n) {
+      expected[n] = gamma[size_t(i)] * b.inside.at(name).reals[n] + (1 - gamma[size_t(i)]) * expected[n];
+    }
+    check_close(name, a.inside.at(name).reals, expected, 1e-14);
   }
 }

@@ -63,11 +63,20 @@ inline TraceOptions with_grads() {
   return options;
 }
 
-/// A `model` of one mixer "x": vocabulary 29, d 14.
+/// A `model` of one mixer "x", the inside of its object: vocabulary 29, d 14.
 inline std::string small_model_json(const std::string& mixer, int64_t layers = 2) {
   return R"({"vocab_size": 29, "hidden_size": 14, "num_layers": )" + std::to_string(layers) + R"(, "layers": {"x": {)" +
          mixer +
          R"(}, "mlp": {"type": "swiglu", "intermediate_size": 11}}, "pattern": [{"mixer": "x", "ffn": "mlp"}]})";
+}
+
+/// The same with other sizes: `ffn` and `more` are insides of JSON objects.
+inline std::string mixer_model_json(const std::string& mixer, int64_t d, int64_t layers = 2,
+                                    const std::string& ffn = R"("type": "swiglu", "intermediate_size": 13)",
+                                    int64_t vocab = 29, const std::string& more = "") {
+  return R"({"vocab_size": )" + std::to_string(vocab) + R"(, "hidden_size": )" + std::to_string(d) +
+         R"(, "num_layers": )" + std::to_string(layers) + R"(, "layers": {"x": {)" + mixer + R"(}, "mlp": {)" + ffn +
+         R"(}}, "pattern": [{"mixer": "x", "ffn": "mlp"}])" + more + "}";
 }
 
 inline ModelConfig read_model(const std::string& json) {
@@ -149,6 +158,29 @@ class TestModel {
     return run(input, options);
   }
 
+  /// Logits [B T V] of a pass over `tokens` [B T], which continues `state`; `change` sets the pass up.
+  std::vector<double> logits_of(const Rows& rows, const std::vector<int64_t>& tokens, ModelState* state = nullptr,
+                                const std::function<void(Pass&)>& change = {}) {
+    const std::vector<int32_t> narrow(tokens.begin(), tokens.end());
+    const Buffer ids(arena, {rows.tokens()}, DType::i32, "tokens");
+    copy_to_device(stream, ids, narrow.data());
+    Tape tape(stream, arena, false);
+    Pass pass{tape, rows};
+    if (change) { change(pass); }
+    return to_host(stream, tape.value(model->logits(pass, model->hidden(pass, ids, state)))).values;
+  }
+  /// What layers report of themselves while they read `input`.
+  Statistics statistics(const TraceInput& input, bool training = false) {
+    Statistics found;
+    const Rows rows = input.doc_ids.empty() ? Rows::streams(stream, arena, input.rows, input.length)
+                                            : Rows::documents(stream, arena, input.rows, input.length, input.doc_ids);
+    logits_of(rows, input.inputs, nullptr, [&](Pass& pass) {
+      pass.training = training;
+      pass.statistics = &found;
+    });
+    return found;
+  }
+
   /// Logits [B T V] of a pass that is cut into segments with carried state. `training` false.
   std::vector<double> segments(const TraceInput& input, const std::vector<int64_t>& lengths) {
     const int64_t vocab = config.vocab_size, batch = input.rows, length = input.length;
@@ -156,11 +188,10 @@ class TestModel {
     const auto state = model->make_state(arena, batch);
     int64_t begin = 0;
     for (const int64_t n : lengths) {
-      std::vector<int32_t> ids;
-      std::vector<int64_t> docs;
+      std::vector<int64_t> ids, docs;
       for (int64_t b = 0; b < batch; ++b) {
         for (int64_t t = begin; t < begin + n; ++t) {
-          ids.push_back(static_cast<int32_t>(input.inputs[static_cast<size_t>(b * length + t)]));
+          ids.push_back(input.inputs[static_cast<size_t>(b * length + t)]);
           if (!input.doc_ids.empty()) { docs.push_back(input.doc_ids[static_cast<size_t>(b * length + t)]); }
         }
       }
@@ -173,12 +204,7 @@ class TestModel {
       }
       const Rows rows = docs.empty() ? Rows::streams(stream, arena, batch, n, offset)
                                      : Rows::documents(stream, arena, batch, n, docs, offset);
-      const Buffer tokens(arena, {batch * n}, DType::i32, "tokens");
-      copy_to_device(stream, tokens, ids.data());
-      Tape tape(stream, arena, false);
-      Pass pass{tape, rows};
-      const std::vector<double> part =
-          to_host(stream, tape.value(model->logits(pass, model->hidden(pass, tokens, state.get())))).values;
+      const std::vector<double> part = logits_of(rows, ids, state.get());
       for (int64_t b = 0; b < batch; ++b) {
         std::copy_n(part.begin() + b * n * vocab, n * vocab, logits.begin() + (b * length + begin) * vocab);
       }
@@ -257,21 +283,9 @@ inline void check_same_bits(const TraceOutput& a, const TraceOutput& b) {
   }
 }
 
-/// Gives `repeated` the parameters of `grouped`, those with half as many rows twice: kv heads that serve two query
-/// heads.
-inline void repeat_heads(TestModel& grouped, TestModel& repeated) {
-  for (const auto& p : grouped.model->params().all()) {
-    std::vector<double> values = grouped.get(*p);
-    Param& to = repeated.param(p->name());
-    if (to.value.numel() == 2 * p->value.numel()) { values.insert(values.end(), values.begin(), values.end()); }
-    repeated.set(to, std::vector<double>(values));
-  }
-}
-
 /// Elements of the parameters of a model whose names begin with `prefix`, without fast weights and buffers.
 inline int64_t count_trained(const std::string& json, const std::string& prefix = "") {
-  ModelConfig config;
-  Fields::read(parse_json(json, "test.json"), "model", config);
+  const ModelConfig config = read_model(json);
   const Model model(config);
   int64_t count = 0;
   for (const auto& p : model.params().all()) {
@@ -302,36 +316,6 @@ inline TraceOptions golden_options(const std::string& folder) {
     if (key == "step") { options.step = value.as_int(); }
   }
   return options;
-}
-
-/// Compares a golden case in fp64: logits, loss 1e-9; gradients, fast weights 1e-8 (golden README).
-inline void check_golden(const std::string& name) {
-  CAPTURE(name);
-  const std::string folder = std::string(HEBB_TEST_DATA) + "/golden/" + name;
-  TestModel m(read_file(folder + "/model.json"));
-  m.load(folder + "/weights.safetensors");
-  const SafetensorsFile expected(folder + "/expected.safetensors");
-  const TraceOutput out = m.run_first(read_trace_input(folder + "/rows.safetensors"), golden_options(folder));
-  check_close("logits", out.logits.values, expected.doubles("logits"), 1e-9);
-  check_close("loss", {out.loss}, expected.doubles("loss"), 1e-9);
-  size_t found = 0;
-  for (const auto& [key, entry] : expected.entries()) {
-    if (key.rfind("grad.", 0) == 0) {
-      INFO(key);
-      REQUIRE(out.grads.count(key.substr(5)) == 1);
-      check_close(key, out.grads.at(key.substr(5)).values, expected.doubles(key), 1e-8);
-      ++found;
-    } else if (key.rfind("after.", 0) == 0) {
-      INFO(key);
-      REQUIRE(out.after.count(key.substr(6)) == 1);
-      check_close(key, out.after.at(key.substr(6)).values, expected.doubles(key), 1e-9);
-    }
-  }
-  for (const auto& [key, tensor] : out.grads) {
-    INFO("reached although the reference has no gradient: " << key);
-    CHECK(expected.find("grad." + key) != nullptr);
-  }
-  CHECK(found == out.grads.size());
 }
 
 }  // namespace hebb::testing

@@ -37,8 +37,7 @@ int64_t parameters(bool large, const std::string& layers, const std::string& pat
                            (large ? "0.5" : "1.0") + R"(, "layers": {)" + layers +
                            R"(, "mlp": {"type": "relu2", "token_shift": true, "intermediate_size": )" +
                            (large ? "4096" : "3072") + R"(}}, "pattern": [)" + pattern + "]}";
-  ModelConfig config;
-  Fields::read(parse_json(json, "test.json"), "model", config);
+  const ModelConfig config = read_model(json);
   const ParameterCounts counts = count_parameters(Model(config));
   CHECK(counts.non_embedding == counts.total - 2 * 50304 * config.hidden_size);
   return counts.total;
@@ -98,9 +97,7 @@ TEST_CASE("rows of a kvm state follow the budget", "[kvm][fast]") {
 
 TEST_CASE("kvm refuses impossible configurations", "[kvm][fast]") {
   const auto read = [](const std::string& options, const std::string& state = R"({"mode": "fixed", "rows": 4})") {
-    ModelConfig config;
-    const std::string json = kvm_json(R"("num_heads": 4, "chunk_size": 4, "state": )" + state + options);
-    Fields::read(parse_json(json, "test.json"), "model", config);
+    read_model(kvm_json(R"("num_heads": 4, "chunk_size": 4, "state": )" + state + options));
   };
   const auto refused = [&](const std::string& options, const std::string& message) {
     CHECK_THROWS_WITH(read(options), Catch::Contains("model.layers.x." + message));

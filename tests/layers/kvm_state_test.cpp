@@ -117,40 +117,6 @@ void set_tokens(Core& core, const std::vector<Values>& kinds, const std::vector<
 
 }  // namespace
 
-TEST_CASE("a kvm state with room for every token is dense attention over memory keys", "[kvm][fast]") {
-  Core core(3, 5, 4, 3, 2, 1);
-  core.rule.rotary = 2;
-  core.budget.mode = "power";
-  core.budget.factor = 1.0;
-  core.budget.exponent = 1.0;
-  core.randomize(20);
-  const Values o = core.run();
-  Values expected;
-  for (int64_t t = 0; t < 20; ++t) {
-    const int64_t window = std::max<int64_t>(0, (t / 3 - 1) * 3);
-    for (int64_t h = 0; h < 3; ++h) {
-      Values p;
-      double sum = 0;
-      for (int64_t j = 0; j <= t; ++j) {
-        const bool in_state = j < window;
-        const Values key = in_state ? layer_norm(core.memory_key(j), core.weight, core.bias) : core.key(j);
-        double logit = 0;
-        for (size_t c = 0; c < 5; ++c) { logit += core.q[static_cast<size_t>((t * 3 + h) * 5) + c] * key[c]; }
-        const size_t head = static_cast<size_t>(h);
-        p.push_back(std::exp(0.6 * logit * (in_state ? core.state_temp[head] : core.window_temp[head])));
-        sum += p.back();
-      }
-      for (size_t c = 0; c < 4; ++c) {
-        double y = 0;
-        for (int64_t j = 0; j <= t; ++j) { y += p[static_cast<size_t>(j)] / sum * core.value(j)[c]; }
-        expected.push_back(y);
-      }
-    }
-  }
-  check_close("o", o, expected, 1e-12);
-  for (int64_t t = 0; t < 15; ++t) { CHECK(core.append[static_cast<size_t>(t)] == 1); }
-}
-
 TEST_CASE("without a gate kvm rows sum what left the window and sinks keep their bits", "[kvm][fast]") {
   Core core(1, 5, 4, 4, 2, 2);
   core.budget.rows = 7;
@@ -245,4 +211,38 @@ TEST_CASE("permuting kvm rows leaves the readout unchanged", "[kvm][fast]") {
   const Values rest = core.run(&plain, 25, 30);
   check_close("readout", core.run(&mixed, 25, 30), rest, 1e-13);
   CHECK(core.run(&again, 25, 30) == rest);
+}
+
+TEST_CASE("a kvm state with room for every token is dense attention over memory keys", "[kvm][fast]") {
+  Core core(3, 5, 4, 3, 2, 1);
+  core.rule.rotary = 2;
+  core.budget.mode = "power";
+  core.budget.factor = 1.0;
+  core.budget.exponent = 1.0;
+  core.randomize(20);
+  const Values o = core.run();
+  Values expected;
+  for (int64_t t = 0; t < 20; ++t) {
+    const int64_t window = std::max<int64_t>(0, (t / 3 - 1) * 3);
+    for (int64_t h = 0; h < 3; ++h) {
+      Values p;
+      double sum = 0;
+      for (int64_t j = 0; j <= t; ++j) {
+        const bool in_state = j < window;
+        const Values key = in_state ? layer_norm(core.memory_key(j), core.weight, core.bias) : core.key(j);
+        double logit = 0;
+        for (size_t c = 0; c < 5; ++c) { logit += core.q[static_cast<size_t>((t * 3 + h) * 5) + c] * key[c]; }
+        const size_t head = static_cast<size_t>(h);
+        p.push_back(std::exp(0.6 * logit * (in_state ? core.state_temp[head] : core.window_temp[head])));
+        sum += p.back();
+      }
+      for (size_t c = 0; c < 4; ++c) {
+        double y = 0;
+        for (int64_t j = 0; j <= t; ++j) { y += p[static_cast<size_t>(j)] / sum * core.value(j)[c]; }
+        expected.push_back(y);
+      }
+    }
+  }
+  check_close("o", o, expected, 1e-12);
+  for (int64_t t = 0; t < 15; ++t) { CHECK(core.append[static_cast<size_t>(t)] == 1); }
 }

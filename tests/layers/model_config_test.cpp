@@ -10,15 +10,11 @@ namespace {
 /// A model of five blocks with layers a and b (attention), mlp and wide (swiglu) and fast (fwmlp); `rest`: pattern and
 /// what else there is.
 ModelConfig read(const std::string& rest) {
-  ModelConfig config;
-  Fields::read(parse_json(R"({"vocab_size": 11, "hidden_size": 6, "num_layers": 5, "layers": {
+  return read_model(R"({"vocab_size": 11, "hidden_size": 6, "num_layers": 5, "layers": {
     "a": {"type": "attention", "num_heads": 2, "head_dim": 3}, "b": {"type": "attention", "num_heads": 1, "head_dim": 5},
     "fast": {"type": "fwmlp"}, "mlp": {"type": "swiglu", "intermediate_size": 7},
     "wide": {"type": "swiglu", "intermediate_size": 9}}, )" +
-                              rest + "}",
-                          "test.json"),
-               "model", config);
-  return config;
+                    rest + "}");
 }
 
 const char* kPattern = R"("pattern": [{"mixer": "a", "ffn": "mlp"}, {"mixer": "b", "ffn": "mlp", "memory": "fast"}])";
@@ -67,27 +63,25 @@ TEST_CASE("blocks that name no layer, or a layer of another role, are refused", 
                 R"(at.2.memory: found "mlp" of type swiglu, an ffn, expected a layer that can be a memory)");
 }
 
-TEST_CASE("null in at takes no layer of the pattern away and is refused there, not ignored", "[model][fast]") {
+TEST_CASE("null in at takes no layer of the pattern away and is refused, not ignored", "[model][fast]") {
   const auto at = [](const std::string& block) { return std::string(kPattern) + R"(, "at": {"1": )" + block + "}"; };
   const std::string no_such_key = ", expected the name of a layer, or no such key";
   check_refused(at(R"({"memory": null})"), "at.1.memory: found null where the pattern has \"fast\"" + no_such_key);
   check_refused(at(R"({"ffn": null, "mixer": "a"})"),
                 "at.1.ffn: found null where the pattern has \"mlp\"" + no_such_key);
-  const ModelConfig config = read(std::string(kPattern) + R"(, "at": {"2": {"mixer": "b", "memory": null}})");
-  check_block(config, 2, "b", "mlp", std::nullopt);  // there the pattern has none
+  check_refused(std::string(kPattern) + R"(, "at": {"2": {"mixer": "b", "memory": null}})",
+                "at.2.memory: found null" + no_such_key);  // there the pattern has none
+  const ModelConfig config = read(std::string(kPattern) + R"(, "at": {"2": {"mixer": "b"}})");
+  check_block(config, 2, "b", "mlp", std::nullopt);
   CHECK(Fields::write(config).at("at").dump() == R"({"2":{"mixer":"b"}})");
 }
 
 TEST_CASE("keys that would have no effect beside the others are refused", "[model][fast]") {
   const auto layer = [](const std::string& keys) {
-    ModelConfig config;
-    Fields::read(
-        parse_json(
-            R"({"vocab_size": 11, "hidden_size": 6, "num_layers": 1, "layers": {"mlp": {"type": "swiglu", "intermediate_size": 7},
+    read_model(
+        R"({"vocab_size": 11, "hidden_size": 6, "num_layers": 1, "layers": {"mlp": {"type": "swiglu", "intermediate_size": 7},
       "a": {"type": "attention", "num_heads": 2, "head_dim": 3}, "x": {)" +
-                keys + R"(}}, "pattern": [{"mixer": "a", "ffn": "mlp"}]})",
-            "test.json"),
-        "model", config);
+        keys + R"(}}, "pattern": [{"mixer": "a", "ffn": "mlp"}]})");
   };
   const std::string
       attention = R"("type": "attention", "num_heads": 2, "head_dim": 4, )",

@@ -229,21 +229,11 @@ inline std::string cost_fault(const Layer& layer, Stream& stream) {
 /// memory_stats.
 inline std::string statistics_fault(TestModel& m, const LayerConfig& config, const std::string& layer) {
   if (!config.statistics({}).empty()) { return ""; }
-  constexpr int64_t kLength = 16;
-  const TraceInput input = random_input(1, kLength, m.config.vocab_size);
-  const std::vector<int32_t> ids(input.inputs.begin(), input.inputs.end());
-  const Rows rows = Rows::streams(m.stream, m.arena, 1, kLength);
-  const Buffer tokens(m.arena, {kLength}, DType::i32, "tokens");
-  copy_to_device(m.stream, tokens, ids.data());
-  Statistics statistics;
-  Tape tape(m.stream, m.arena, false);
-  Pass pass{tape, rows};
-  pass.statistics = &statistics;
-  m.model->hidden(pass, tokens);
-  return statistics.count(layer) > 0 ? ""
-                                     : layer +
-                                           " has no statistics: forward writes nothing to Pass::statistics, and "
-                                           "LayerConfig::statistics names no collectors";
+  const Statistics statistics = m.statistics(random_input(1, 16, m.config.vocab_size));
+  if (statistics.count(layer) > 0) { return ""; }
+  return layer +
+         " has no statistics: forward writes nothing to Pass::statistics, and LayerConfig::statistics names no "
+         "collectors";
 }
 
 }  // namespace hebb::testing

@@ -1,9 +1,8 @@
 #include "layers/ops/rope.h"
 
-#include <functional>
-
 #include "layers/ops/head_norm.h"
 #include "layers/ops/scaled_l2_norm.h"
+
 #include "tests/layers/harness.h"
 
 using namespace hebb;

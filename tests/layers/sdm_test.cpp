@@ -38,19 +38,7 @@ struct SdmModel : TestModel {
   }
 };
 
-TraceInput with_documents(const std::vector<int64_t>& lengths, int64_t rows = 1) {
-  const int64_t length = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  TraceInput input = random_input(rows, length, kVocab);
-  for (int64_t b = 0; b < rows; ++b) {
-    const std::vector<int64_t> ids = documents(lengths);
-    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
-  }
-  return input;
-}
-
 }  // namespace
-
-TEST_CASE("sdm golden cases", "[fast]") { check_golden(GENERATE(from_range(golden_cases("sdm-")))); }
 
 TEST_CASE("sdm has the properties of layers for every option", "[fast]") {
   for (
@@ -96,26 +84,6 @@ TEST_CASE("sdm leaves the gradient of slots that no token selects at zero", "[fa
   }
 }
 
-TEST_CASE("adding a constant to one half's scores changes nothing under softmax", "[fast]") {
-  SdmModel m(kBasic + R"(, "bias": true)");
-  const TraceInput input = random_input(2, 9, kVocab);
-  const std::vector<double> before = m.run(input).logits.values;
-  for (const char* name : {"blocks.0.mixer.k_proj.bias", "blocks.0.mixer.q_proj.bias"}) {
-    std::vector<double> bias = m.get(m.param(name));
-    for (size_t i = 0; i < 4; ++i) { bias[i] += 0.75; }  // head 0, first half
-    m.set(m.param(name), bias);
-  }
-  check_close("logits", m.run(input).logits.values, before, 1e-12);
-}
-
-TEST_CASE("sdm gives the same bits twice, on any number of threads and with recomputation", "[fast][threads]") {
-  SdmModel m(R"("num_heads": 2, "slots_per_head": 16, "num_writes": 5, "num_reads": 3, "value_head_dim": 140)",
-             DType::f32);
-  const TraceInput input = with_documents({9, 1, 13}, 3);
-  check_same_bits(m.run(input), m.run(input));
-  check_threads_and_recompute(m, input);
-}
-
 TEST_CASE("forced sdm slots are taken as given, and wrong ones are refused", "[fast]") {
   SdmModel m(kBasic);
   const TraceInput input = random_input(1, 5, kVocab);
@@ -149,13 +117,9 @@ TEST_CASE("forced sdm slots are taken as given, and wrong ones are refused", "[f
 
 TEST_CASE("sdm memory outside the parameters does not grow with the table", "[fast]") {
   const auto peak = [](int64_t slots) {
-    ModelConfig config;
-    Fields::read(
-        parse_json(
-            model(R"("num_heads": 2, "value_head_dim": 64, "num_writes": 3, "num_reads": 2, "slots_per_head": )" +
-                  std::to_string(slots)),
-            "x"),
-        "model", config);
+    const ModelConfig config = read_model(
+        model(R"("num_heads": 2, "value_head_dim": 64, "num_writes": 3, "num_reads": 2, "slots_per_head": )" +
+              std::to_string(slots)));
     Stream stream{DeviceKind::count};
     Arena params(DeviceKind::count), work(DeviceKind::count);
     Model m(config);
@@ -249,19 +213,15 @@ TEST_CASE("sdm layers have the published number of parameters and FLOPs", "[fast
   const Level level = GENERATE(Level{768, 8, 12, 1, 36864, 2048, 60179716, 56623104, 0.9608},
                                Level{1920, 21, 30, 2, 57600, 5120, 988080980, 552960000, 7.4634});
   const auto s = [](int64_t x) { return std::to_string(x); };
-  ModelConfig config;
-  Fields::read(
-      parse_json(
-          R"({"vocab_size": 128256, "hidden_size": )" + s(level.hidden) + R"(, "num_layers": )" + s(level.layers) + R"(,
+  const ModelConfig config = read_model(
+      R"({"vocab_size": 128256, "hidden_size": )" + s(level.hidden) + R"(, "num_layers": )" + s(level.layers) + R"(,
     "layers": {"swa": {"type": "attention", "num_heads": )" +
-              s(level.heads) + R"(, "head_dim": 64, "window": 128, "gate": "element", "rope": {"theta": 500000.0}},
+      s(level.heads) + R"(, "head_dim": 64, "window": 128, "gate": "element", "rope": {"theta": 500000.0}},
                "sdm": {"type": "sdm", "num_heads": )" +
-              s(level.sdm_heads) + R"(, "slots_per_head": )" + s(level.slots) + R"(, "num_writes": 64, "num_reads": 64},
+      s(level.sdm_heads) + R"(, "slots_per_head": )" + s(level.slots) + R"(, "num_writes": 64, "num_reads": 64},
                "mlp": {"type": "swiglu", "intermediate_size": )" +
-              s(level.ffn) + R"(}},
-    "pattern": [{"mixer": "swa", "ffn": "mlp"}, {"mixer": "swa", "ffn": "mlp"}, {"mixer": "swa", "ffn": "mlp"}, {"mixer": "sdm", "ffn": "mlp"}]})",
-          "x"),
-      "model", config);
+      s(level.ffn) + R"(}},
+    "pattern": [{"mixer": "swa", "ffn": "mlp"}, {"mixer": "swa", "ffn": "mlp"}, {"mixer": "swa", "ffn": "mlp"}, {"mixer": "sdm", "ffn": "mlp"}]})");
   const Model m(config);
   int64_t body = 0, state = 0, layer = 0;
   for (const auto& p : m.params().all()) {
@@ -345,14 +305,19 @@ TEST_CASE("statistics of a sparse delta memory", "[fast]") {
 
 TEST_CASE("sdm puts its statistics under its block", "[fast]") {
   SdmModel m(kBasic);
-  const Rows rows = Rows::streams(m.stream, m.arena, 1, 6);
-  const Buffer tokens(m.arena, {6}, DType::i32, "tokens");
-  fill_zero(m.stream, tokens);
-  Statistics statistics;
-  Tape tape(m.stream, m.arena, false);
-  Pass pass{tape, rows};
-  pass.statistics = &statistics;
-  m.model->hidden(pass, tokens);
+  const Statistics statistics = m.statistics(random_input(1, 6, kVocab));
   REQUIRE(statistics.size() == 2);
   CHECK(statistics.at("blocks.1.mixer").at("unique_write") > 0);
+}
+
+TEST_CASE("adding a constant to one half's scores changes nothing under softmax", "[fast]") {
+  SdmModel m(kBasic + R"(, "bias": true)");
+  const TraceInput input = random_input(2, 9, kVocab);
+  const std::vector<double> before = m.run(input).logits.values;
+  for (const char* name : {"blocks.0.mixer.k_proj.bias", "blocks.0.mixer.q_proj.bias"}) {
+    std::vector<double> bias = m.get(m.param(name));
+    for (size_t i = 0; i < 4; ++i) { bias[i] += 0.75; }  // head 0, first half
+    m.set(m.param(name), bias);
+  }
+  check_close("logits", m.run(input).logits.values, before, 1e-12);
 }

@@ -1,6 +1,3 @@
-#include "layers/ops/vq.h"
-#include "core/parallel.h"
-#include "layers/ops/attention.h"
 #include "tests/layers/every_layer.h"
 
 using namespace hebb;
@@ -55,190 +52,7 @@ void run_step(TestModel& m, int64_t step, const std::vector<TraceInput>& micro_b
   m.model->after_step(m.stream, step, Tensor{&applies, DType::f64, {1}});
 }
 
-std::vector<double> random_values(size_t count, uint64_t seed) {
-  Rng rng(seed, "vq test");
-  std::vector<double> values(count);
-  std::generate(values.begin(), values.end(), [&] { return rng.normal(); });
-  return values;
-}
-
-std::vector<double> unit_rows(size_t count, size_t width, uint64_t seed) {
-  std::vector<double> values = random_values(count * width, seed);
-  for (size_t at = 0; at < values.size(); at += width) {
-    const auto row = values.begin() + static_cast<std::ptrdiff_t>(at), end = row + static_cast<std::ptrdiff_t>(width);
-    const double norm = std::sqrt(std::inner_product(row, end, row, 0.0));
-    std::for_each(row, end, [&](double& x) { x /= norm; });
-  }
-  return values;
-}
-
-/// The ops alone in fp64: 2 rows of 13 tokens in 2 documents each, 4 query and 2 kv heads of 5 channels, 6 codewords.
-struct Alone {
-  static constexpr int64_t kRows = 2, kLength = 13, kKv = 2, kDim = 5, kCodes = 6;
-  VqShape shape{4, kKv, kDim, 3, kCodes};
-  std::vector<double> k = unit_rows(kRows * kLength * kKv, kDim, 1), codes = unit_rows(kKv * kCodes, kDim, 2);
-  std::vector<double> dither, q = random_values(kRows * kLength * 4 * kDim, 3),
-                              v = random_values(kRows * kLength * kKv * 3, 4);
-  std::vector<int32_t> idle{0, 3, 0, 100, 2, 0, 0, 0, 0, 1, 50, 7};
-  Stream stream;
-  Arena arena{DeviceKind::cpu};
-  Rows rows = Rows::documents(stream, arena, kRows, kLength, both_rows());
-  Buffer idle_buffer{arena, {kKv, kCodes}, DType::i32, "idle"};
-
-  Alone() {
-    arena.set_poison(true);
-    Rng rng(9, "dither");
-    for (int64_t i = 0; i < kKv * (kCodes - 1); ++i) { dither.push_back(rng.uniform()); }
-    copy_to_device(stream, idle_buffer, idle.data());
-  }
-  static std::vector<int64_t> both_rows() {
-    std::vector<int64_t> ids = documents({4, 9});
-    const std::vector<int64_t> other = documents({12, 1});
-    ids.insert(ids.end(), other.begin(), other.end());
-    return ids;
-  }
-  Buffer upload(const std::vector<double>& values, Shape s) {
-    Buffer out(arena, s, DType::f64, "input");
-    copy_to_device(stream, out, values.data());
-    return out;
-  }
-  VqQuantizer quantizer(VqMode mode, double bonus = 0.01) const { return {mode, idle_buffer, bonus, &dither}; }
-  /// Point m of kv head `head` in a mode, in plain loops.
-  std::vector<double> point(VqMode mode, size_t head, size_t m) const {
-    std::vector<double> p(kDim);
-    for (size_t x = 0; x < kDim; ++x) {
-      const double* c = codes.data() + (head * kCodes + m) * kDim + x;
-      const double l = mode == VqMode::sf_diveq ? dither[head * (kCodes - 1) + m] : 0.0;
-      p[x] = l == 0.0 ? c[0] : (1 - l) * c[0] + l * c[kDim];
-    }
-    return p;
-  }
-};
-
-struct Quantized {
-  std::vector<double> keys, d_k, d_codes;
-  std::vector<int32_t> ids;
-};
-
-/// Quantized keys, and the gradients for g at them.
-Quantized quantize(Alone& a, VqMode mode, double bonus, const std::vector<double>& g) {
-  const int64_t width = Alone::kKv * Alone::kDim, n = Alone::kRows * Alone::kLength;
-  const Buffer k = a.upload(a.k, {n, width}), codes = a.upload(a.codes, {Alone::kKv, Alone::kCodes, Alone::kDim}),
-               d_k = a.upload(std::vector<double>(a.k.size()), {n, width}),
-               d_codes = a.upload(std::vector<double>(a.codes.size()), codes.tensor().shape),
-               gradient = a.upload(g, {n, width});
-  bool reached[2] = {};
-  Tape tape(a.stream, a.arena, true);
-  Pass pass{tape, a.rows};
-  const Var k_var = tape.leaf(k, d_k, &reached[0]), codes_var = tape.leaf(codes, d_codes, &reached[1]);
-  const VqKeys keys = vq_keys(pass, k_var, codes_var, a.shape, a.quantizer(mode, bonus), "x");
-  Quantized out;
-  out.keys = to_host(a.stream, tape.value(keys.keys)).values;
-  out.ids.resize(static_cast<size_t>(keys.ids.numel()));
-  copy_to_host(a.stream, out.ids.data(), keys.ids);
-  tape.seed_grad(keys.keys, gradient);
-  tape.backward();
-  CHECK((reached[0] && reached[1]));
-  out.d_k = to_host(a.stream, d_k).values;
-  out.d_codes = to_host(a.stream, d_codes).values;
-  return out;
-}
-
 }  // namespace
-
-TEST_CASE("vq agrees with the golden cases", "[vq][fast]") { check_golden(GENERATE(from_range(golden_cases("vq-")))); }
-
-TEST_CASE("quantized keys are the best points and get the gradients of the straight-through norm", "[vq][fast]") {
-  Alone a;
-  const std::vector<double> g = random_values(a.k.size(), 6);
-  for (const VqMode mode : {VqMode::nearest, VqMode::diveq, VqMode::sf_diveq}) {
-    for (const double bonus : {0.0, 0.01}) {
-      const Quantized out = quantize(a, mode, bonus, g);
-      std::vector<double> keys(a.k.size()), d_k(a.k.size()), d_codes(a.codes.size());
-      std::vector<int32_t> ids(out.ids.size());
-      for (size_t item = 0; item < ids.size(); ++item) {
-        const size_t head = item % Alone::kKv, token = item / Alone::kKv;
-        const size_t row = token / Alone::kLength, t = token % Alone::kLength;
-        const double *k = a.k.data() + item * Alone::kDim, *grad = g.data() + item * Alone::kDim;
-        double best = -INFINITY;
-        size_t id = 0;
-        const size_t points = mode == VqMode::sf_diveq ? Alone::kCodes - 1 : Alone::kCodes;
-        for (size_t m = 0; m < points; ++m) {
-          const std::vector<double> p = a.point(mode, head, m);
-          const int32_t* idle = a.idle.data() + head * Alone::kCodes + m;
-          double score = std::inner_product(p.begin(), p.end(), k, 0.0);
-          if (mode == VqMode::diveq) { score += bonus * idle[0]; }
-          if (mode == VqMode::sf_diveq) {
-            score += bonus * std::max(idle[0], idle[1]) - std::inner_product(p.begin(), p.end(), p.begin(), 0.0) / 2;
-          }
-          if (score > best) {
-            best = score;
-            id = m;
-          }
-        }
-        ids[(row * Alone::kKv + head) * Alone::kLength + t] = static_cast<int32_t>(id);
-        const std::vector<double> p = a.point(mode, head, id);
-        std::copy(p.begin(), p.end(), keys.begin() + static_cast<std::ptrdiff_t>(item * Alone::kDim));
-        double* to = d_k.data() + item * Alone::kDim;
-        if (mode == VqMode::nearest) {
-          double* code = d_codes.data() + (head * Alone::kCodes + id) * Alone::kDim;
-          for (size_t x = 0; x < Alone::kDim; ++x) { code[x] += grad[x]; }
-          continue;
-        }
-        std::copy_n(grad, Alone::kDim, to);
-        const double l = mode == VqMode::sf_diveq ? a.dither[head * (Alone::kCodes - 1) + id] : 0.0;
-        for (size_t end = 0; end < (mode == VqMode::sf_diveq ? 2u : 1u); ++end) {
-          const size_t at = (head * Alone::kCodes + id + end) * Alone::kDim;
-          double norm = 0, along = 0;
-          for (size_t x = 0; x < Alone::kDim; ++x) { norm += std::pow(a.codes[at + x] - k[x], 2); }
-          norm = std::sqrt(norm);
-          for (size_t x = 0; x < Alone::kDim; ++x) { along += (a.codes[at + x] - k[x]) / norm * grad[x]; }
-          for (size_t x = 0; x < Alone::kDim; ++x) {
-            const double share = (end == 0 ? 1 - l : l) * (a.codes[at + x] - k[x]) / norm * along;
-            d_codes[at + x] += share;
-            to[x] -= share;
-          }
-        }
-      }
-      INFO("mode " << static_cast<int>(mode) << ", bonus " << bonus);
-      CHECK(out.ids == ids);
-      check_close("keys", out.keys, keys, 1e-12);
-      check_close("d_k", out.d_k, d_k, 1e-12);
-      check_close("d_codes", out.d_codes, d_codes, 1e-12);
-    }
-  }
-}
-
-TEST_CASE("the linear, chunked and quadratic forms of vq are equal", "[vq][fast]") {
-  Alone a;
-  const int64_t n = Alone::kRows * Alone::kLength;
-  for (const VqMode mode : {VqMode::nearest, VqMode::sf_diveq}) {
-    Tape tape(a.stream, a.arena, false);
-    Pass pass{tape, a.rows};
-    const Buffer k = a.upload(a.k, {n, Alone::kKv * Alone::kDim}), q = a.upload(a.q, {n, 4 * Alone::kDim}),
-                 v = a.upload(a.v, {n, Alone::kKv * 3}),
-                 codes = a.upload(a.codes, {Alone::kKv, Alone::kCodes, Alone::kDim});
-    const Var q_var = tape.constant(q), v_var = tape.constant(v);
-    const VqKeys keys = vq_keys(pass, tape.constant(k), tape.constant(codes), a.shape, a.quantizer(mode), "x");
-    const AttentionShape shape{
-        Alone::kRows, Alone::kLength, Alone::kRows, Alone::kLength, 4, Alone::kKv, Alone::kDim, 3};
-    const std::vector<double> expected =
-        to_host(a.stream, tape.value(attention(tape, q_var, keys.keys, v_var, shape, visible_keys(pass, {}), 1.0)))
-            .values;
-    const size_t count = mode == VqMode::nearest ? Alone::kCodes : Alone::kCodes - 1;
-    std::vector<double> points;
-    for (size_t i = 0; i < Alone::kKv * count; ++i) {
-      const std::vector<double> p = a.point(mode, i / count, i % count);
-      points.insert(points.end(), p.begin(), p.end());
-    }
-    const Buffer on_device = a.upload(points, {Alone::kKv, static_cast<int64_t>(count), Alone::kDim});
-    for (const int64_t chunk : {1, 2, 3, 5, 12, 40}) {
-      INFO("mode " << static_cast<int>(mode) << ", chunk " << chunk);
-      const Var o = vq_read(pass, q_var, v_var, on_device, keys.ids, a.shape, chunk, nullptr);
-      check_close("readout", to_host(a.stream, tape.value(o)).values, expected, 1e-12);
-    }
-  }
-}
 
 TEST_CASE("long documents are evaluated in the linear form, with the same result", "[vq][fast]") {
   for (const std::string& variant : kVariants) {
@@ -427,23 +241,6 @@ TEST_CASE("vq reads as layers do for every variant", "[vq][fast]") {
   for (const std::string& variant : kVariants) { check_reading(vq_json(variant)); }
 }
 
-TEST_CASE("grouped query heads of vq equal repeated key and value heads", "[vq][fast]") {
-  const std::string rest = R"(, "num_heads": 2, "codebook_size": 4, "quantizer": "diveq")";
-  TestModel grouped(vq_json(R"("num_kv_heads": 1)" + rest), DType::f64, 3, 0.4);
-  TestModel repeated(vq_json(R"("num_kv_heads": 2)" + rest), DType::f64, 4, 0.4);
-  for (const auto& p : grouped.model->params().all()) {
-    if (!p->trained()) { continue; }
-    std::vector<double> values = grouped.get(*p);
-    Param& to = repeated.param(p->name());
-    if (to.value.numel() == 2 * p->value.numel()) { values.insert(values.end(), values.begin(), values.end()); }
-    repeated.set(to, std::vector<double>(values));
-  }
-  const TraceInput input = tokens(2, 21);
-  check_close("training", repeated.run(input).logits.values, grouped.run(input).logits.values, 1e-12);
-  check_close("evaluation", repeated.run(input, evaluation()).logits.values,
-              grouped.run(input, evaluation()).logits.values, 1e-12);
-}
-
 TEST_CASE("vq in fp32 agrees with fp64 under replay", "[vq][fast]") {
   for (const std::string& variant : kVariants) {
     for (const bool is_training : {true, false}) {
@@ -483,17 +280,7 @@ TEST_CASE("vq reports how near its points are to the keys, and idle codewords", 
   TestModel m(vq_json(R"("num_heads": 2, "codebook_size": 6)", 1), DType::f64, 3, 0.4);
   const TraceInput input = tokens(1, 12);
   run_step(m, 0, {input});
-  const Rows rows = Rows::streams(m.stream, m.arena, 1, 12);
-  const Buffer ids(m.arena, {12}, DType::i32, "tokens");
-  const std::vector<int32_t> narrow(input.inputs.begin(), input.inputs.end());
-  copy_to_device(m.stream, ids, narrow.data());
-  Statistics statistics;
-  Tape tape(m.stream, m.arena, false);
-  Pass pass{tape, rows};
-  pass.training = true;
-  pass.statistics = &statistics;
-  m.model->hidden(pass, ids);
-  const auto& found = statistics.at("blocks.0.mixer");
+  const auto found = m.statistics(input, true).at("blocks.0.mixer");
   CHECK(found.at("commitment_similarity") > 0);
   CHECK(found.at("commitment_similarity") < 1);
   CHECK(found.at("commitment_similarity_eval") > 0);
@@ -530,10 +317,7 @@ TEST_CASE("forced codewords are taken as given and checked", "[vq][fast]") {
 }
 
 TEST_CASE("broken vq configurations are explained", "[vq][fast]") {
-  const auto read = [](const std::string& options) {
-    ModelConfig config;
-    Fields::read(parse_json(vq_json(R"("num_heads": 4, )" + options), "test.json"), "model", config);
-  };
+  const auto read = [](const std::string& options) { read_model(vq_json(R"("num_heads": 4, )" + options)); };
   CHECK_THROWS_WITH(read(R"("codebook_size": 4, "num_kv_heads": 3)"), Catch::Contains("a divisor of num_heads (4)"));
   CHECK_THROWS_WITH(read(R"("codebook_size": 1)"), Catch::Contains("an integer >= 2"));
   CHECK_THROWS_WITH(read(R"("num_kv_heads": 2)"), Catch::Contains("codebook_size"));
@@ -563,19 +347,14 @@ TEST_CASE("vq declares unit codewords, its cost and its state", "[vq][fast]") {
 TEST_CASE("vq models have the published numbers of parameters", "[vq][fast]") {
   const auto count = [](int64_t codewords) {
     const std::string mixer = R"("num_heads": 6, "head_dim": 128)";
-    ModelConfig config;
-    Fields::read(
-        parse_json(R"({"vocab_size": 10000, "hidden_size": 768, "num_layers": 8, "norm": "rms", "tie_embeddings": false,
+    return count_trained(
+        R"({"vocab_size": 10000, "hidden_size": 768, "num_layers": 8, "norm": "rms", "tie_embeddings": false,
                    "layers": {"sw": {"type": "attention", "window": 128, "rope": {"theta": 10000.0},
                      "qk_norm": "l2", )" +
-                       mixer + R"(}, "vq": {"type": "vq", "quantize_after": 5000, "codebook_size": )" +
-                       std::to_string(codewords) + ", " + mixer +
-                       R"(}, "mlp": {"type": "swiglu", "intermediate_size": 2304}},
-                   "pattern": [{"mixer": "sw", "ffn": "mlp"}, {"mixer": "vq", "ffn": "mlp"}]})",
-                   "test.json"),
-        "model", config);
-    const Model model(config);
-    return model.params().count(ParamKind::trained);
+        mixer + R"(}, "vq": {"type": "vq", "quantize_after": 5000, "codebook_size": )" + std::to_string(codewords) +
+        ", " + mixer +
+        R"(}, "mlp": {"type": "swiglu", "intermediate_size": 2304}},
+                   "pattern": [{"mixer": "sw", "ffn": "mlp"}, {"mixer": "vq", "ffn": "mlp"}]})");
   };
   CHECK(count(1024) == 79860528);
   CHECK(count(2048) == 83006256);
