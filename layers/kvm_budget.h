@@ -14,7 +14,7 @@ struct KvmBudget {
   std::optional<double> factor, exponent;
   int64_t min_rows = 1, multiple = 1, max_rows = 0;
 
-  /// Rows that a document of `seen` tokens asks for, before the limits of section 4.3; in double.
+  /// Rows that a document of `seen` tokens asks for, before the limits of docs/layers/kvm.md, Budget; in double.
   int64_t want(int64_t seen) const;
 };
 void fields(Fields& f, KvmBudget& budget);

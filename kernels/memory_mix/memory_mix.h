@@ -11,7 +11,7 @@ struct ZScore {
 };
 HEBB_KERNEL(ZScore)
 
-/// d_x (+)= of ZScore.
+/// d_x [N, size] (overwritten or added to) from d_y [N, size], y and rstd of ZScore.
 struct ZScoreBackward {
   Tensor d_x, d_y, y, rstd;
   bool accumulate;
@@ -24,6 +24,7 @@ struct MeanGate {
 };
 HEBB_KERNEL(MeanGate)
 
+/// d_x [N, width] (overwritten or added to) from d_g [N] and g [N].
 struct MeanGateBackward {
   Tensor d_x, d_g, g;
   bool accumulate;
@@ -36,7 +37,7 @@ struct GateMix {
 };
 HEBB_KERNEL(GateMix)
 
-/// Any of d_g, d_a, d_b may be undefined.
+/// d_g [N], d_a and d_b [N, size] (overwritten or added to by their flag; each may be undefined) from d_o [N, size].
 struct GateMixBackward {
   Tensor d_g, d_a, d_b, d_o, g, a, b;
   bool accumulate_g, accumulate_a, accumulate_b;

@@ -6,6 +6,7 @@
 
 namespace hebb {
 
+/// What moves the keys, and what the loss is differentiated through (docs/layers/fwpkm.md, Keys).
 enum class KeyUpdate { entropy, memory, none };
 enum class GradThroughUpdate { full, values, none };
 
@@ -67,7 +68,7 @@ void fwpkm_read(Stream& stream, Arena& arena, const FwPkmOptions& options, const
                 const Param& keys, const Param& values, const Tensor& vh);
 
 /// One update with given pairs: token i of q [N, H 2 D] writes towards v[targets[i]] (-1: not part of the
-/// update). N = batch length of `chunk`. (Spec 40, section 7.)
+/// update). N = batch length of `chunk`. Source: docs/layers/fwpkm.md, Streams.
 void fwpkm_update(Stream& stream, Arena& arena, const FwPkmOptions& options, const Tensor& q, const Tensor& v,
                   const Tensor& w, const std::vector<int32_t>& targets, const FastChunk& chunk, Param& keys,
                   Param& values);

@@ -27,6 +27,7 @@ struct DeltaState {
   DeltaState(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype);
 };
 
+/// N = B T tokens; all of one type, parameters as pass.param gives them.
 struct DeltaInputs {
   Var q, k, v;                 // [N, H dk] [N, H dk] [N, HV dv] raw projections
   Var a, b;                    // [N, HV] logits of decay and write strength (additive: no b)

@@ -7,6 +7,7 @@ namespace hebb {
 
 /// A floating-point tensor as doubles on the host; zeros on the counting device.
 std::vector<double> host_values(Stream& stream, const Tensor& tensor);
+/// An i32 tensor on the host; zeros on the counting device.
 std::vector<int32_t> host_integers(Stream& stream, const Tensor& tensor);
 
 /// A tensor as `--inside` and statistics take it; `shape` replaces its own where given.

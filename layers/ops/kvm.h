@@ -8,6 +8,7 @@
 
 namespace hebb {
 
+/// H, K, D, Dv of docs/layers/kvm.md.
 struct KvmShape {
   int64_t heads, kv_heads, key_dim, value_dim;
 };

@@ -18,6 +18,7 @@ struct LactState {
   LactState(Arena& arena, int64_t rows, const LactShape& shape, DType dtype);
 };
 
+/// N = B T tokens.
 struct LactInputs {
   Var q, k, v;     // [N, F D]
   Var rates;       // [N, 3 F] logits of the rates

@@ -25,6 +25,7 @@ struct MesaState {
   MesaState(Arena& arena, int64_t rows, const MesaConfig& config, DType dtype);
 };
 
+/// N = B T tokens.
 struct MesaInputs {
   Var q, k, v;         // [N, H dk] [N, H dk] [N, H dv] raw projections
   Var a, b;            // [N, H] logits of decay and write strength
@@ -35,7 +36,7 @@ struct MesaInputs {
 
 /// o [N, H dv]: from raw projections to the readings, in one node (docs/layers/mesanet.md). Keeps its inputs and
 /// the solutions [N, H dk]. Advances `state` when given; one token of it is solved with decode_steps. On steps
-/// that are logged the residuals |q - x A| / |q| go to the statistics of `name` (section 8).
+/// that are logged the residuals |q - x A| / |q| go to the statistics of `name`.
 Var mesa(Pass& pass, const MesaInputs& in, const MesaConfig& config, MesaState* state, const std::string& name);
 
 }  // namespace hebb

@@ -11,6 +11,7 @@ struct NormParams {
   Param* bias = nullptr;
 };
 
+/// The residual stream and what the next layer reads, both [N, d].
 struct ResidualNorm {
   Var h, y;
 };

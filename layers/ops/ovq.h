@@ -6,6 +6,7 @@
 
 namespace hebb {
 
+/// H, K, D, Dv of docs/layers/ovq.md.
 struct OvqShape {
   int64_t heads, kv_heads, key_dim, value_dim;
 };

@@ -10,6 +10,7 @@ struct PairShiftState {
       : k(arena, {rows, keys}, dtype, "shifted key"), v(arena, {rows, values}, dtype, "shifted value") {}
 };
 
+/// [B T, C] and [B T, Cv].
 struct KeysAndValues {
   Var k, v;
 };

@@ -3,6 +3,7 @@
 
 namespace hebb {
 
+/// Sizes of a product-key table of n n slots (docs/layers/pkm.md).
 struct ProductKeyMemory {
   int64_t heads, subkeys, half_dim, top_k;  // H, n, D, k
 };

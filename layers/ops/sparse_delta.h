@@ -13,6 +13,7 @@ struct SlotAddress {
   double scale = 1.0;
 };
 
+/// Sizes and rules of a sparse delta memory (docs/layers/sdm.md, Keys).
 struct SparseDeltaConfig {
   int64_t heads = 0, subkeys = 0, value_dim = 0;  // H, n (n^2 slots per head), D
   SlotAddress write, read;
@@ -21,6 +22,7 @@ struct SparseDeltaConfig {
   int64_t slots() const { return subkeys * subkeys; }
 };
 
+/// N = B T tokens; all in fp32 or fp64.
 struct SparseDeltaVars {
   Var q, k;            // [N, H 2n] scores of the sub-keys of reads and writes
   Var v;               // [N, H D]
