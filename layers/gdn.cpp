@@ -1,8 +1,6 @@
 // gdn: Gated DeltaNet, a recurrent mixer with one decaying matrix per head that is written with the delta rule.
 #include <fmt/core.h>
 
-#include <cmath>
-
 #include "layers/collectors.h"
 #include "layers/decay_init.h"
 #include "layers/delta_mixer.h"

@@ -1,6 +1,5 @@
 // mesanet: a recurrent mixer that answers every query with the ridge regression over all it has read.
 #include <algorithm>
-#include <cmath>
 
 #include "layers/convolved_projection.h"
 #include "layers/decay_init.h"

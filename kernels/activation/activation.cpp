@@ -1,7 +1,5 @@
 #include "kernels/activation/activation.h"
 
-#include <algorithm>
-
 #include "core/parallel.h"
 #include "kernels/common/formulas.h"
 

@@ -1,7 +1,5 @@
 #include "core/arena.h"
 
-#include <cstring>
-
 #include "tests/test.h"
 
 using namespace hebb;

@@ -1,6 +1,5 @@
 // Deterministic, fast relatives of the libFuzzer programs: damaged inputs must be refused with the
 // parser's own error class, whatever the damage.
-#include <functional>
 
 #include "core/random.h"
 #include "tests/fuzz/targets.h"

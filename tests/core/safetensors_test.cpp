@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "core/hash.h"
 #include "tests/temp_folder.h"

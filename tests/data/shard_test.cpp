@@ -1,7 +1,5 @@
 #include "data/shards/shard.h"
 
-#include <numeric>
-
 #include "tests/data/shard_builder.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"

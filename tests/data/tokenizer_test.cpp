@@ -1,7 +1,6 @@
 #include "data/tokenizer/tokenizer.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/error.h"
 #include "core/files.h"

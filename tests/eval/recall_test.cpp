@@ -1,4 +1,3 @@
-#include <cmath>
 
 #include "core/safetensors.h"
 #include "data/tasks/synthetic_tasks.h"

@@ -1,7 +1,6 @@
 #include "kernels/common/cpu/simd.h"
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "core/random.h"

@@ -1,4 +1,3 @@
-#include "core/parallel.h"
 #include "tests/layers/properties.h"
 
 using namespace hebb;

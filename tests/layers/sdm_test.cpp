@@ -1,9 +1,7 @@
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <set>
 
-#include "core/parallel.h"
 #include "layers/ops/sparse_delta_statistics.h"
 #include "tests/layers/every_layer.h"
 

@@ -1,7 +1,5 @@
 #include "optim/step_policy.h"
 
-#include <cmath>
-
 #include "core/error.h"
 #include "tests/test.h"
 
