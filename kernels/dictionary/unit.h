@@ -1,5 +1,7 @@
 #pragma once
 // A pass of ovq or kvm over [B, T, ...]: its units, one row of the batch and kv head each, run in parallel.
+#include <algorithm>
+
 #include "core/parallel.h"
 #include "core/tensor.h"
 
@@ -21,6 +23,16 @@ struct DictionaryUnit {
         row_(unit / kv_heads_),
         kv_head_(unit % kv_heads_),
         doc_start_(a.doc_start.template as<int32_t>() + row_ * length_) {}
+
+  /// Index of token t of the row and the unit's kv head in [B, T, kv heads].
+  int64_t kv_item(int64_t t) const { return (row_ * length_ + t) * kv_heads_ + kv_head_; }
+
+  /// Zeroes the unit's part of `gradient` [B, T, kv heads, width], unless a pass adds to it or it is undefined.
+  template <class S> void clear(const Tensor& gradient, int64_t width, bool accumulate) const {
+    for (int64_t t = 0; gradient.defined() && !accumulate && t < length_; ++t) {
+      std::fill_n(gradient.as<S>() + kv_item(t) * width, width, S(0));
+    }
+  }
 
   /// Calls f(first token, end) for the documents of the row.
   template <class F> void each_document(F&& f) const {

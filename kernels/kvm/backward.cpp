@@ -77,24 +77,17 @@ template <class S> class KvmBackwardUnit : DictionaryUnit {
         d_value_(static_cast<size_t>(dv_)) {}
 
   void run() {
-    clear(a_.d_k, d_, a_.accumulate_k);
-    clear(a_.d_v, dv_, a_.accumulate_v);
-    clear(a_.d_gate, 1, a_.accumulate_gate);
+    clear<S>(a_.d_k, d_, a_.accumulate_k);
+    clear<S>(a_.d_v, dv_, a_.accumulate_v);
+    clear<S>(a_.d_gate, 1, a_.accumulate_gate);
     std::fill_n(partial_, 2 * d_ + 2 * heads_ / kv_heads_, S(0));
     each_document([&](int64_t t, int64_t end) { document(t, end); });
   }
 
  private:
   bool by_updates() const { return a_.rule.value_norm == KvmValueNorm::updates; }
-  int64_t kv_item(int64_t t) const { return (row_ * length_ + t) * kv_heads_ + kv_head_; }
   const S* key(int64_t t) const { return a_.k.as<S>() + kv_item(t) * d_; }
   const S* value(int64_t t) const { return a_.v.as<S>() + kv_item(t) * dv_; }
-
-  void clear(const Tensor& gradient, int64_t width, bool accumulate) const {
-    for (int64_t t = 0; gradient.defined() && !accumulate && t < length_; ++t) {
-      std::fill_n(gradient.as<S>() + kv_item(t) * width, width, S(0));
-    }
-  }
 
   void document(int64_t begin, int64_t end) {
     const int64_t last = (end - begin - 1) / chunk_, window = a_.rule.window, n = sizes_[last];

@@ -76,7 +76,7 @@ template <class S> class KvmForwardUnit : DictionaryUnit {
 
   void take(int64_t t, int64_t place, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t token = (row_ * length_ + t + i) * kv_heads_ + kv_head_;
+      const int64_t token = kv_item(t + i);
       std::copy_n(a_.k.as<S>() + token * d_, d_, ring_k_ + (place + i) * d_);
       std::copy_n(a_.v.as<S>() + token * dv_, dv_, ring_v_ + (place + i) * dv_);
       ring_gates_[place + i] = a_.gate.defined() ? one_plus_elu(a_.gate.as<S>()[token]) : S(1);

@@ -65,21 +65,14 @@ template <class S> class OvqBackwardUnit : DictionaryUnit {
         ds_(p_ + kOvqTile * stride_) {}
 
   void run() {
-    clear(a_.d_k, d_, a_.accumulate_k);
-    clear(a_.d_v, dv_, a_.accumulate_v);
+    clear<S>(a_.d_k, d_, a_.accumulate_k);
+    clear<S>(a_.d_v, dv_, a_.accumulate_v);
     each_document([&](int64_t t, int64_t end) { document(t, end); });
   }
 
  private:
-  int64_t kv_item(int64_t t) const { return (row_ * length_ + t) * kv_heads_ + kv_head_; }
   OvqRows<S> keys(int64_t t) const { return {a_.k.as<S>() + kv_item(t) * d_, kv_heads_ * d_, d_}; }
   OvqRows<S> values(int64_t t) const { return {a_.v.as<S>() + kv_item(t) * dv_, kv_heads_ * dv_, dv_}; }
-
-  void clear(const Tensor& gradient, int64_t width, bool accumulate) const {
-    for (int64_t t = 0; !accumulate && t < length_; ++t) {
-      std::fill_n(gradient.as<S>() + kv_item(t) * width, width, S(0));
-    }
-  }
 
   void document(int64_t begin, int64_t end) {
     book_.n = 0;

@@ -62,7 +62,7 @@ template <class S> class OvqForwardUnit : DictionaryUnit {
  private:
   void append(int64_t t, int64_t at, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t token = (row_ * length_ + t + i) * kv_heads_ + kv_head_;
+      const int64_t token = kv_item(t + i);
       std::copy_n(a_.k.as<S>() + token * d_, d_, pending_k_ + (at + i) * d_);
       std::copy_n(a_.v.as<S>() + token * dv_, dv_, pending_v_ + (at + i) * dv_);
     }
