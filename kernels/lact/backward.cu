@@ -180,20 +180,24 @@ template <class S> struct UndoMove {
 
 /// Muon's input, from the gradient at its result; one block a matrix of a pair.
 template <class S>
-__global__ void __launch_bounds__(kBlockThreads) lact_muon_end_kernel(Fast<S> a, int64_t slot, int64_t from) {
+__global__ void __launch_bounds__(kMatrixThreads) lact_muon_end_kernel(Fast<S> a, int64_t slot, int64_t from) {
   const int64_t pair = blockIdx.x / 3, m = blockIdx.x % 3;
   if (!a.update(pair, slot).exists) { return; }
   const S *const g = a.momentum_of(pair, slot) + m * a.matrix(), *const d =
                                                                      a.part(pair, a.at.d_iterates +
                                                                                       (3 * from + m) * a.matrix());
   S sum = 0;
-  for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) { sum += d[i] * g[i]; }
+  struct Both {
+    S d, g;
+  };
+  const auto load = [&](int64_t i) { return Both{d[i], g[i]}; };
+  each_of_matrix(a.matrix(), load, [&](int64_t, const Both& x) { sum += x.d * x.g; });
   BlockReducer<S> reduce;
   sum = reduce.sum(sum);
   const S norm = a.part(pair, a.at.lengths)[m], length = norm + S(kMuonEps),
           back = norm > S(0) ? -sum / (length * length * norm) : S(0);
   S* const to = a.part(pair, a.at.d_step) + m * a.matrix();
-  for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) { to[i] = d[i] / length + back * g[i]; }
+  each_of_matrix(a.matrix(), load, [&](int64_t i, const Both& x) { to[i] = x.d / length + back * x.g; });
 }
 
 /// The gradient at Muon's result, as its last iterate lies.
@@ -207,7 +211,7 @@ template <class S> struct MuonGradient {
 
 // From the gradient at the step to that at G: the momentum goes on to the next update, and comes from the one before.
 // One block a pair.
-template <class S> __global__ void __launch_bounds__(kBlockThreads) lact_undo_momentum_kernel(LactBackwardTask<S> b) {
+template <class S> __global__ void __launch_bounds__(kMatrixThreads) lact_undo_momentum_kernel(LactBackwardTask<S> b) {
   const Fast<S>& a = b.a;
   const int64_t pair = blockIdx.x;
   const Update u = a.update(pair, b.slot);
@@ -217,14 +221,20 @@ template <class S> __global__ void __launch_bounds__(kBlockThreads) lact_undo_mo
   const S decay = a.part(pair, a.at.mixed)[b.slot] / static_cast<S>(a.chunk);
   const bool goes_on = b.goes_on(pair);
   double sum = 0;
-  for (int64_t i = threadIdx.x; i < a.all(); i += kBlockThreads) {
-    const S g = d[i] + (goes_on ? d_momentum[i] : S(0));
+  struct Loaded {
+    S d, later, before;
+  };
+  const auto load = [&](int64_t i) {  // sums are not made here: they would wait for each element's loads
+    return Loaded{d[i], goes_on ? d_momentum[i] : S(0), before != nullptr ? before[i] : S(0)};
+  };
+  each_of_matrix(a.all(), load, [&](int64_t i, const Loaded& x) {
+    const S g = x.d + x.later;
     d[i] = g;
     if (before != nullptr) {
-      sum += static_cast<double>(g * before[i]);
+      sum += static_cast<double>(g * x.before);
       d_momentum[i] = decay * g;
     }
-  }
+  });
   BlockReducer<double> reduce;
   sum = reduce.sum(sum);
   if (threadIdx.x == 0) { *a.part(pair, a.at.d_decay) = static_cast<S>(sum); }
@@ -372,7 +382,7 @@ template <class S> void undo_muon(Stream& stream, const Fast<S>& a, int64_t slot
     muon_product(stream, a, slot, MuonProduct::d_square, step, step, 1 - at);
     muon_product(stream, a, slot, MuonProduct::d_next, step, step, 1 - at);
   }
-  HEBB_LAUNCH(lact_muon_end_kernel<S>, blocks_for(3 * a.pairs(), 1), kBlockThreads, 0, stream, a, slot, at);
+  HEBB_LAUNCH(lact_muon_end_kernel<S>, blocks_for(3 * a.pairs(), 1), kMatrixThreads, 0, stream, a, slot, at);
 }
 
 /// From the gradient at the weights behind a slot's update to all that it came from.
@@ -382,7 +392,7 @@ template <class S> void undo_update(Stream& stream, const LactBackwardTask<S>& b
   each_warp("lact_undo_move", stream, a.pairs() * (2 * a.fast + a.dim), UndoMove<S>{b, last});
   if (a.has_muon) { undo_muon(stream, a, b.slot); }
   if (a.has_momentum) {
-    HEBB_LAUNCH(lact_undo_momentum_kernel<S>, blocks_for(a.pairs(), 1), kBlockThreads, 0, stream, b);
+    HEBB_LAUNCH(lact_undo_momentum_kernel<S>, blocks_for(a.pairs(), 1), kMatrixThreads, 0, stream, b);
   }
   each_tile<S, 1>("lact_gather_back_hidden", stream, a.tf32, a.pairs(), a.at.window, a.fast, GatherBackHidden<S>{b});
   each_tile<S>("lact_gather_back_tokens", stream, a.tf32, 2 * a.pairs(), a.at.window, a.dim, GatherBackTokens<S>{b});

@@ -24,17 +24,37 @@ inline MuonFactors muon_factors(int step) {
   return kFactors[step];
 }
 
+/// Of a block that has a matrix to itself: there are fewer of them than SMs, so that latency binds.
+constexpr int kMatrixThreads = 1024;
+
+/// use(i, load(i)) for i < count by the threads of a block; the loads of four elements are under way together.
+template <class Load, class Use> __device__ __forceinline__ void each_of_matrix(int64_t count, Load&& load, Use&& use) {
+  constexpr int kAhead = 4;
+  for (int64_t first = threadIdx.x; first < count; first += kAhead * kMatrixThreads) {
+    decltype(load(first)) loaded[kAhead];
+    HEBB_UNROLL
+    for (int u = 0; u < kAhead; ++u) {
+      if (first + u * kMatrixThreads < count) { loaded[u] = load(first + u * kMatrixThreads); }
+    }
+    HEBB_UNROLL
+    for (int u = 0; u < kAhead; ++u) {
+      if (first + u * kMatrixThreads < count) { use(first + u * kMatrixThreads, loaded[u]); }
+    }
+  }
+}
+
 /// The first iterate; one block a matrix of a pair.
-template <class S> __global__ void __launch_bounds__(kBlockThreads) lact_muon_begin_kernel(Fast<S> a, int64_t slot) {
+template <class S> __global__ void __launch_bounds__(kMatrixThreads) lact_muon_begin_kernel(Fast<S> a, int64_t slot) {
   const int64_t pair = blockIdx.x / 3, m = blockIdx.x % 3;
   if (!a.update(pair, slot).exists) { return; }
   const S* const g = a.momentum_of(pair, slot) + m * a.matrix();
   S squares = 0;
-  for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) { squares += g[i] * g[i]; }
+  const auto load = [&](int64_t i) { return g[i]; };
+  each_of_matrix(a.matrix(), load, [&](int64_t, S value) { squares += value * value; });
   BlockReducer<S> reduce;
   const S length = std::sqrt(reduce.sum(squares));
   S* const x = a.part(pair, a.at.iterates + m * a.matrix());
-  for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) { x[i] = g[i] / (length + S(kMuonEps)); }
+  each_of_matrix(a.matrix(), load, [&](int64_t i, S value) { x[i] = value / (length + S(kMuonEps)); });
   if (threadIdx.x == 0) { a.part(pair, a.at.lengths)[m] = length; }
 }
 
@@ -140,7 +160,7 @@ void muon_product(Stream& stream, const Fast<S>& a, int64_t slot, MuonProduct pr
 template <class S> int64_t run_muon(Stream& stream, const Fast<S>& a, int64_t slot, bool keeps) {
   if (!a.has_muon) { return 0; }
   const auto place = [&](int step) { return keeps ? step : step % 2; };
-  HEBB_LAUNCH(lact_muon_begin_kernel<S>, blocks_for(3 * a.pairs(), 1), kBlockThreads, 0, stream, a, slot);
+  HEBB_LAUNCH(lact_muon_begin_kernel<S>, blocks_for(3 * a.pairs(), 1), kMatrixThreads, 0, stream, a, slot);
   for (int step = 0; step < kMuonSteps; ++step) {
     muon_product(stream, a, slot, MuonProduct::square, step, place(step), 0);
     muon_product(stream, a, slot, MuonProduct::polynomial, step, place(step), 0);
