@@ -1,3 +1,4 @@
+#include "kernels/common/cuda/unroll.cuh"
 #include "kernels/fwpkm/scratch.h"
 #include "kernels/fwpkm/slot_gradient_sums.cuh"
 
@@ -38,27 +39,38 @@ template <class T> struct FwpkmValuesBackwardTask {
   }
 };
 
-/// d_weights = step / n <d_next, v - vh>, to be weighed with w, of one entry by one warp.
+/// What an entry adds to the gradient at its token's reading.
+struct Term {
+  const float* d;  // null: nothing
+  float factor;
+};
+
+/// d_weights = step / n <d_next, v - vh>, to be weighed with w, and the term, of one entry by one warp.
 template <class T>
 __device__ __forceinline__ void inner(const FwpkmValuesBackwardTask<T>& b, int64_t token, int64_t target, int64_t g,
-                                      int lane HEBB_WHERE_PARAMETER) {
+                                      Term& term, int lane HEBB_WHERE_PARAMETER) {
   const float* const d = b.d_next(g);
   float sum = 0;
   for (int64_t c = lane; c < b.width && d != nullptr; c += 32) {
     sum += d[c] * (to_float(b.pairs.v[target * b.width + c]) - to_float(b.vh[token * b.width + c]));
   }
   sum = warp_sum(sum HEBB_WHERE_ARGUMENT);
-  if (lane == 0) { b.d_weights[g] = d != nullptr ? b.share(g) * sum : 0.0f; }
+  if (lane == 0) {
+    const float share = d != nullptr ? b.share(g) : 0.0f;
+    b.d_weights[g] = share * sum;
+    term = {d, b.weights[g] * share};
+  }
 }
 
-/// d_vh, and d_v of the target, of a column.
+/// d_vh, and d_v of the target, of a column. terms: of the token's entries.
 template <class T>
-__device__ __forceinline__ void reading_gradient(const FwpkmValuesBackwardTask<T>& b, int64_t r, int64_t token,
-                                                 int64_t target, int64_t c) {
+__device__ __forceinline__ void reading_gradient(const FwpkmValuesBackwardTask<T>& b, const Term* terms, int64_t r,
+                                                 int64_t token, int64_t target, int64_t c) {
   float push = 0;
-  for (int64_t g = token * b.entries; g < (token + 1) * b.entries && target >= 0; ++g) {
-    const float* const d = b.d_next(g);
-    push += d != nullptr ? b.weights[g] * b.share(g) * d[c] : 0.0f;
+  HEBB_UNROLL_BY(4)  // loads on their way
+  for (int64_t i = 0; i < (target >= 0 ? b.entries : 0); ++i) {
+    const Term term = terms[i];
+    push += term.d != nullptr ? term.factor * term.d[c] : 0.0f;
   }
   push *= target >= 0 ? b.pairs.weight(token) : 0.0f;
   b.d_vh[r * b.width + c] = to_float(b.d_out[token * b.width + c]) - push;
@@ -88,16 +100,22 @@ __device__ __forceinline__ void slot_weight_gradient(const FwpkmValuesBackwardTa
   if (lane == 0) { b.d_weights[g] = (target >= 0 ? b.pairs.weight(token) * b.d_weights[g] : 0.0f) + sum; }
 }
 
-/// Grid: tokens of the chunk.
+/// Grid: tokens of the chunk. Shared: a term for each entry, found once and not by each thread: five loads that wait
+/// for each other lead to it.
 template <class T>
 __global__ void __launch_bounds__(kEachThreads) fast_token_backward_kernel(FwpkmValuesBackwardTask<T> b) {
+  HEBB_DYN_SHARED(raw);
+  auto* const terms = reinterpret_cast<Term*>(raw);
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int64_t r = blockIdx.x, token = token_of(b.chunk, r), target = b.target(token);
   const int64_t first = token * b.entries, end = first + b.entries;
   if (target >= 0) {
-    for (int64_t g = first + warp; g < end; g += kEachThreads / 32) { inner(b, token, target, g, lane); }
+    for (int64_t g = first + warp; g < end; g += kEachThreads / 32) {
+      inner(b, token, target, g, terms[g - first], lane);
+    }
   }
-  for (int64_t c = threadIdx.x; c < b.width; c += kEachThreads) { reading_gradient(b, r, token, target, c); }
+  __syncthreads();
+  for (int64_t c = threadIdx.x; c < b.width; c += kEachThreads) { reading_gradient(b, terms, r, token, target, c); }
   __syncthreads();
   if (warp == 0 && target >= 0 && b.d_w != nullptr) { write_weight_gradient(b, token, lane); }
   __syncthreads();
@@ -171,7 +189,8 @@ void values_backward(Stream& stream, const FastValuesBackward& a, const FastValu
                                        static_cast<float>(a.step),
                                        a.through && scratch.adjoint.size(0) == table,
                                        a.through};
-    HEBB_LAUNCH(fast_token_backward_kernel<T>, blocks_for(chunk.tokens(), 1), kEachThreads, 0, stream, b);
+    HEBB_LAUNCH(fast_token_backward_kernel<T>, blocks_for(chunk.tokens(), 1), kEachThreads,
+                entries * static_cast<int64_t>(sizeof(Term)), stream, b);
     if (a.through && c > 0) {
       sum_readers("fast_adjoint", stream, readers, width,
                   AdjointSum<T>{{b.weights, b.d_vh, nullptr, chunk, entries, width}, b});
