@@ -16,17 +16,13 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 template <class F> float one(F f, float x) { return f(Vec<float>(x))[0]; }
 
-/// Largest relative error of f against exact over n points of [low, high], evenly spaced and random;
+/// Largest relative error of f against exact at n points, point(i, lane);
 /// results below the smallest normal number count by their absolute error in its units.
-template <class S, class F, class G> double worst(F f, G exact, double low, double high, int n = 20000) {
-  Rng rng(1, "points");
+template <class S, class F, class G, class P> double worst_at(F f, G exact, int n, P point) {
   double max_error = 0;
   for (int i = 0; i < n; i += Vec<S>::width) {
     Vec<S> x(S(0));
-    for (int lane = 0; lane < Vec<S>::width; ++lane) {
-      const double u = i % 2 ? rng.uniform() : (i + lane) / static_cast<double>(n);
-      x.v[lane] = static_cast<S>(low + u * (high - low));
-    }
+    for (int lane = 0; lane < Vec<S>::width; ++lane) { x.v[lane] = static_cast<S>(point(i, lane)); }
     const Vec<S> y = f(x);
     for (int lane = 0; lane < Vec<S>::width; ++lane) {
       const long double e = exact(static_cast<long double>(x[lane]));
@@ -38,25 +34,20 @@ template <class S, class F, class G> double worst(F f, G exact, double low, doub
   return max_error;
 }
 
-// Points of every magnitude: sign * 2^u.
+/// At n points of [low, high]: even lanes evenly spaced, odd lanes random.
+template <class S, class F, class G> double worst(F f, G exact, double low, double high, int n = 20000) {
+  Rng rng(1, "points");
+  return worst_at<S>(f, exact, n, [&](int i, int lane) {
+    return low + (lane % 2 ? rng.uniform() : (i + lane) / static_cast<double>(n)) * (high - low);
+  });
+}
+
+/// At points of every magnitude: sign * 2^u.
 template <class S, class F, class G>
 double worst_by_magnitude(F f, G exact, double sign, double low_power, double high_power) {
   Rng rng(2, "magnitudes");
-  double max_error = 0;
-  for (int i = 0; i < 20000; i += Vec<S>::width) {
-    Vec<S> x(S(0));
-    for (int lane = 0; lane < Vec<S>::width; ++lane) {
-      x.v[lane] = static_cast<S>(sign * std::exp2(low_power + rng.uniform() * (high_power - low_power)));
-    }
-    const Vec<S> y = f(x);
-    for (int lane = 0; lane < Vec<S>::width; ++lane) {
-      const long double e = exact(static_cast<long double>(x[lane]));
-      const long double scale = std::max<long double>(std::abs(e), std::numeric_limits<S>::min());
-      const double error = static_cast<double>(std::abs(y[lane] - e) / scale);
-      if (!(error <= max_error)) { max_error = error; }
-    }
-  }
-  return max_error;
+  return worst_at<S>(f, exact, 20000,
+                     [&](int, int) { return sign * std::exp2(low_power + rng.uniform() * (high_power - low_power)); });
 }
 
 long double exact_sigmoid(long double x) { return 1 / (1 + std::exp(-x)); }
