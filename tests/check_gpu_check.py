@@ -162,6 +162,19 @@ with tempfile.TemporaryDirectory() as folder:  # tests are skipped where there i
     assert "passed: doctor\n" in machine.summary() and "failed: GPU" in machine.summary(), machine.summary()
 
 
+with tempfile.TemporaryDirectory() as folder:  # of tests that fail those with a heading in the log run by themselves
+    machine = Machine(folder)
+    machine.program("build/tests/test_device", """case "$*" in
+  *--list-test-names-only*) echo "it passes"; echo "it fails, [always]"; echo "it hangs" ;;
+  "[fast],[threads]") echo ----; echo "it fails, [always]"; echo ----; echo "it hangs"; exit 2 ;;
+  "it fails\\\\, \\\\[always\\\\]") echo "launch of the_kernel"; exit 1 ;;
+  "it hangs") sleep 60 ;;
+esac""")
+    text, code = machine.run(STEPS="cases", BUDGET="70")
+    assert code == 1 and "== it fails, [always]: FAILS alone, exit code 1" in text and "== it hangs: FAILS alone, exit code 124" in text, text
+    assert "it passes" not in machine.summary() and "launch of the_kernel" in machine.summary(), machine.summary()
+
+
 def end(steps, how):
     """Ends the script from outside while a step hangs: seconds that it takes, its exit code, what it said and what still runs."""
     process = machine.start(STEPS=steps, HANG=machine.path("hangs"))

@@ -174,14 +174,18 @@ trap finish EXIT
 # alone NAME COMMAND...: a fault of the GPU fails all that comes after it in a process. So what failed is run by itself, with each line of
 # OUT/names as the last argument, which tells causes from consequences.
 alone() {
-  local name=$1 argument code hangs=0
+  local name=$1 argument code hangs=0 begin=$SECONDS
   shift
-  # A fault is reported by the launch that caused it; a kernel that hangs costs 20 s, and the second one ends the list.
-  while read -r argument && [ $((budget - SECONDS)) -gt 30 ] && [ $hangs -lt 2 ]; do
+  # A fault is reported by the launch that caused it; a kernel that hangs costs 20 s, and the second one ends the list, as a minute does.
+  while read -r argument; do
+    if [ $((budget - SECONDS)) -le 30 ] || [ $hangs -ge 2 ] || [ $((SECONDS - begin)) -ge 60 ]; then
+      echo "== not tried any more: ${argument//\\/}, and what comes behind it"
+      break
+    fi
     CUDA_LAUNCH_BLOCKING=1 timeout --foreground -k 5 20 "$@" "$argument" </dev/null >"$out/one.log" 2>&1
     code=$?
     if [ $code = 124 ] || [ $code = 137 ]; then hangs=$((hangs + 1)); else hangs=0; fi
-    echo "== $argument: $([ $code = 0 ] && echo "passes alone" || echo "FAILS alone, exit code $code")"
+    echo "== ${argument//\\/}: $([ $code = 0 ] && echo "passes alone" || echo "FAILS alone, exit code $code")"
     [ $code = 0 ] || tail -n 12 "$out/one.log"
   done <"$out/names" >"$out/$name-alone.log" &
   wait $!
@@ -198,13 +202,17 @@ compare() {  # compare PRECISION: the self-test
   alone "selftest-$1" "$hebb" selftest --device cuda --precision "$1"
 }
 tests() {  # tests NAME SECONDS TAGS: those of test_device
-  local program=$build/tests/test_device names
+  local program=$build/tests/test_device names name log
   [ -x "$program" ] || return
   [[ -z ${STEPS:-} || " $STEPS " == *" $1 "* ]] || return
   step "$1" "$2" "$program" "$3" && return
   names=$("$program" "$3" --list-test-names-only 2>/dev/null)
   [ -n "$names" ] || names=$("$program" "$3" --list-tests --verbosity quiet)  # Catch2 3
-  echo "$names" | sed 's/[],[]/\\&/g' >"$out/names"
+  log=$'\n'$(<"$out/$1.log")
+  while read -r name; do  # what failed has a heading in the log, wrapped at 79 columns
+    [[ $log != *$'\n'"${name:0:60}"* ]] || echo "$name"
+  done <<<"$names" | sed 's/[],[]/\\&/g' >"$out/names"
+  [ -s "$out/names" ] || echo "$names" | sed 's/[],[]/\\&/g' >"$out/names"
   alone "$1" "$program"
 }
 
