@@ -254,6 +254,8 @@ std::vector<std::string> Loader::differences(const Json& state) const {
   for (size_t i = 0; i < stored.size(); ++i) {
     const std::string where = source_path(i) + " (" + sources_[i]->name() + "): ";
     compare(where + "tokens", Json(sources_[i]->tokens()), state_value(stored[i], "tokens", &Json::is_integer));
+    compare(where + "documents", Json(sources_[i]->documents()),
+            state_value(stored[i], "documents", &Json::is_integer));
     compare(where + "fingerprint of the files", Json(fmt::format("{:016x}", sources_[i]->fingerprint())),
             state_value(stored[i], "fingerprint", &Json::is_string));
   }

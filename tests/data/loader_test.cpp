@@ -473,6 +473,25 @@ TEST_CASE("resume refuses changed data unless it is allowed, and says what chang
             .find(start + "data.sources.1 (" + moved.sources[1].path + "): fingerprint of the files: found ") == 0);
 }
 
+TEST_CASE("the same tokens in other documents are other data, because rows follow documents", "[fast]") {
+  const TempFolder folder;
+  DataConfig config;
+  config.sources = {shard_source(write_tokens(folder, "a", 30, 1))};
+  config.sources[0].packing.shuffle = "documents";
+  const LoaderOptions options = make_options(4, 4, 10);
+  Loader original(config, options);
+  const auto before = original.next_batch().micro[0].inputs;
+  const Json state = original.state();
+  folder.write("a.idx", index_bytes({0, 165, 330}));
+  Loader other(config, options);
+  CHECK(other.next_batch().micro[0].inputs != before);
+  try {
+    other.restore(state, false);
+    FAIL("no error");
+  } catch (const DataError& error) { CHECK(std::string(error.what()).ends_with("): documents: found 2, expected 30")); }
+  CHECK(other.restore(state, true).size() == 1);
+}
+
 TEST_CASE("an allowed change of the number of sources continues at the same global row", "[fast]") {
   const TempFolder folder;
   DataConfig config;
