@@ -1,24 +1,27 @@
 // Multiple-choice data sets (docs/verbs/data.md, convert); wording as the common harness has it.
 #include <fmt/core.h>
+#include <utf8proc.h>
 
 #include <algorithm>
 
 #include "core/files.h"
 #include "core/json_line.h"
+#include "core/utf8.h"
 #include "data/convert/csv.h"
 #include "data/convert/rows.h"
+#include "data/text/characters.h"
 #include "data/text/white_space.h"
 
 namespace hebb {
 namespace {
 
-char upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
-
-std::string capitalized(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), lower);
-  if (!text.empty()) { text[0] = upper(text[0]); }
-  return text;
+/// The first letter upper case, the rest lower case.
+std::string capitalized(const std::string& text) {
+  if (text.empty()) { return text; }
+  size_t at = 0;
+  std::string result;
+  utf8_append(result, static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(utf8_decode(text, at)))));
+  return result + lower_case(std::string_view(text).substr(at));
 }
 
 /// Marks of the videos' source are taken out.
