@@ -4,7 +4,9 @@
 #include <filesystem>
 
 namespace hebb::testing {
-std::string test_data_path() { return HEBB_TEST_DATA_PATH; }
+std::string test_data_path() {  // a program that was built elsewhere runs in the repository
+  return std::filesystem::exists(HEBB_TEST_DATA_PATH) ? HEBB_TEST_DATA_PATH : "tests";
+}
 std::string binary_path() { return HEBB_BINARY_PATH; }
 std::string source_path() { return HEBB_SOURCE_PATH; }
 

@@ -4,6 +4,7 @@
 # and a C++20 compiler.
 # Usage: tools/gpu_check.sh [OUT]            OUT (default: gpu-check): a log per step, *.json, summary.md, and OUT.tgz; all grow with every step
 #        tools/gpu_check.sh --headers [DIR]  on a machine that has them: copies what the build needs of other projects into DIR (default: .deps)
+#        tools/gpu_check.sh --program [CAPABILITY]  builds hebb and test_device for GPUs elsewhere (default: 90a) into BUILD, for HEBB there
 #        tools/gpu_check.sh --status [OUT]   writes docs/status.md: the operations with CUDA code, and what the check in OUT says of them
 # STEPS="cases peers ..."  only these steps and doctor (default: all; configure and build are skipped where HEBB names a program)
 # HEBB=path  a built program instead of a build, which needs no toolkit; test_device beside it in tests/ is used where it is there
@@ -36,6 +37,21 @@ set_target_properties(spdlog::spdlog PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$
   INTERFACE_COMPILE_DEFINITIONS SPDLOG_FMT_EXTERNAL INTERFACE_LINK_LIBRARIES "fmt::fmt;Threads::Threads")
 END
   du -sh "$to"
+  exit
+fi
+if [ "${1:-}" = --program ]; then  # of nothing that another machine may lack: of its processor AVX2, of its libraries those of g++
+  build=${BUILD:-build-gpu}
+  "$0" --headers "$build/deps" || exit
+  deps=$(realpath "$build/deps") arch=()
+  [ "$(uname -m)" = x86_64 ] && arch=(-DCMAKE_CXX_FLAGS=-march=x86-64-v3 -DCMAKE_CUDA_FLAGS=-Xcompiler=-march=x86-64-v3)
+  generator=()
+  command -v ninja >/dev/null && generator=(-G Ninja)
+  cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DHEBB_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="${2:-90a}-real" -DHEBB_NATIVE=OFF "${arch[@]}" \
+    -DCMAKE_INCLUDE_PATH="$deps" -DCMAKE_LIBRARY_PATH="$deps" -DCMAKE_PREFIX_PATH="$deps" \
+    -DHEBB_ZLIB_LIBRARY= -DHEBB_ZSTD_LIBRARY= -DHEBB_SENTENCEPIECE_LIBRARY= || exit
+  cmake --build "$build" -j "$(nproc)" --target hebb test_device || exit
+  strip "$build/hebb" "$build/tests/test_device"
+  du -h "$build/hebb" "$build/tests/test_device"
   exit
 fi
 if [ "${1:-}" = --status ]; then
