@@ -101,7 +101,7 @@ class Attention final : public Layer {
   int64_t state_bytes(int64_t tokens) const override {
     constexpr int64_t kCacheBytes = 2;  // bf16 (docs/evaluations/cost.md, State)
     const int64_t kept = range_.full() ? tokens : std::min(tokens, range_.size());
-    return config_.kv_heads() * (config_.head_dim + config_.value_dim()) * kept * kCacheBytes;
+    return (config_.kv_heads() * (config_.head_dim + config_.value_dim()) * kept + qkv_.carried()) * kCacheBytes;
   }
 
  private:

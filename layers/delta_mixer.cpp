@@ -31,9 +31,8 @@ int64_t DeltaMixer::state_bytes(int64_t) const {
 }
 
 void DeltaMixer::declare_initial_state(const BuildContext& c) {
-  ParamSpec spec{name_ + ".initial_state", {delta_.value_heads, delta_.key_dim, delta_.value_dim}, init::constant(0.0)};
-  spec.initial_state = true;
-  initial_state_ = &c.params.declare(std::move(spec));
+  initial_state_ =
+      &c.declare("initial_state", {delta_.value_heads, delta_.key_dim, delta_.value_dim}, init::constant(0.0));
 }
 
 DeltaInputs DeltaMixer::project(Pass& pass, Var x, const ConvolvedProjection& q, const ConvolvedProjection& k,

@@ -98,7 +98,6 @@ class Kvm final : public Layer {
         shape_{config.qkv.num_heads, config.qkv.kv_heads(), config.qkv.head_dim, config.qkv.value_dim()},
         budget_(config.state),
         name_(c.name),
-        has_shift_(config.qkv.token_shift),
         qkv_(c, config.qkv, matrix_init(c)),
         rule_(config.rule(c.model.norm_eps, qkv_.scale())) {
     o_proj_ = &c.declare("o_proj.weight", {d_, shape_.heads * shape_.value_dim}, init::constant(0));
@@ -151,7 +150,6 @@ class Kvm final : public Layer {
   KvmShape shape_;
   KvmBudget budget_;
   std::string name_;
-  bool has_shift_;
   Qkv qkv_;
   KvmRule rule_;
   Param *o_proj_, *norm_weight_, *norm_bias_, *merge_gate_ = nullptr, *window_temp_ = nullptr, *state_temp_ = nullptr;
@@ -183,10 +181,9 @@ int64_t Kvm::state_bytes(int64_t tokens) const {
   const int64_t rows = sizes.back(), window = std::min(tokens, rule_.window * rule_.chunk);
   const int64_t width = shape_.key_dim + shape_.value_dim;
   const int64_t gate = merge_gate_ != nullptr ? kSumBytes : 0;
-  const int64_t shift = has_shift_ ? shape_.heads * shape_.key_dim + shape_.kv_heads * width : 0;
   return shape_.kv_heads *
              (rows * (width * (kSumBytes + kCacheBytes) + kSumBytes) + window * (width * kCacheBytes + gate)) +
-         shift * kCacheBytes;
+         qkv_.carried() * kCacheBytes;
 }
 
 std::unique_ptr<Layer> KvmConfig::make(const BuildContext& c) const { return std::make_unique<Kvm>(c, *this); }

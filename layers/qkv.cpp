@@ -103,10 +103,14 @@ double Qkv::scale() const {
   return config_.qk_norm == "l2" ? 1.0 : 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
 }
 
-double Qkv::flops_per_token() const {
-  const int64_t channels =
-      (config_.num_heads + config_.kv_heads()) * config_.head_dim + config_.kv_heads() * config_.value_dim();
-  return 2.0 * static_cast<double>(d_ * channels) + (value_residual_ ? value_residual_->flops_per_token() : 0.0);
+int64_t Qkv::channels() const {
+  return (config_.num_heads + config_.kv_heads()) * config_.head_dim + config_.kv_heads() * config_.value_dim();
 }
+
+double Qkv::flops_per_token() const {
+  return 2.0 * static_cast<double>(d_ * channels()) + (value_residual_ ? value_residual_->flops_per_token() : 0.0);
+}
+
+int64_t Qkv::carried() const { return config_.token_shift ? channels() : 0; }
 
 }  // namespace hebb

@@ -46,6 +46,8 @@ class Qkv {
   /// Factor of the logits: 1 for unit queries and keys (beta is in q), else D^-1/2.
   double scale() const;
   double flops_per_token() const;
+  /// Numbers of a QkvState for one row.
+  int64_t carried() const;
 
  private:
   struct HeadNorm {
@@ -53,6 +55,7 @@ class Qkv {
     Param* beta = nullptr;
   };
   Var normalize(Pass& pass, Var x, const HeadNorm& n) const;
+  int64_t channels() const;  // of q, k and v together
 
   QkvConfig config_;
   int64_t d_;

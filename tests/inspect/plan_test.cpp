@@ -10,17 +10,19 @@ using Catch::Contains;
 
 namespace {
 
+ModelConfig model_of(const std::string& text) {
+  ModelConfig model;
+  Fields::read(parse_json(text, "model.json"), "model", model);
+  return model;
+}
+
 /// d 12, two blocks; SDM with 9 slots of 12 numbers, PKM with 4 rows of 3 and 2 x 2 keys of 2.
 ModelConfig memory_model() {
-  ModelConfig model;
-  Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 12, "num_layers": 2,
+  return model_of(R"({"vocab_size": 29, "hidden_size": 12, "num_layers": 2,
     "layers": {"sdm": {"type": "sdm", "slots_per_head": 9, "num_writes": 2, "num_reads": 2},
                "pkm": {"type": "pkm", "num_subkeys": 2, "key_dim": 4, "value_dim": 3, "num_heads": 1, "top_k": 1},
                "mlp": {"type": "swiglu", "intermediate_size": 10}},
-    "pattern": [{"mixer": "sdm", "ffn": "mlp"}, {"mixer": "sdm", "ffn": "pkm"}]})",
-                          "model.json"),
-               "model", model);
-  return model;
+    "pattern": [{"mixer": "sdm", "ffn": "mlp"}, {"mixer": "sdm", "ffn": "pkm"}]})");
 }
 
 }  // namespace
@@ -33,6 +35,35 @@ TEST_CASE("learned starts and tables are counted apart from the body", "[fast]")
   CHECK(n.memory == n.state + 4 * 3 + 2 * 2 * 2);
   CHECK(n.non_embedding == n.total - n.state - 2 * 29 * 12);
   CHECK(n.active == n.total - 3 * 3);
+}
+
+TEST_CASE("learned starting states of gdn and mamba2 count as parameters, not as state", "[fast]") {
+  const Model model(model_of(R"({"vocab_size": 5, "hidden_size": 6, "num_layers": 2, "layers": {
+    "gdn": {"type": "gdn", "num_heads": 2, "key_head_dim": 3, "value_head_dim": 4, "initial_state": "learned"},
+    "mamba2": {"type": "mamba2", "num_heads": 2, "head_dim": 3, "state_dim": 4, "num_groups": 1, "initial_state": "learned"},
+    "mlp": {"type": "swiglu", "intermediate_size": 3}},
+    "pattern": [{"mixer": "gdn", "ffn": "mlp"}, {"mixer": "mamba2", "ffn": "mlp"}]})"));
+  const ParameterCounts n = count_parameters(model);
+  CHECK(n.state == 0);
+  CHECK(n.memory == 0);
+  CHECK(n.non_embedding == n.total - 2 * 5 * 6);
+}
+
+TEST_CASE("what decoding keeps includes the last channels in front of token shifts", "[fast]") {
+  const auto bytes = [](const std::string& type, const std::string& keys) {
+    const Model model(model_of(R"({"vocab_size": 5, "hidden_size": 6, "num_layers": 1, "layers": {"x": {"type": ")" +
+                               type + R"(", "num_heads": 4, "num_kv_heads": 2, "head_dim": 3, "value_head_dim": 5)" +
+                               keys +
+                               R"(}, "mlp": {"type": "swiglu", "intermediate_size": 3}},
+                               "pattern": [{"mixer": "x", "ffn": "mlp"}]})"));
+    return model.state_bytes(9);
+  };
+  for (const auto& [type, keys] : {std::pair{"attention", ""}, std::pair{"attention", R"(, "window": 3)"},
+                                   std::pair{"kvm", R"(, "chunk_size": 2, "state": {"mode": "fixed", "rows": 2})"}}) {
+    INFO(type << keys);
+    const int64_t channels = 4 * 3 + 2 * 3 + 2 * 5;
+    CHECK(bytes(type, keys + std::string(R"(, "token_shift": true)")) == bytes(type, keys) + 2 * channels);
+  }
 }
 
 TEST_CASE("a plan of a run names its batch, speed and the largest micro-batch that fits", "[fast]") {
