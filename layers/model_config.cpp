@@ -78,12 +78,12 @@ void change_fields(Fields& f, BlockSpec& b) {
   layer("memory", b.memory, "Name of the block's memory layer.");
 }
 
-/// null cannot take away a layer that the pattern gives to a block.
+/// null is no layer, and it cannot take away one that the pattern gives to a block.
 void check_nulls(const Fields& f, const BlockSpec& pattern) {
   for (const auto& [key, name] :
        {std::pair{"mixer", pattern.mixer}, {"ffn", pattern.ffn}, {"memory", pattern.memory}}) {
-    if (name && f.written(key) && f.json().find(key)->is_null()) {
-      f.fail(key, "null where the pattern has \"" + *name + "\"",
+    if (f.written(key) && f.json().find(key)->is_null()) {
+      f.fail(key, name ? "null where the pattern has \"" + *name + "\"" : "null",
              "the name of a layer, or no such key (a block without what the pattern has needs an entry of its own in "
              "pattern)");
     }
