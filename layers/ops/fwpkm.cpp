@@ -77,17 +77,36 @@ struct StepBuffers {
 /// Sums that metrics ask for, over the chunks of one row.
 struct Measures {
   Buffer sums;  // [2] f64
-  double key_loss = 0, key_step = 0;
+  double key_step = 0;
 };
 
 void measure_keys(Stream& stream, Measures& m, const FastValueLog& log, int64_t c, const FwPkmOptions& o) {
-  if (o.key_update == KeyUpdate::entropy) {
-    for (const double u : host_values(stream, log.usage(c))) { m.key_loss += u * std::log(u + 1e-8); }
-  }
   if (o.key_update != KeyUpdate::none) {
     const std::vector<double> before = host_values(stream, log.keys(c)), after = host_values(stream, log.keys(c + 1));
     for (size_t i = 0; i < before.size(); ++i) { m.key_step += (after[i] - before[i]) * (after[i] - before[i]); }
   }
+}
+
+/// A_0 + A_1 of docs/layers/fwpkm.md, Update of keys, mean over the chunks, whatever moves the keys.
+double negative_entropy(Stream& stream, const FastValueLog& log, const FwPkmOptions& o) {
+  const std::vector<int32_t> entries = host_integers(stream, log.lookup().entries);  // [N, H, 2, k]
+  const std::vector<double> probs = host_values(stream, log.lookup().probs);
+  const auto per_token = static_cast<size_t>(o.heads * 2 * o.top_k), k = static_cast<size_t>(o.top_k);
+  const auto n = static_cast<size_t>(o.subkeys);
+  double sum = 0;
+  for (int64_t c = 0; c < log.count(); ++c) {
+    const FastChunk chunk = log.chunks().at(c);
+    const double share = 1.0 / static_cast<double>(chunk.tokens() * o.heads);
+    std::vector<double> usage(2 * n);
+    for (int64_t r = 0; r < chunk.tokens(); ++r) {
+      const size_t first = static_cast<size_t>(chunk.token(r)) * per_token;
+      for (size_t i = first; i < first + per_token; ++i) {
+        usage[i / k % 2 * n + static_cast<size_t>(entries[i])] += share * probs[i];
+      }
+    }
+    for (const double m : usage) { sum += m * std::log(m + 1e-8); }
+  }
+  return sum / static_cast<double>(log.count());
 }
 
 /// One row of chunks, or one update: what it reads and writes.
@@ -318,7 +337,7 @@ struct RowPass {
     s["memory_loss"] = pairs > 0 ? sums[0] / static_cast<double>(pairs) : 0.0;
     s["value_step"] = std::sqrt(sums[1]);
     s["key_step"] = std::sqrt(m.key_step);
-    if (o.key_update == KeyUpdate::entropy) { s["negative_entropy"] = m.key_loss / static_cast<double>(log.count()); }
+    s["negative_entropy"] = negative_entropy(pass.stream(), log, o);
     count_slots(pass.stream(), log.lookup().slots, static_cast<double>(o.subkeys * o.subkeys), s);
   }
 };
