@@ -132,8 +132,7 @@ Vq::Vq(const BuildContext& c, const VqConfig& config)
   o_proj_ = &c.declare("o_proj.weight", {d_, shape_.heads * shape_.value_dim}, normal);
   beta_ = &c.declare("beta", {shape_.heads}, init::constant(std::sqrt(static_cast<double>(shape_.key_dim))),
                      ParamKind::trained, true);
-  // Decays like every tensor of two or more dimensions: so the reference training runs have it, against the layer
-  // page's table. Only its direction matters.
+  // Decays like every tensor of two or more dimensions, although only its direction matters.
   codebook_ = &c.declare("codebook", {shape_.kv_heads, shape_.codewords, shape_.key_dim}, unit_rows(shape_.key_dim));
   idle_ = &c.declare("idle", {shape_.kv_heads, shape_.codewords}, init::constant(0), ParamKind::buffer);
 }
