@@ -41,12 +41,11 @@ void fields(Fields& f, HamRouterConfig& c) {
   f.field("type", c.type)
       .one_of({"prediction_error", "input", "vector"})
       .help("Score of a token: how badly the state predicts its value, or learned.");
-  f.field("depth", c.depth).min(1).help("Linear layers of a learned router.");
+  f.field("depth", c.depth).min(1).help("Linear layers of a learned router; without effect on prediction_error.");
   f.field("hidden", c.hidden).min(1).help("Channels between them; without effect at depth 1.");
   f.field("heads", c.heads).min(1).help("Outputs of the input router, aggregated like heads.");
   f.field("eda", c.eda).help("Average the score with the layer's before that has this too; learned routers only.");
   if (!f.reading()) { return; }
-  f.require(c.learned() || c.depth == 1, "depth", "1 with router type \"prediction_error\"");
   f.require(c.type == "input" || c.heads == 1, "heads", "1 without router type \"input\"");
   f.require(c.learned() || !c.eda, "eda", "false with router type \"prediction_error\"");
 }
