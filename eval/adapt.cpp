@@ -23,7 +23,7 @@ void fields(Fields& f, Domain& d) {
 
 /// Rows of length + 1 tokens of a domain: [0, adapt) are adapted to, [evaluate, evaluate + count) are scored.
 struct DomainRows {
-  TokenSource source;
+  EvalTokens source;
   int64_t length = 0, adapt = 0, evaluate = 0, count = 0;
 
   /// Tokens [from, from + n) of row r.

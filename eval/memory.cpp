@@ -98,7 +98,7 @@ class MemoryStats final : public EvalTask {
     if (length < 1) {
       throw ConfigError("length", "nothing", "a length, since the configuration has no train.sequence_length");
     }
-    const TokenSource source = data_.open(c.tokenizer.get());
+    const EvalTokens source = data_.open(c.tokenizer.get());
     const std::vector<int64_t> starts = sequences(source, length);
     if (starts.empty()) {
       throw DataError(data_.path, "nothing to read",
@@ -123,7 +123,7 @@ class MemoryStats final : public EvalTask {
 
  private:
   /// First tokens of the sequences.
-  std::vector<int64_t> sequences(const TokenSource& source, int64_t length) const {
+  std::vector<int64_t> sequences(const EvalTokens& source, int64_t length) const {
     std::vector<int64_t> starts;
     if (cut_ == "rows") {
       for (int64_t at = 0; at + length <= source.tokens() && static_cast<int64_t>(starts.size()) < max_sequences_;

@@ -46,7 +46,7 @@ class StreamPpl final : public EvalTask {
       throw ConfigError("sequence_length", "nothing",
                         "a segment length, since the configuration has no train.sequence_length");
     }
-    const TokenSource source = data_.open(c.tokenizer.get());
+    const EvalTokens source = data_.open(c.tokenizer.get());
     const std::vector<int64_t> tokens = predicted(source, length);
     const int64_t vocab = c.session.source().model.vocab_size;
     c.begin("stream_ppl", static_cast<uint64_t>(std::accumulate(tokens.begin(), tokens.end(), int64_t{0})));
@@ -86,7 +86,7 @@ class StreamPpl final : public EvalTask {
   }
 
   /// Predicted tokens of each document that is read.
-  std::vector<int64_t> predicted(const TokenSource& source, int64_t length) const {
+  std::vector<int64_t> predicted(const EvalTokens& source, int64_t length) const {
     const int64_t total = std::min(max_tokens_.value_or(INT64_MAX), source.tokens() - source.documents());
     std::vector<int64_t> tokens;
     int64_t before = 0;
@@ -231,7 +231,7 @@ class PositionPpl final : public EvalTask {
   }
 
   EvalResult run(EvalContext& c) override {
-    const TokenSource source = data_.open(c.tokenizer.get());
+    const EvalTokens source = data_.open(c.tokenizer.get());
     const int64_t vocab = c.session.source().model.vocab_size;
     if (longest(source) < length_) {  // before the bins: their number grows with the length
       EvalResult none;
@@ -259,7 +259,7 @@ class PositionPpl final : public EvalTask {
   }
 
  private:
-  static int64_t longest(const TokenSource& source) {
+  static int64_t longest(const EvalTokens& source) {
     int64_t tokens = 0;
     for (int64_t d = 0; d < source.documents(); ++d) {
       tokens = std::max(tokens, source.document_start(d + 1) - source.document_start(d));
@@ -268,7 +268,7 @@ class PositionPpl final : public EvalTask {
   }
 
   /// Those that are read.
-  std::vector<int64_t> long_documents(const TokenSource& source) const {
+  std::vector<int64_t> long_documents(const EvalTokens& source) const {
     std::vector<int64_t> documents;
     const int64_t least = std::max<int64_t>(length_, 2), most = max_documents_.value_or(INT64_MAX);
     for (int64_t d = 0; d < source.documents() && static_cast<int64_t>(documents.size()) < most; ++d) {

@@ -60,6 +60,38 @@ TEST_CASE_METHOD(EvalFixture, "tokens of another tokenizer than the model's are 
   }
 }
 
+TEST_CASE_METHOD(EvalFixture, "a damaged token file is refused by whatever reads of it", "[fast]") {
+  ShardWriterOptions options;
+  options.directory = folder / "damaged";
+  options.vocab_size = 23;
+  options.shard_tokens = 70;
+  ShardWriter writer(options);
+  writer.add_document(documents[2]);  // 70 tokens in a shard of their own
+  writer.add_document(documents[4]);
+  writer.finish();
+  const fs::path second = folder / "damaged" / "train_000001.bin";
+  std::string bytes = read_file(second);
+  bytes[bytes.size() - 2] ^= 1;  // another token of the vocabulary
+  write_file_atomic(second, bytes);
+  ScoringModel s = session();
+  Progress quiet;
+  EvalContext context{s, nullptr, 32, 42, quiet, {}};
+  const auto evaluate = [&](const std::string& keys) {
+    const std::string text = R"({"evaluations": [{"name": "x", )" + keys + "}]}";
+    return read_evaluations(parse_json(text, "eval.json"), "")[0].task->run(context);
+  };
+  const std::string path = R"("path": ")" + (folder / "damaged" / "*.bin").string() + "\"",
+                    data = R"("data": {)" + path + "}";
+  for (const std::string& keys :
+       {R"("kind": "stream_ppl", )" + data, R"("kind": "position_ppl", "length": 80, )" + data,
+        R"("kind": "memory_stats", "length": 80, )" + data,
+        R"("kind": "adapt", "micro_batch_size": 1, "domains": [{"name": "d", )" + path + "}]"}) {
+    CAPTURE(keys);
+    CHECK_THROWS_WITH(evaluate(keys), Catch::Contains("train_000001.bin: byte 1024: CRC-32 of the 129 tokens"));
+  }
+  CHECK(evaluate(R"("kind": "stream_ppl", "max_tokens": 69, )" + data).status == "ok");  // of the first file alone
+}
+
 TEST_CASE("--tokenizer does not put another tokenizer in the place of the run's", "[fast]") {
   const TempFolder folder;
   ModelSource source;
