@@ -9,7 +9,7 @@ namespace hebb {
 
 /// How an evaluation reads (docs/verbs/eval.md, The list).
 struct ReadSettings {
-  int64_t segment = 1024;          // tokens per pass: bounds activations, not results
+  int64_t segment = 8192;          // tokens per pass: bounds activations, not results
   std::optional<YarnConfig> yarn;  // in place of that of every rope object
 };
 /// The keys `segment` and `rope_scaling`.

@@ -63,8 +63,15 @@ TEST_CASE("the segment that is read at once does not change a score, whatever th
   }
 }
 
-TEST_CASE("a segment of no tokens is refused", "[fast]") {
-  EvalFixture f;
+TEST_CASE("a segment has 8,192 tokens by default, and at least one", "[fast]") {
+  EvalFixture f(hybrid("mixer", kLayers[1].second));  // no layer's cost grows with the context
+  ScoringModel s = f.session();
+  int segments = 0;
+  s.after_segments([&] { ++segments; });
+  s.read(std::vector<int32_t>(8192, 1), *s.new_state(), {});
+  CHECK(segments == 1);
+  s.read(std::vector<int32_t>(8193, 1), *s.new_state(), {});
+  CHECK(segments == 3);
   CHECK_THROWS_WITH(f.run(R"("kind": "stream_ppl", "segment": 0)"),
                     Catch::Contains("segment: found 0, expected an integer >= 1"));
 }

@@ -56,6 +56,7 @@ class TextModel {
     ScoringModel s = session();
     Progress quiet;
     EvalContext context{s, tokenizer, training_length, evaluations[0].seed, quiet, {}};
+    s.set_reading(evaluations[0].reading);
     context.logs_samples = true;
     Outcome outcome{evaluations[0].task->run(context), {}};
     std::istringstream lines(context.samples);
