@@ -56,7 +56,7 @@ std::vector<Likelihood> LikelihoodScorer::score_last(std::span<const ScoredText>
   std::vector<Likelihood> results;
   for (const ScoredText& text : texts) {
     const ScoringModel::Answer answer = answer_of(logits, text.ids.back());
-    results.push_back({answer.log_likelihood, 1, answer.token == text.ids.back()});
+    results.push_back({answer.log_likelihood, 1, answer.token == text.ids.back(), {answer.token}});
   }
   return results;
 }
@@ -68,11 +68,12 @@ Likelihood LikelihoodScorer::score_one(const ScoredText& text) {
   std::fill(targets.begin(), targets.end() - text.scored, kIgnored);
   const std::unique_ptr<ModelState> state = c_.session.new_state();
   const std::vector<ScoringModel::Answer> answers = c_.session.answers(inputs, targets, *state, reading_);
-  Likelihood result{0, text.scored, true};
+  Likelihood result{0, text.scored};
   for (size_t i = 0; i < targets.size(); ++i) {
     if (targets[i] != kIgnored) {
       result.ll += answers[i].log_likelihood;
       result.is_greedy = result.is_greedy && answers[i].token == targets[i];
+      result.greedy.push_back(answers[i].token);
     }
   }
   return result;

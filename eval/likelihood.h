@@ -28,9 +28,10 @@ struct TextScoring {
 
 /// How likely a continuation is.
 struct Likelihood {
-  double ll = 0;          // sum over the scored tokens [nats]
-  int64_t tokens = 0;     // that were scored
-  bool is_greedy = true;  // every scored token has the largest logit
+  double ll = 0;                     // sum over the scored tokens [nats]
+  int64_t tokens = 0;                // that were scored
+  bool is_greedy = true;             // every scored token has the largest logit
+  std::vector<int32_t> greedy = {};  // the tokens with the largest logit in their places
 };
 
 /// Scores texts, each from an empty state and the fast weights that the session has now.

@@ -11,6 +11,12 @@
 namespace hebb {
 namespace {
 
+/// Text of those ids that the tokenizer has: a model's vocabulary may be larger.
+std::string text_of(const Tokenizer& tokenizer, std::vector<int32_t> ids) {
+  std::erase_if(ids, [&](int32_t id) { return id >= tokenizer.vocab_size(); });
+  return tokenizer.decode(ids);
+}
+
 class Cloze final : public EvalTask {
  public:
   void fields(Fields& f) override {
@@ -31,9 +37,12 @@ class Cloze final : public EvalTask {
       const ScoredText text = encode_pair(tokenizer, prompt, r.target, length, r.where);
       const Likelihood likelihood = scorer.score({&text, 1}, r.where)[0];
       const double score = likelihood.is_greedy ? 1.0 : 0.0;
-      c.log_sample(
-          r.id, text.ids,
-          Json::object({{"prompt", prompt}, {"references", r.target}, {"score", score}, {"ll", likelihood.ll}}));
+      c.log_sample(r.id, text.ids,
+                   Json::object({{"prompt", prompt},
+                                 {"prediction", text_of(tokenizer, likelihood.greedy)},
+                                 {"references", r.target},
+                                 {"score", score},
+                                 {"ll", likelihood.ll}}));
       return Json::array({score, likelihood.ll});
     };
     std::vector<double> greedy, lls;
@@ -144,9 +153,11 @@ class AnswerPpl final : public EvalTask {
       if (fast_weights_ == "reset") { c.session.restore_fast_weights(weights); }
       const double nll = score(c, parts);
       const auto scored = static_cast<int64_t>(parts.answer.size());
-      c.log_sample(
-          records[i].id, parts.all(),
-          Json::object({{"prompt", records[i].context + records[i].question}, {"tokens", scored}, {"ll", -nll}}));
+      c.log_sample(records[i].id, parts.all(),
+                   Json::object({{"prompt", records[i].context + records[i].question},
+                                 {"references", records[i].answers[0]},
+                                 {"tokens", scored},
+                                 {"ll", -nll}}));
       return Json::array({nll, scored});
     };
     double sum = 0;

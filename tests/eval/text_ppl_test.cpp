@@ -45,6 +45,9 @@ TEST_CASE("cloze counts targets that are greedy throughout, and perplexity is pe
   CHECK(o.samples[0].at("score").as_double() == 1);
   CHECK(o.samples[2].at("score").as_double() == 0);
   CHECK(o.samples[0].at("references").as_string() == " on");
+  CHECK(o.samples[0].at("prediction").as_string() == " on");
+  CHECK(o.samples[1].at("prediction").as_string() == std::string("\0on", 3));
+  CHECK(o.samples[2].at("prediction").as_string() == " on");
   CHECK(o.result.metrics.at("acc").at("stderr").as_double() == Approx(std::sqrt(2.0 / 3 / 2 / 3)));
 }
 
@@ -133,6 +136,7 @@ TEST_CASE("perplexity of answers is the table's, over all answer tokens of the f
   CHECK(o.metric("left_out") == 0);
   CHECK(o.samples[1].at("ll").as_double() == Approx(second).epsilon(1e-12));
   CHECK(o.samples[0].at("tokens").as_int() == 3);
+  CHECK(o.samples[0].at("references").as_string() == "Ada");
 }
 
 TEST_CASE("examples that are too long are left out and counted", "[fast]") {
@@ -157,14 +161,16 @@ TEST_CASE("examples that are too long are left out and counted", "[fast]") {
 TEST_CASE("fast weights move once, after the context, and are carried on where asked", "[fast]") {
   const TextModel model(byte_model(true));
   std::string context;
-  for (int i = 0; i < 130; ++i) { context += "fact " + std::to_string(i * i) + "; "; }  // over a segment of the session
+  for (int i = 0; i < 30; ++i) { context += "fact " + std::to_string(i * i) + "; "; }
   const auto line = [&](const std::string& text) {
     return "{\"context\": \"" + text + "\", \"question\": \"Which? \", \"answers\": [\"this\"]}\n";
   };
   const std::string records = line(context) + line("short") + line(context);
-  REQUIRE(context.size() > 1024);
+  constexpr int64_t kSegment = 100;  // the context goes over several
+  REQUIRE(context.size() > 2 * kSegment);
 
   ScoringModel s = model.session();
+  s.set_reading({kSegment, {}});
   const auto weights = s.save_fast_weights();
   std::vector<double> carried, reset;
   for (const std::string& text : {context, std::string("short"), context}) {
@@ -174,8 +180,9 @@ TEST_CASE("fast weights move once, after the context, and are carried on where a
     s.restore_fast_weights(weights);
     reset.push_back(answer_loss(s, *model.tokenizer, text, "Which? ", "this"));
   }
-  const Outcome a = model.run_on(records, kFastKeys),
-                b = model.run_on(records, R"("kind": "answer_ppl", "fast_weights": "reset")");
+  const std::string segment = ", \"segment\": " + std::to_string(kSegment);
+  const Outcome a = model.run_on(records, kFastKeys + segment),
+                b = model.run_on(records, R"("kind": "answer_ppl", "fast_weights": "reset")" + segment);
   for (size_t i = 0; i < 3; ++i) {
     CHECK(a.samples[i].at("ll").as_double() == Approx(-carried[i]).epsilon(1e-12));
     CHECK(b.samples[i].at("ll").as_double() == Approx(-reset[i]).epsilon(1e-12));
@@ -183,6 +190,7 @@ TEST_CASE("fast weights move once, after the context, and are carried on where a
   CHECK(carried[2] != reset[2]);
   CHECK(b.samples[0].at("ll") == b.samples[2].at("ll"));
   ScoringModel unread = model.session();
+  unread.set_reading({kSegment, {}});
   const auto state = unread.new_state();
   unread.read(model.tokenizer->encode(context), *state, {FastUpdate::never, false});
   CHECK(unread.save_fast_weights() == weights);
