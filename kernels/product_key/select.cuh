@@ -1,9 +1,11 @@
 #pragma once
-// The k best pairs of two lists of scores, by one block: in two stages, ties to the lower index at both. By counting:
-// the rank of an entry is the number of those before it, so that the result does not depend on the order of the
-// threads. Numbers are compared as integers, four a load: a bit more than two instructions a comparison of 2 n^2, five
-// of one of (k log k)^2.
+// The k best pairs of two lists of scores, by one block: in two stages, ties to the lower index at both. In each a warp
+// bisects for a bound that k numbers reach, 15 to 32 times over all of them, and keeps those. They are ordered by
+// counting: the rank of an entry is the number of those before it, so that the result does not depend on the order of
+// the threads. Numbers are compared as integers, four a load: a bit more than two instructions a comparison of 2 k^2,
+// five of one of k^2 pairs.
 #include "kernels/common/cuda/prelude.cuh"
+#include "kernels/common/cuda/unroll.cuh"
 
 namespace hebb::HEBB_DEVICE {
 
@@ -31,7 +33,7 @@ struct SelectionSize {
   __host__ __device__ int pairs_of(int p) const { return k / (p + 1) < count ? k / (p + 1) : count; }
   /// Of shared memory for scores of `lists` selections, made one after the other.
   int64_t bytes(int64_t lists = 1) const {
-    return 4 * (lists * 2 * padded + 2 * int64_t{room}) +
+    return 4 * ((lists + 1) * 2 * padded + 2 * int64_t{room}) +
            (2 * int64_t{count} + k) * static_cast<int64_t>(sizeof(KeyPair));
   }
 };
@@ -39,14 +41,16 @@ struct SelectionSize {
 /// Shared memory of a block, in the dynamic part.
 struct KeySelection {
   SelectionSize size;
-  int32_t* keys;                    // [2, padded]: scores, then their order
+  int32_t* keys;                    // [2, padded]: scores, then their order, then that of those that are kept
+  int32_t* indices;                 // [2, padded]: of those
   int32_t *pair_keys, *pair_slots;  // [room]
   KeyPair* best;                    // [2, count]: of each list, ranked; .slot is the index
   KeyPair* chosen;                  // [k], best first
 
   __device__ KeySelection(unsigned char* raw, const SelectionSize& size, int lists = 1) : size(size) {
     keys = reinterpret_cast<int32_t*>(raw);
-    pair_keys = keys + lists * 2 * size.padded;
+    indices = keys + lists * 2 * size.padded;
+    pair_keys = indices + 2 * size.padded;
     pair_slots = pair_keys + size.room;
     best = reinterpret_cast<KeyPair*>(pair_slots + size.room);
     chosen = best + 2 * size.count;
@@ -70,6 +74,54 @@ __device__ __forceinline__ float number_of(int32_t key) {
 __device__ __forceinline__ bool is_before(const KeyPair& a, const KeyPair& b) {
   const int32_t key_a = order_key(a.sum), key_b = order_key(b.sum);
   return key_a > key_b || (key_a == key_b && a.slot < b.slot);
+}
+
+/// A bound that at least `wanted` of the first `count` keys reach, and no more where they are distinct. Behind them up
+/// to a multiple of four keys are INT32_MIN. By one warp.
+__device__ __forceinline__ int32_t bound_of(const int32_t* keys, int count, int wanted, int lane HEBB_WHERE_PARAMETER) {
+  uint32_t bound = 0;  // in the order of unsigned numbers
+  for (uint32_t bit = 0x80000000u; bit != 0; bit /= 2) {
+    const auto tried = static_cast<int32_t>((bound | bit) ^ 0x80000000u);
+    int reaching = 0;
+    HEBB_UNROLL_BY(1)  // a few turns
+    for (int at = 4 * lane; at < count; at += 128) {
+      const Word4 four = load_16_bytes(keys + at);
+      HEBB_UNROLL
+      for (int e = 0; e < 4; ++e) { reaching += static_cast<int32_t>(four.word[e]) >= tried ? 1 : 0; }
+    }
+    reaching = warp_sum(reaching HEBB_WHERE_ARGUMENT);
+    if (reaching >= wanted) { bound |= bit; }
+    if (reaching == wanted) { break; }
+  }
+  return static_cast<int32_t>(bound ^ 0x80000000u);
+}
+
+/// Moves the keys that reach `bound` to the front, in their order, and other(place) of each to others; fills the last
+/// four up. By one warp. Returns how many there are.
+template <class Other>
+__device__ __forceinline__ int keep_reaching(int32_t* keys, int32_t* others, int count, int32_t bound, int lane,
+                                             Other&& other HEBB_WHERE_PARAMETER) {
+  int kept = 0;
+  HEBB_UNROLL_BY(1)
+  for (int base = 0; base < count; base += 32) {
+    const int i = base + lane;
+    const bool exists = i < count;
+    const int32_t key = exists ? keys[i] : INT32_MIN, of_key = exists ? other(i) : 0;
+    const unsigned keeps = __ballot_sync(kAllLanes, exists && key >= bound HEBB_WHERE_ARGUMENT);
+    __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);  // all have read
+    if ((keeps >> lane & 1) != 0) {
+      const int to = kept + __popc(keeps & ((1u << lane) - 1u));
+      keys[to] = key;
+      others[to] = of_key;
+    }
+    kept += __popc(keeps);
+    __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
+  }
+  if (kept + lane < (kept + 3) / 4 * 4) {
+    keys[kept + lane] = INT32_MIN;
+    others[kept + lane] = INT32_MAX;
+  }
+  return kept;
 }
 
 /// How many of keys [padded] come before that at place i: the greater ones, and equal ones at lower places.
@@ -155,9 +207,10 @@ __device__ HEBB_NOINLINE void choose_among_ties(KeySelection s, int32_t key, int
 
 /// From the scores that were put to s.chosen. All threads call; ends with a barrier.
 __device__ inline void select_keys(const KeySelection& s HEBB_WHERE_PARAMETER) {
-  HEBB_SHARED(
-      int[4],
-      shared);  // pairs so far, key of the last one chosen, whether others tie with it, the first chosen one that does
+  // Pairs so far, key of the last one chosen, whether others tie with it, the first chosen one that does; how many of
+  // each list and of the pairs are kept.
+  HEBB_SHARED(int[7], shared);
+  int* const kept = shared + 4;
   const SelectionSize& size = s.size;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   __syncthreads(HEBB_WHERE_HERE);
@@ -171,10 +224,19 @@ __device__ inline void select_keys(const KeySelection& s HEBB_WHERE_PARAMETER) {
   }
   if (thread < 4) { shared[thread] = 0; }
   __syncthreads(HEBB_WHERE_HERE);
-  for (int item = thread; item < 2 * size.n; item += kSelectThreads) {
-    const int book = item < size.n ? 0 : 1, i = item - book * size.n;
-    const int rank = rank_of_key(s.keys + book * size.padded, size.padded, i);
-    if (rank < size.count) { s.best[book * size.count + rank] = {number_of(s.keys[book * size.padded + i]), i}; }
+  if (thread < 64) {  // a warp for each list
+    const int book = thread / 32;
+    int32_t* const keys = s.keys + book * size.padded;
+    const int32_t bound = bound_of(keys, size.n, size.count, lane HEBB_WHERE_ARGUMENT);
+    const int found = keep_reaching(keys, s.indices + book * size.padded, size.n, bound, lane,
+                                    [](int i) { return i; } HEBB_WHERE_ARGUMENT);
+    if (lane == 0) { kept[book] = found; }
+  }
+  __syncthreads(HEBB_WHERE_HERE);
+  for (int item = thread; item < kept[0] + kept[1]; item += kSelectThreads) {
+    const int book = item < kept[0] ? 0 : 1, i = item - book * kept[0], at = book * size.padded;
+    const int rank = rank_of_key(s.keys + at, (kept[book] + 3) / 4 * 4, i);
+    if (rank < size.count) { s.best[book * size.count + rank] = {number_of(s.keys[at + i]), s.indices[at + i]}; }
   }
   __syncthreads(HEBB_WHERE_HERE);
   for (int p = thread / 32; p < size.count; p += kSelectThreads / 32) {
@@ -187,7 +249,14 @@ __device__ inline void select_keys(const KeySelection& s HEBB_WHERE_PARAMETER) {
     }
   }
   __syncthreads(HEBB_WHERE_HERE);
-  const int pairs = shared[0];
+  if (thread < 32) {
+    const int32_t bound = bound_of(s.pair_keys, shared[0], size.k, lane HEBB_WHERE_ARGUMENT);
+    const int found = keep_reaching(s.pair_keys, s.pair_slots, shared[0], bound, lane,
+                                    [&](int i) { return s.pair_slots[i]; } HEBB_WHERE_ARGUMENT);
+    if (lane == 0) { kept[2] = found; }
+  }
+  __syncthreads(HEBB_WHERE_HERE);
+  const int pairs = kept[2];
   for (int i = thread; i < pairs; i += kSelectThreads) {
     const int rank = rank_of_pair(s, pairs, i);
     if (rank < size.k) { s.chosen[rank] = {number_of(s.pair_keys[i]), s.pair_slots[i]}; }

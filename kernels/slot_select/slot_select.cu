@@ -2,8 +2,8 @@
 
 #include "kernels/product_key/select.cuh"
 
-// Selection: one block a head of a token, 2 n^2 + (k log k)^2 comparisons in shared memory; bound by those. So is the
-// gradient by its 2 n k. The rest by HBM.
+// Selection: one block a head of a token, about 7,000 instructions of a warp for n = 240, k = 64 (select.cuh); bound by
+// those. So is the gradient by its 2 n k comparisons. The rest by HBM.
 namespace hebb::HEBB_DEVICE {
 namespace {
 

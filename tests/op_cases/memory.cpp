@@ -60,6 +60,14 @@ TEST_CASE("slots among many sub-keys, also where all scores are equal", "[fast]"
   });
 }
 
+TEST_CASE("slots among more sub-keys than a warp loads at once", "[fast]") {
+  const int64_t n = GENERATE(131, 240), k = GENERATE(64, 200);
+  check(DType::f32, [=](Machine& m) {
+    m.run(SlotSelect{m.integer_output({2, 1, k}), m.input({2, 1, 2, n})});
+    m.run(SlotSelect{m.integer_output({2, 1, k}), m.values({2, 1, 2, n}, tied_scores(4 * n))});
+  });
+}
+
 TEST_CASE("the selection of slots and the gradient of their weights do not race", "[threads]") {
   const Shape shape{2, 1, 2, 37}, chosen{2, 1, 9};
   Values numbers = as_double(random_values<float>(shape.numel(), 1));
