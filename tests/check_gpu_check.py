@@ -27,6 +27,7 @@ HEBB = """case "$*" in
   "selftest --device cuda --precision bf16 "*) touch "$HANG"; sleep 60 ;;
   selftest*) echo "$2 passed" ;;
   doctor) echo "  CUDA             ${NO_GPU:-yes}"; echo "GPUs in the order $CUDA_DEVICE_ORDER" ;;
+  *configs*" --steps 10 "*) echo "best, 900,000 median" ;;
   bench*) [ -z "$HANG" ] || { touch "$HANG"; sleep 60; } ;;
 esac"""
 
@@ -131,6 +132,11 @@ with tempfile.TemporaryDirectory() as folder:  # kernels one by one come before 
     text, code = machine.run(STEPS="tests cases selftest-bf16")
     assert code == 0 and "passed: doctor cases selftest-bf16 tests" in machine.summary(), (code, text)
     assert "[fast],[threads]" in machine.summary() and "~[slow]~[fast]~[threads]" in machine.summary(), machine.summary()
+
+with tempfile.TemporaryDirectory() as folder:  # the names of steps are no number of measured ones
+    machine = Machine(folder)
+    text, code = machine.run(STEPS="targets")
+    assert code == 0 and "| hybrid 340M | 16 x 4096 | 900000 | 110,000 | 160,000 | goal met |" in machine.summary(), (code, text)
 
 with tempfile.TemporaryDirectory() as folder:  # the sanitizer sees bf16 first, in which tensor cores and asynchronous copies run
     machine = Machine(folder)
