@@ -31,7 +31,7 @@ constexpr int kMatrixThreads = 1024;
 template <class Load, class Use> __device__ __forceinline__ void each_of_matrix(int64_t count, Load&& load, Use&& use) {
   constexpr int kAhead = 4;
   for (int64_t first = threadIdx.x; first < count; first += kAhead * kMatrixThreads) {
-    decltype(load(first)) loaded[kAhead];
+    decltype(load(first)) loaded[kAhead] = {};
     HEBB_UNROLL
     for (int u = 0; u < kAhead; ++u) {
       if (first + u * kMatrixThreads < count) { loaded[u] = load(first + u * kMatrixThreads); }
