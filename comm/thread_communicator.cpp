@@ -11,9 +11,19 @@
 #include <vector>
 
 #include "core/error.h"
+#ifdef HEBB_HAVE_CUDA
+#include "core/cuda_device.h"
+#endif
 
 namespace hebb {
 namespace {
+
+/// Ranks do not see each other's streams: what a rank has been told to do happens before it meets the others.
+void wait_for_device([[maybe_unused]] Stream& stream) {
+#ifdef HEBB_HAVE_CUDA
+  if (stream.device == DeviceKind::cuda) { cuda::synchronize(stream); }
+#endif
+}
 
 /// Where the ranks meet. What a rank writes before it enters a meeting, all read after it.
 class Meeting {
@@ -79,7 +89,7 @@ class ThreadCommunicator final : public Communicator {
   const Call& call(int rank) const { return shared_->calls[static_cast<size_t>(rank)]; }
 
   void begin(Stream& stream, Call own) {
-    HEBB_ASSERT(stream.device == DeviceKind::cpu);
+    wait_for_device(stream);
     shared_->calls[static_cast<size_t>(rank())] = std::move(own);
     shared_->meeting.wait(rank());
     const Call& mine = call(rank());
@@ -92,7 +102,10 @@ class ThreadCommunicator final : public Communicator {
       }
     }
   }
-  void end() { shared_->meeting.wait(rank()); }
+  void end(Stream& stream) {
+    wait_for_device(stream);
+    shared_->meeting.wait(rank());
+  }
 
   /// All ranks check the pieces of all, so that all stop before one reads what another has given up.
   void check_pieces() const {
@@ -115,36 +128,38 @@ class ThreadCommunicator final : public Communicator {
       const Piece& to = pieces[static_cast<size_t>(p)];
       copy_bytes(stream, to.receive, call(p).pieces[static_cast<size_t>(rank())].send, to.receive_bytes);
     }
-    end();
+    end(stream);
   }
 
   void do_broadcast(Stream& stream, void* data, int64_t bytes, int root) override {
     begin(stream, {.kind = "broadcast", .bytes = bytes, .pieces = {}, .data = data});
     copy_bytes(stream, data, call(root).data, bytes);
-    end();
+    end(stream);
   }
 
-  /// values = combine over ranks; all have read before one writes.
-  template <class T, class F> void all_reduce(Stream& stream, const char* kind, T* values, int64_t count, F&& combine) {
-    begin(stream, {.kind = kind, .bytes = count * static_cast<int64_t>(sizeof(T)), .pieces = {}, .data = values});
-    std::vector<T> result(static_cast<size_t>(count));
+  /// values [n] = combine over ranks, of what the host has of each.
+  template <class T, class F> void all_reduce(Stream& stream, const char* kind, const Tensor& values, F&& combine) {
+    std::vector<T> own(static_cast<size_t>(values.numel())), result(own.size());
+    copy_to_host(stream, own.data(), values);
+    begin(stream, {.kind = kind, .bytes = values.bytes(), .pieces = {}, .data = own.data()});
     for (int p = 0; p < size(); ++p) {
       const T* other = static_cast<const T*>(call(p).data);
       for (size_t i = 0; i < result.size(); ++i) { result[i] = combine(result[i], other[i]); }
     }
-    end();
-    std::copy(result.begin(), result.end(), values);
+    end(stream);
+    copy_to_device(stream, values, result.data());
   }
 
   void do_sum(Stream& stream, int64_t* values, int64_t count) override {
-    all_reduce(stream, "sum", values, count, [](int64_t a, int64_t b) { return a + b; });
+    all_reduce<int64_t>(stream, "sum", {values, DType::i64, {count}}, [](int64_t a, int64_t b) { return a + b; });
   }
   void do_any(Stream& stream, uint8_t* flags, int64_t count) override {
-    all_reduce(stream, "any", flags, count, [](uint8_t a, uint8_t b) { return std::max(a, b); });
+    all_reduce<uint8_t>(stream, "any", {flags, DType::u8, {count}},
+                        [](uint8_t a, uint8_t b) { return std::max(a, b); });
   }
   void do_barrier(Stream& stream) override {
     begin(stream, {.kind = "barrier", .bytes = 0, .pieces = {}});
-    end();
+    end(stream);
   }
 
   Shared* shared_;

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kWorkspaceBytes = int64_t{256}
                                     << 10;  // small, so that work that does not fit into it at once is tested too
 
-DeviceCounts counts;
+thread_local DeviceCounts counts;
 
 struct NativeStream {
   simt::Stream* stream;
@@ -39,7 +39,7 @@ NativeStream* make_native_stream(bool is_side = false) {
 NativeStream& native(Stream& stream) {
   HEBB_ASSERT(stream.device == DeviceKind::cuda);
   if (stream.native == nullptr) {
-    static NativeStream* const default_stream = make_native_stream();
+    thread_local NativeStream* const default_stream = make_native_stream();
     stream.native = default_stream;
   }
   return *static_cast<NativeStream*>(stream.native);

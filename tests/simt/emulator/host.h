@@ -84,7 +84,8 @@ void release(
 void check_guards();  // the same check for everything that is allocated
 int64_t allocated_bytes();  // 0 in the end: nothing leaked
 
-// ---- streams and events. A stream is a queue; with Timing::late its work happens when somebody waits for it.
+// ---- streams and events. A stream is a queue; with Timing::late its work happens when somebody waits for it. Each
+// thread has streams of its own.
 
 class Stream;
 struct Event {

@@ -56,13 +56,14 @@ Allocations& allocations() {
   return all;
 }
 
+/// Those of this thread: each thread of the host has a device of its own.
 std::vector<std::unique_ptr<Stream>>& streams() {
-  static std::vector<std::unique_ptr<Stream>> all = [] {
-    std::vector<std::unique_ptr<Stream>> initial;
-    initial.push_back(std::make_unique<Stream>());  // the default stream
+  thread_local auto* const all = [] {
+    auto* const initial = new std::vector<std::unique_ptr<Stream>>;  // never deleted: memory is released late
+    initial->push_back(std::make_unique<Stream>());                  // the default stream
     return initial;
   }();
-  return all;
+  return *all;
 }
 
 Stream& resolve(Stream* stream) { return stream == nullptr ? *streams().front() : *stream; }
