@@ -26,6 +26,7 @@ bool is_special_file(const fs::path& path) {
 LineOutput::LineOutput(const std::string& path) : path_(path) {
   if (path != "-") {
     temporary_ = is_special_file(path) ? fs::path() : fs::path(fmt::format("{}.tmp-{:d}", path, ::getpid()));
+    if (!temporary_.empty()) { cleanup_.emplace(std::vector{temporary_}); }
     file_ = std::make_unique<FileWriter>(temporary_.empty() ? path_ : temporary_);
   }
 }
@@ -59,6 +60,7 @@ void LineOutput::finish() {
   if (temporary_.empty()) { return; }
   std::error_code error;
   fs::rename(temporary_, path_, error);
+  cleanup_.reset();
   if (error) { throw CheckpointError(path_.string(), "cannot rename the finished file: " + error.message()); }
 }
 

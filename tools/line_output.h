@@ -1,9 +1,11 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "core/files.h"
+#include "core/signal_cleanup.h"
 
 namespace hebb {
 
@@ -12,7 +14,7 @@ namespace hebb {
 class LineOutput {
  public:
   explicit LineOutput(const std::string& path);
-  ~LineOutput();  // without finish(): removes the part that was written
+  ~LineOutput();  // without finish(): removes the part that was written, and so does a signal that ends the process
   LineOutput(const LineOutput&) = delete;
   LineOutput& operator=(const LineOutput&) = delete;
   void line(std::string_view text);
@@ -20,7 +22,8 @@ class LineOutput {
 
  private:
   fs::path path_, temporary_;
-  std::unique_ptr<FileWriter> file_;  // null: standard output
+  std::optional<SignalCleanup> cleanup_;  // of temporary_
+  std::unique_ptr<FileWriter> file_;      // null: standard output
 };
 
 }  // namespace hebb

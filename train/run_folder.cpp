@@ -107,6 +107,7 @@ void RunFolder::open_first(RunConfig& config, const RunOptions& options, const S
   is_new_ = found.empty();
   created_ = options.made_folder ? path_ : outermost_missing(path_);
   create_folder(path_);
+  if (is_new_) { remove_at_signals(); }
   try {
     open(config, options, say);
   } catch (const std::exception& error) {
@@ -120,7 +121,20 @@ void RunFolder::open_first(RunConfig& config, const RunOptions& options, const S
   }
 }
 
+void RunFolder::remove_at_signals() {
+  std::vector<fs::path> paths;
+  for (const char* name : {"tokenizer.model", "tokenizer.json", "config.json", "lock", kLogFile}) {
+    paths.push_back(path_ / name);
+  }
+  if (!created_.empty()) {
+    for (fs::path folder = path_; folder != created_; folder = folder.parent_path()) { paths.push_back(folder); }
+    paths.push_back(created_);
+  }
+  until_started_ = std::make_unique<SignalCleanup>(paths);
+}
+
 bool RunFolder::discard() {
+  until_started_.reset();
   if (!is_new_) { return false; }
   std::error_code ignored;  // the error that led here is the one to report
   for (const char* name : {"tokenizer.model", "tokenizer.json", kLogFile, "config.json", "metrics.jsonl", "tb"}) {

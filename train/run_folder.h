@@ -1,10 +1,12 @@
 #pragma once
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/host_exchange.h"
+#include "core/signal_cleanup.h"
 #include "train/checkpoint.h"
 #include "train/run_config.h"
 #include "train/run_lock.h"
@@ -48,10 +50,13 @@ class RunFolder {
   void require_lock() const { lock_->require_own(); }
   /// For a start that failed: removes what this object wrote where the folder was new or empty. Returns whether it was.
   bool discard();
+  /// The run has started: until now a signal that ends the process removes what discard() would.
+  void keep() { until_started_.reset(); }
 
  private:
   void open_first(RunConfig& config, const RunOptions& options, const Say& say);
   void open(RunConfig& config, const RunOptions& options, const Say& say);
+  void remove_at_signals();
   Json to_json() const;
   void follow(RunConfig& config, const Json& first);
   void choose_checkpoint(const RunOptions& options);
@@ -69,6 +74,7 @@ class RunFolder {
   bool is_new_ = false;  // nothing was in the folder
   fs::path created_;     // the outermost folder that was not there; empty: all were
   std::optional<RunLock> lock_;
+  std::unique_ptr<SignalCleanup> until_started_;
   Json config_;
   std::optional<fs::path> checkpoint_;
   RunState state_;

@@ -50,6 +50,7 @@ void Trainer::start(const RunOptions& options, const std::string& banner) {
   reserve_memory();
   start_model(options);
   if (ranks_.is_first()) {
+    folder_.keep();
     open_metrics();
     log_.say(startup_report(config_, *memory_, plan_, *loader_, state_.step));
   }

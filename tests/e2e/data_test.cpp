@@ -2,6 +2,7 @@
 #include "core/hash.h"
 #include "core/json.h"
 #include "tests/e2e/command.h"
+#include "tests/train/process.h"
 
 using namespace hebb;
 using Catch::Contains;
@@ -132,6 +133,27 @@ TEST_CASE("--split understands escapes", "[fast]") {
              StartsWith("train: 2 documents"));
   CHECK_THAT(run_hebb(folder, R"(data encode in.txt -t bytes -o c --split '\t')").out,
              StartsWith("train: 2 documents"));
+}
+
+TEST_CASE("a dash is standard input, which a tokenizer cannot be trained on where it is a pipe", "[fast]") {
+  const TempFolder folder;
+  REQUIRE(run_hebb(folder, "data encode - --format jsonl -t bytes -o set", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n")
+              .code == 0);
+  CHECK_THAT(run_hebb(folder, "data inspect set").out, Contains("documents: 2"));
+  CHECK(run_hebb(folder, "data encode - -t bytes -o text", "one\ntwo\n").code == 0);
+  const CommandResult device = run_hebb(folder, "tokenizer train /dev/zero --out t.model");
+  CHECK(device.code == 2);
+  CHECK_THAT(device.err, Contains("input: found /dev/zero, which is read twice, expected files"));
+}
+
+TEST_CASE("a signal removes the part of a file that was written", "[fast]") {
+  const TempFolder folder, output;
+  testing::Process process({"data", "synth", "--documents", "100000000", "--out", "docs.jsonl"}, output / "output",
+                           folder.path());
+  while (fs::is_empty(folder.path())) { REQUIRE_FALSE(process.ends_within(1)); }
+  process.kill(SIGTERM);
+  CHECK(process.wait() == 128 + SIGTERM);
+  CHECK(fs::is_empty(folder.path()));
 }
 
 TEST_CASE("inspect tells kinds of files apart", "[fast]") {

@@ -1,0 +1,22 @@
+#pragma once
+#include <memory>
+
+#include "core/files.h"
+
+namespace hebb {
+
+/// While one of these exists and SIGINT, SIGTERM or SIGHUP ends the process, its paths go: files, and folders that are
+/// empty by then, in their order. A signal that is handled otherwise, or ignored, stays so. More than 16 at a time have
+/// no effect.
+class SignalCleanup {
+ public:
+  explicit SignalCleanup(const std::vector<fs::path>& paths);
+  ~SignalCleanup();
+  SignalCleanup(const SignalCleanup&) = delete;
+  SignalCleanup& operator=(const SignalCleanup&) = delete;
+
+ private:
+  int slot_ = -1;
+};
+
+}  // namespace hebb
