@@ -63,6 +63,10 @@ RawReader::RawReader(TextInputOptions options) : options_(std::move(options)) {
     throw ConfigError("--split", "an empty separator", "at least one byte");
   }
   for (const std::string& input : options_.inputs) {
+    if (input == "-") {
+      files_.emplace_back("/dev/stdin");
+      continue;
+    }
     std::error_code error;
     const bool is_folder = fs::is_directory(input, error);
     const std::vector<fs::path> found = expand_paths(is_folder ? (fs::path(input) / "**" / "*").string() : input);

@@ -15,7 +15,8 @@ namespace hebb {
 struct TextInputOptions {
   enum class Format { automatic, text, jsonl };
 
-  std::vector<std::string> inputs;    // files, folders (their files), patterns; each in byte order of the path
+  std::vector<std::string>
+      inputs;  // files, folders (all files below), patterns, "-" (standard input); each in byte order of the path
   Format format = Format::automatic;  // automatic: .jsonl, .ndjson, .json (before .gz, .zst) are JSONL
   std::string field;                  // JSONL member with the text; empty: "text", else "content"
   std::optional<std::string> split;   // text files: separates documents; without it a file is one

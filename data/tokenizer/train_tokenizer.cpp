@@ -174,6 +174,13 @@ void check(const TrainTokenizerOptions& options) {
   if (options.threads < 1 || options.threads > 128) {
     throw ConfigError("--threads", std::to_string(options.threads), "1 to 128");
   }
+  for (const std::string& input : options.input.inputs) {
+    std::error_code ignored;  // reading says what is wrong
+    const fs::file_status status = fs::status(input == "-" ? "/dev/stdin" : input, ignored);
+    if (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status)) {
+      throw ConfigError("input", input + ", which is read twice", "files");
+    }
+  }
   if (options.train_bytes == 0) { throw ConfigError("--train-bytes", "0", "an integer >= 1"); }
 }
 

@@ -61,7 +61,8 @@ TEST_CASE_METHOD(Files, "hellaswag: activity and context are cleaned, the second
   const std::string row = R"({"activity_label": "A", "ctx_a": "b", "ctx_b": "", "endings": ["c", "d"], "label": )";
   CHECK(records<ChoiceRecord>("hellaswag", row + "\"1\"}")[0].gold == Gold{1});
   CHECK(records<ChoiceRecord>("hellaswag", row + "\"1\"}")[0].context == "A: b");
-  CHECK(records<ChoiceRecord>("hellaswag", R"({"activity_label": "A", "ctx_a": "b", "ctx_b": "éTÉ À Nice", "endings": ["c"],
+  CHECK(records<ChoiceRecord>("hellaswag",
+                              R"({"activity_label": "A", "ctx_a": "b", "ctx_b": "éTÉ À Nice", "endings": ["c"],
 "label": 0})")[0]
             .context == "A: b Été à nice");
   CHECK(error("hellaswag", row + "0}\n" + row + "\"\"}") == ":2:84: label: found \"\", expected an index from 0 to 1");
