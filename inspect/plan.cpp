@@ -64,7 +64,7 @@ Fit largest_fitting(const RunConfig& config, const std::string& recompute, doubl
 std::string data_plan(const RunConfig& config) {
   try {
     return describe_data(config);
-  } catch (const DataError& e) { return std::string("not known: ") + e.what(); }
+  } catch (const DataError& e) { return std::string("data: not known: ") + e.what() + "\n"; }
 }
 
 }  // namespace
@@ -157,6 +157,7 @@ Plan plan_run(const RunConfig& config, const PlanOptions& options) {
     }
   }
   if (options.tokens_per_s) { plan.hours = static_cast<double>(plan.tokens) / *options.tokens_per_s / 3600.0; }
+  if (options.tflops) { plan.hours = plan.training_flops() / (*options.tflops * 1e12) / 3600.0; }
   if (options.open_data) { plan.data = data_plan(config); }
   return plan;
 }

@@ -59,6 +59,7 @@ void run_plan(Options o) {
   std::vector<std::string> files, overrides;
   for (const std::string& word : o.words) { (is_override(word) ? overrides : files).push_back(word); }
   if (files.empty()) { throw ConfigError("hebb plan", "no configuration", "at least one file"); }
+  if (o.ranks > 0 && o.plan.tflops) { throw ConfigError("hebb plan", "--tflops with --ranks", "--tokens-per-s"); }
   if (o.ranks > 0) {
     if (files.size() > 1) {
       throw ConfigError("hebb plan", "--ranks with " + std::to_string(files.size()) + " files", "one file");
@@ -94,7 +95,11 @@ void add_plan_verb(Command program) {
   verb.option("--shared-memory", o->shared_memory,
               "Of a block of the GPU to plan for: 227 (9.0, 10.x), 163 (8.0), 99 (8.6, 8.9, 12.x) [KB]")
       .at_least(48);
-  verb.option("--tokens-per-s", o->plan.tokens_per_s, "Speed to estimate the time with [tokens/s]").above(0);
+  const Option tokens_per_s =
+      verb.option("--tokens-per-s", o->plan.tokens_per_s, "Speed to estimate the time with [tokens/s]").above(0);
+  verb.option("--tflops", o->plan.tflops, "Or: the speed as FLOPs of training [TFLOP/s]")
+      .above(0)
+      .excludes(tokens_per_s);
   verb.option("--length", o->plan.length, "Row length for a model without a run (default 4096) [tokens]").at_least(1);
   verb.option("--ranks", o->ranks, "Plan data parallel over so many ranks, and over fewer")
       .at_least(1)

@@ -150,7 +150,7 @@ TEST_CASE("a plan names the operations that fall back from tensor cores, each on
     config.train.precision = precision;
     resolve(config, 1, false);
     const PlannedSharedMemory gpu(shared_kb * 1024);
-    return plan_run(config, {.memory_gib = {}, .tokens_per_s = {}, .length = {}, .open_data = false});
+    return plan_run(config, {.memory_gib = {}, .tokens_per_s = {}, .tflops = {}, .length = {}, .open_data = false});
   };
   const std::string wide = "attention: heads of 144 and 144 channels (tensor cores take multiples of 16 up to 128)";
   const std::string keys = "product keys: halves of 4 channels (tensor cores take multiples of 8)";
