@@ -120,7 +120,14 @@ std::string describe_run(const fs::path& folder) {
     text += ", latest " + name;
   }
   text += "\n";
-  for (const std::string& name : names) { text += "  checkpoints/" + name + "\n"; }
+  std::string damage;
+  for (const std::string& name : names) {
+    try {
+      const int64_t tokens = verify_checkpoint(folder / "checkpoints" / name).tokens;
+      text += fmt::format("  checkpoints/{}, {:d} tokens\n", name, tokens);
+    } catch (const CheckpointError& error) { damage += (damage.empty() ? "" : "; ") + std::string(error.what()); }
+  }
+  if (!damage.empty()) { throw CheckpointError(folder.string(), damage); }
   return text;
 }
 

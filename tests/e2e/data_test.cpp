@@ -185,10 +185,18 @@ TEST_CASE("inspect tells kinds of files apart", "[fast]") {
   const CommandResult checkpoint = run_hebb(folder, "inspect step");
   CHECK_THAT(checkpoint.out, StartsWith("step: checkpoint\n  format: 1\n  step: 7\n  tokens: 70\n") &&
                                  Contains("config_hash: ab\n") && Contains("1 tensors, 2 F32"));
-  folder.write("run/checkpoints/step_00000007/state.json", "{}");
+  const fs::path kept = folder / "run/checkpoints/step_00000007";
+  fs::create_directories(kept.parent_path());
+  fs::copy(folder / "step", kept);
   folder.write("run/checkpoints/latest", "step_00000007\n");
   CHECK(run_hebb(folder, "inspect run").out ==
-        "run: run folder, 1 checkpoints, latest step_00000007\n  checkpoints/step_00000007\n");
+        "run: run folder, 1 checkpoints, latest step_00000007\n  checkpoints/step_00000007, 70 tokens\n");
+  std::string damaged = file;
+  damaged.back() ^= 1;
+  folder.write("run/checkpoints/step_00000007/model.safetensors", damaged);
+  const CommandResult damage = run_hebb(folder, "inspect run");
+  CHECK(damage.code == 4);
+  CHECK_THAT(damage.err, Contains("step_00000007: the checkpoint is damaged: model.safetensors: found CRC-32"));
   folder.write("weights/model.safetensors", file);
   CHECK_THAT(run_hebb(folder, "inspect weights").out, StartsWith("weights: weights, 1 tensors"));
 
