@@ -211,7 +211,7 @@ void LadderRuns::write_results() const {
   std::vector<Json> results;
   for (size_t i = 0; i < sweep_.runs.size(); ++i) {
     if (status[i].state == "done") {
-      results.push_back(result_of(run_folder(i), sweep_.runs[i].id, sweep_.runs[i].tags));
+      results.push_back(result_of({run_folder(i)}, sweep_.runs[i].id, sweep_.runs[i].tags));
     }
   }
   write_file_atomic(folder_ / "results.jsonl", results_jsonl(results));

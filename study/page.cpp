@@ -12,37 +12,53 @@ constexpr const char* kHead = R"(<!doctype html>
 <title>{}</title>
 )";
 constexpr const char* kStyle =
-    "<style>body{font-family:sans-serif;max-width:1000px;margin:1em auto;padding:0 1em;line-height:1.4}"
-    "svg{display:block;width:100%;max-width:760px;height:auto}.wide{overflow-x:auto}"
-    "table{border-collapse:collapse;font-size:90%}"
+    "<style>body{font-family:sans-serif;max-width:1400px;margin:1em auto;padding:0 1em;line-height:1.4}"
+    "p{max-width:1000px}svg{display:block;width:100%;max-width:760px;height:auto}.wide{overflow-x:auto}"
+    ".drawings,.small{display:grid;gap:.5em 1.5em;align-items:start;"
+    "grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr))}"
+    ".small{grid-template-columns:repeat(auto-fill,minmax(min(100%,300px),1fr))}"
+    "table{border-collapse:separate;border-spacing:0;font-size:90%}"
     "td,th{padding:.2em .6em;border-bottom:1px solid #ddd;text-align:right;white-space:nowrap}"
     "th{white-space:normal;vertical-align:bottom}.text{text-align:left}"
-    "td:first-child,th:first-child{position:sticky;left:0;background:white}</style>\n";
+    "td:first-child,th:first-child{position:sticky;left:0;background:white}"
+    "@media(max-width:600px){table{font-size:80%}td,th{padding:.2em .35em}"
+    "td:first-child,th:first-child{white-space:normal;overflow-wrap:anywhere;min-width:8em;max-width:38vw}}</style>\n";
 
 }  // namespace
 
 void Page::heading(int level, const std::string& text) {
   markdown_ += std::string(static_cast<size_t>(level), '#') + " " + text + "\n\n";
-  html_ += fmt::format("<h{0}>{1}</h{0}>\n", level, escape_markup(text));
+  put(fmt::format("<h{0}>{1}</h{0}>\n", level, escape_markup(text)));
 }
 
 void Page::paragraph(const std::string& text) {
   markdown_ += text + "\n\n";
-  html_ += "<p>" + escape_markup(text) + "</p>\n";
+  put("<p>" + escape_markup(text) + "</p>\n");
 }
 
 void Page::table(const Table& table) {
   markdown_ += table.markdown() + "\n";
-  html_ += table.html();
+  put(table.html());
 }
 
-void Page::drawing(const std::string& file, const std::string& svg) {
+void Page::drawing(const std::string& file, const std::string& svg, Size size) {
   markdown_ += "![" + file + "](plots/" + file + ")\n\n";
+  const std::string group = size == Size::small ? "small" : "drawings";
+  if (group_ != group) {
+    put("<div class=\"" + group + "\">\n");
+    group_ = group;
+  }
   html_ += svg;
 }
 
+/// Anything but a drawing: the group of drawings before it ends.
+void Page::put(const std::string& html) {
+  html_ += group_.empty() ? html : "</div>\n" + html;
+  group_.clear();
+}
+
 std::string Page::html(const std::string& title) const {
-  return fmt::format(kHead, escape_markup(title)) + kStyle + html_ + "</html>\n";
+  return fmt::format(kHead, escape_markup(title)) + kStyle + html_ + (group_.empty() ? "" : "</div>\n") + "</html>\n";
 }
 
 }  // namespace hebb

@@ -64,7 +64,7 @@ int64_t last_logged_step(const fs::path& run) {
   }
 }
 
-RunMetrics read_metrics(const fs::path& run) {
+RunMetrics read_metrics(const fs::path& run, int64_t last_step) {
   const fs::path path = run / "metrics.jsonl";
   std::string text = read_file(path);
   text.erase(text.rfind('\n') == std::string::npos
@@ -84,6 +84,7 @@ RunMetrics read_metrics(const fs::path& run) {
       throw DataError(fmt::format("{}:{:d}", path.string(), number), std::string("not a metrics line: ") + e.what());
     }
     const double step = value_of(j, "step");
+    if (step > static_cast<double>(last_step)) { continue; }
     if (const Json* val = j.find("val"); val != nullptr && val->is_string()) {
       const auto [it, fresh] = validation.insert({val->as_string(), m.validation.size()});
       if (fresh) { m.validation.push_back({val->as_string(), {}, {}}); }

@@ -1,4 +1,5 @@
 #pragma once
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -18,8 +19,9 @@ struct RunMetrics {
   std::map<std::string, std::vector<Curve>> statistics;  // by name ("gate_mean"): one curve per layer
 };
 
-/// Reads RUN/metrics.jsonl; a last line without its end is left out. Throws DataError naming file and line.
-RunMetrics read_metrics(const fs::path& run);
+/// Reads RUN/metrics.jsonl up to a step; a last line without its end is left out. Throws DataError naming file and
+/// line.
+RunMetrics read_metrics(const fs::path& run, int64_t last_step = std::numeric_limits<int64_t>::max());
 
 /// The last step that RUN/metrics.jsonl has a whole line of; 0 where there is none. Reads the end of the file alone.
 int64_t last_logged_step(const fs::path& run);

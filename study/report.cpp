@@ -61,9 +61,9 @@ class Report {
     return out_ / "index.html";
   }
 
-  void chart(const std::string& file, const std::string& svg) {
+  void chart(const std::string& file, const std::string& svg, Page::Size size = Page::Size::normal) {
     write_file_atomic(out_ / "plots" / file, svg);
-    page_.drawing(file, svg);
+    page_.drawing(file, svg, size);
   }
 
   /// In what the runs differ: what a comparison of them is about.
@@ -301,12 +301,14 @@ class Report {
   void memory_statistics() {
     std::map<std::string, std::vector<Curve>> curves;
     Table table{{"run", "layer", "statistic", {"value", TableColumn::Kind::number}, "files"}, {}};
+    Pivot side_by_side({{"statistic"}, {"layer"}});
     for (const ReportRun& run : runs_) {
       for (const auto& [name, layers] : run.metrics.statistics) {
         for (Curve c : layers) {
           const bool is_number = !c.y.empty() && std::isfinite(c.y.back());
           table.rows.push_back(
               {run.id, c.name, name, is_number ? Json(c.y.back()) : Json(), run.id + "/metrics.jsonl"});
+          side_by_side.set({name, c.name}, run.id, is_number ? c.y.back() : NAN);
           c.name = runs_.size() > 1 ? run.id + " " + c.name : c.name;
           curves[name].push_back(std::move(c));
         }
@@ -316,11 +318,12 @@ class Report {
     write_file_atomic(out_ / "memory.csv", table.csv());
     const bool is_shown = runs_.size() <= kFewRuns;
     page_.heading(2, "Memory statistics");
-    page_.paragraph(is_shown ? "At the last logged step." : "At the last logged step: in memory.csv.");
-    if (is_shown) { page_.table(table); }
+    page_.paragraph(is_shown ? "At the last logged step; numbers in full: memory.csv."
+                             : "At the last logged step: in memory.csv.");
+    if (is_shown) { page_.table(side_by_side.table()); }
     for (const auto& [name, list] : curves) {
       if (list.size() <= kManyCurves) {
-        chart("memory_" + name + ".svg", svg_chart(list, {name, "optimizer steps", name}));
+        chart("memory_" + name + ".svg", svg_chart(list, {name, "optimizer steps", name}), Page::Size::small);
       }
     }
   }
@@ -337,10 +340,12 @@ class Report {
 }  // namespace
 
 ReportRun read_report_run(const fs::path& folder, const std::string& id, const Json& tags) {
-  ReportRun run{id, folder, read_metrics(folder), Json()};
-  run.id = id.empty() ? run.metrics.name : id;
-  run.result = result_of(folder, run.id, tags);
-  run.config = parse_json_file((folder / "config.json").string());
+  const RunPlace place = run_place(folder);
+  ReportRun run{id, place.run, place.step ? read_metrics(place.run, *place.step) : read_metrics(place.run), Json()};
+  run.step = place.step;
+  if (id.empty()) { run.id = run.metrics.name + (place.step ? fmt::format(":{:d}", *place.step) : ""); }
+  run.result = result_of(place, run.id, tags);
+  run.config = parse_json_file(place.config().string());
   return run;
 }
 

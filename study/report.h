@@ -17,8 +17,10 @@ struct ReportRun {
   RunMetrics metrics;
   Json result;  // study/run_results.h
   Json config = {};
+  std::optional<int64_t> step{};  // of the checkpoint; absent: all of the run
 };
 
+/// `folder`: a run folder, or a checkpoint of a run, whose id is RUN:STEP by default.
 ReportRun read_report_run(const fs::path& folder, const std::string& id = "", const Json& tags = Json::object());
 
 /// Writes index.html (self-contained), report.md, results.{md,csv,json}, plots/*.svg and, where there is something to

@@ -44,12 +44,13 @@ Results load_evaluations(const std::vector<ReportRun>& runs) {
   std::map<std::string, std::vector<std::string>> measured_on;  // by label
   const auto data_of = [](const Evaluated& e) { return evaluation_data(e.json, is_per_token(e.kind, "")); };
   for (const ReportRun& run : runs) {
-    for (const fs::path& file : evaluation_files(run.folder)) {
+    const std::string name_of_run = run.step ? run.metrics.name : run.id;
+    for (const fs::path& file : evaluation_files({run.folder, run.step})) {
       Json json = parse_json(read_file(file), file.string());
       if (!json.is_object() || member_text(json, "status") != "ok") { continue; }
       const std::string name = file.stem().string(), source = member_text(json, "source"),
                         kind = member_text(json, "kind");
-      all.push_back({run.id, run.id + "/" + fs::relative(file, run.folder).generic_string(), kind,
+      all.push_back({run.id, name_of_run + "/" + fs::relative(file, run.folder).generic_string(), kind,
                      source.empty() ? name : name + " (" + source + ")", std::move(json)});
       measured_on[all.back().label].push_back(data_of(all.back()));
     }
@@ -79,26 +80,32 @@ bool has_several_runs(const Results& results) {
   return std::any_of(results.begin(), results.end(), [&](const Evaluated& e) { return e.run != results[0].run; });
 }
 
-void Pivot::set(const Row& row, const std::string& column, double value, const Evaluated& from) {
+void Pivot::set(const Row& row, const std::string& column, double value) {
   add_once(rows_, row);
   add_once(columns_, column);
   values_[{row, column}] = value;
+}
+
+void Pivot::set(const Row& row, const std::string& column, double value, const Evaluated& from) {
+  set(row, column, value);
   add_once(files_[row], from.file);
 }
 
 Table Pivot::table() const {
   Table t{keys_, {}};
   add_number_columns(t, columns_);
-  t.columns.emplace_back("files");
+  if (!files_.empty()) { t.columns.emplace_back("files"); }
   for (const Row& row : rows_) {
     std::vector<Json> cells(row.begin(), row.end());
     for (const std::string& column : columns_) {
       const auto it = values_.find({row, column});
       cells.push_back(it != values_.end() && std::isfinite(it->second) ? Json(it->second) : Json());
     }
-    std::string files;
-    for (const std::string& file : files_.at(row)) { files += (files.empty() ? "" : " ") + file; }
-    cells.push_back(files);
+    if (!files_.empty()) {
+      std::string files;
+      for (const std::string& file : files_.at(row)) { files += (files.empty() ? "" : " ") + file; }
+      cells.emplace_back(files);
+    }
     t.rows.push_back(std::move(cells));
   }
   return t;

@@ -59,8 +59,11 @@ class Pivot {
   using Row = std::vector<std::string>;
   explicit Pivot(std::vector<TableColumn> keys) : keys_(std::move(keys)) {}
 
+  void set(const Row& row, const std::string& column, double value);
+  /// The same, and the row names the file.
   void set(const Row& row, const std::string& column, double value, const Evaluated& from);
   const std::vector<Row>& rows() const { return rows_; }
+  /// The rows, with their files where they name any.
   Table table() const;
 
  private:

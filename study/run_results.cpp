@@ -14,6 +14,7 @@
 #include "study/report.h"
 #include "study/report_parts.h"
 #include "study/run_identity.h"
+#include "train/checkpoint.h"
 #include "train/model_source.h"
 #include "train/run_config.h"
 
@@ -59,8 +60,8 @@ void add_plan(Json& result, const Json& config, int64_t tokens) {
   }
 }
 
-void add_evaluations(Json& result, const fs::path& run) {
-  for (const fs::path& file : evaluation_files(run)) {
+void add_evaluations(Json& result, const RunPlace& place) {
+  for (const fs::path& file : evaluation_files(place)) {
     const Json json = parse_json(read_file(file), file.string());
     const Json* metrics = json.is_object() ? json.find("metrics") : nullptr;
     if (metrics == nullptr || !metrics->is_object()) { continue; }
@@ -170,11 +171,25 @@ Table transposed(const Table& table) {
 
 }  // namespace
 
-std::vector<fs::path> evaluation_files(const fs::path& run) {
+fs::path RunPlace::config() const {
+  return (step ? run / "checkpoints" / CheckpointFolder::name_of(*step) : run) / "config.json";
+}
+
+RunPlace run_place(const fs::path& path) {
+  fs::path folder = fs::absolute(path).lexically_normal();
+  if (folder.filename().empty()) { folder = folder.parent_path(); }  // RUN/
+  const fs::path checkpoints = folder.parent_path();
+  if (checkpoints.filename() != "checkpoints" || !fs::exists(folder / "state.json")) { return {path}; }
+  return {checkpoints.parent_path(), read_run_state(folder).step};
+}
+
+std::vector<fs::path> evaluation_files(const RunPlace& place) {
+  const fs::path& run = place.run;
   std::vector<fs::path> steps, files;
   if (fs::is_directory(run / "evals")) {
     for (const fs::directory_entry& entry : fs::directory_iterator(run / "evals")) {
-      if (entry.is_directory()) { steps.push_back(entry.path()); }
+      const bool is_asked = !place.step || entry.path().filename() == CheckpointFolder::name_of(*place.step);
+      if (entry.is_directory() && is_asked) { steps.push_back(entry.path()); }
     }
   }
   if (!steps.empty()) {
@@ -186,25 +201,27 @@ std::vector<fs::path> evaluation_files(const fs::path& run) {
   return files;
 }
 
-Json result_of(const fs::path& run, const std::string& id, const Json& tags) {
-  if (!fs::exists(run / "config.json")) {
+Json result_of(const RunPlace& place, const std::string& id, const Json& tags) {
+  const fs::path& run = place.run;
+  if (!fs::exists(place.config())) {
     throw DataError(run.string(), "no run folder", "a folder without config.json", "a folder that hebb train made");
   }
-  Json config = parse_json(read_file(run / "config.json"), (run / "config.json").string());
+  Json config = parse_json(read_file(place.config()), place.config().string());
   drop_idle_keys(config);
-  const RunMetrics metrics = read_metrics(run);
+  const RunMetrics metrics = place.step ? read_metrics(run, *place.step) : read_metrics(run);
   Json result = Json::object();
   result.set("id", id);
   for (const auto& [key, value] : tags.members()) { result.set(key, value); }
   if (!metrics.loss.y.empty()) { result.set("loss.final", mean_of_last(metrics.loss.y, kFinalLosses)); }
   for (const Curve& v : metrics.validation) { result.set("val." + v.name, v.y.back()); }
   const int64_t tokens = metrics.tokens.empty() ? 0 : static_cast<int64_t>(metrics.tokens.back());
-  result.set("setting", setting_of(config));
+  // Checkpoints at different steps are no repetitions of each other.
+  result.set("setting", setting_of(config) + (place.step ? fmt::format(":{:d}", *place.step) : ""));
   result.set("step", metrics.loss.x.empty() ? int64_t{0} : static_cast<int64_t>(metrics.loss.x.back()));
   result.set("tokens", tokens);
   add_plan(result, config, tokens);
   add_identity(result, config, run);
-  add_evaluations(result, run);
+  add_evaluations(result, place);
   if (!metrics.tokens_per_s.empty()) {
     result.set("tokens_per_s", median(metrics.tokens_per_s));
     result.set("mem_bytes", metrics.mem_bytes);

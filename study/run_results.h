@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,14 +9,25 @@
 
 namespace hebb {
 
+/// A run, or one of its checkpoints.
+struct RunPlace {
+  fs::path run;                   // its folder
+  std::optional<int64_t> step{};  // of the checkpoint; absent: all of the run
+
+  fs::path config() const;  // the configuration
+};
+/// The run in whose checkpoints/ a folder lies, and its step; any other path as a run.
+RunPlace run_place(const fs::path& path);
+
 /// What a run folder holds as one flat object: id, the tags, loss.final (mean of the last ten logged training losses),
 /// val.NAME, setting (study/group_by_seed.h), params.*, flops.*, tokens, step, eval.NAME.METRIC, eval.NAME.source
 /// where there is one, what they were measured on (study/run_identity.h), and the measured tokens_per_s and mem_bytes.
+/// That of a checkpoint ends at its step, and its evaluations are its own.
 /// Errors: DataError for a folder without config.json or with a damaged metrics.jsonl.
-Json result_of(const fs::path& run, const std::string& id, const Json& tags);
+Json result_of(const RunPlace& place, const std::string& id, const Json& tags);
 
-/// Result files of the last step of a run that was evaluated, by name.
-std::vector<fs::path> evaluation_files(const fs::path& run);
+/// Result files of a checkpoint, or of the last step of a run that was evaluated, by name.
+std::vector<fs::path> evaluation_files(const RunPlace& place);
 
 /// The value under `key`, or NaN where there is no number.
 double result_number(const Json& result, const std::string& key);

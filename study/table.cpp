@@ -9,15 +9,13 @@
 namespace hebb {
 namespace {
 
-/// A cell for people: integers in full below ten million, other numbers with five significant digits.
+/// A cell for people: in full below ten million, fractions with five significant digits.
 std::string shown(const Json& cell) {
   if (cell.is_null()) { return "–"; }
   if (!cell.is_number()) { return cell.is_string() ? cell.as_string() : cell.dump(); }
   const double v = cell.as_double();
-  const double most = cell.is_integer() ? 1e7 : 1e5;
-  return std::abs(v) >= most ? fmt::format("{:.4e}", v)
-         : cell.is_integer() ? fmt::format("{:.0f}", v)
-                             : fmt::format("{:.5g}", v);
+  const bool is_whole = cell.is_integer() || std::abs(v) >= 1e5;
+  return std::abs(v) >= 1e7 ? fmt::format("{:.4e}", v) : is_whole ? fmt::format("{:.0f}", v) : fmt::format("{:.5g}", v);
 }
 
 /// `text` with `by` instead of each `c`.

@@ -9,6 +9,9 @@
 
 #include "study/ladder.h"
 #include "study/report.h"
+#include "study/report_parts.h"
+#include "study/run_identity.h"
+#include "study/run_results.h"
 #include "tools/command_line.h"
 #include "tools/verbs.h"
 
@@ -38,9 +41,8 @@ std::vector<std::string> run_folders(const std::string& path) {
   if (fs::exists(fs::path(path) / "config.json") || !fs::is_directory(path)) { return {path}; }
   std::vector<std::string> found;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-    if (fs::exists(entry.path() / "config.json") && fs::exists(entry.path() / "metrics.jsonl")) {
-      found.push_back(entry.path().string());
-    }
+    const bool is_run = fs::exists(entry.path() / "metrics.jsonl") || run_place(entry.path()).step.has_value();
+    if (fs::exists(entry.path() / "config.json") && is_run) { found.push_back(entry.path().string()); }
   }
   if (found.empty()) {
     throw DataError(path, "no run here", "a folder without config.json or runs in it",
@@ -57,8 +59,20 @@ int terminal_width() {
              : 80;
 }
 
-void run_report(const Options& o) {
+/// " [data A]" where runs were measured on different data.
+std::string letter_of(const std::vector<ReportRun>& runs, const ReportRun& run, const std::string& key) {
+  std::vector<std::string> all;
+  for (const ReportRun& r : runs) { all.push_back(member_text(r.result, key)); }
+  std::erase(all, "");
+  const std::string own = member_text(run.result, key);
+  return own.empty() ? "" : data_letter(all, own);
+}
+
+void run_report(const Options& o, const std::string& fit_options) {
   if (o.runs.size() == 1 && is_ladder(o.runs[0])) {
+    if (!fit_options.empty()) {
+      throw ConfigError("hebb report", fit_options + " for a ladder, whose sweep has tags and fit", "no such option");
+    }
     std::printf("wrote %s\n", write_ladder_report(o.runs[0], o.out).string().c_str());
     return;
   }
@@ -78,11 +92,14 @@ void run_report(const Options& o) {
   for (const std::string& path : paths) {
     runs.push_back(read_report_run(path));
     if (!o.tags.empty()) { runs.back() = read_report_run(path, runs.back().id, tags_of(o, runs.back().id)); }
-    Curve c = runs.back().metrics.loss;
-    c.name = paths.size() > 1 ? runs.back().id : c.name;
+  }
+  for (const ReportRun& run : runs) {
+    Curve c = run.metrics.loss;
+    c.name = (paths.size() > 1 ? run.id : c.name) + letter_of(runs, run, "loss@data");
     curves.push_back(c);
-    for (Curve v : runs.back().metrics.validation) {
-      v.name = (paths.size() > 1 ? runs.back().id + ": " : "") + "validation " + v.name;
+    for (Curve v : run.metrics.validation) {
+      const std::string letter = letter_of(runs, run, "val." + v.name + "@data");
+      v.name = (paths.size() > 1 ? run.id + ": " : "") + "validation " + v.name + letter;
       curves.push_back(v);
     }
   }
@@ -103,13 +120,23 @@ void run_report(const Options& o) {
 void add_report_verb(Command program) {
   Command verb = program.verb("report", "Tables, scaling fits and vector plots of runs or of a ladder");
   const auto o = std::make_shared<Options>();
-  verb.option("RUN", o->runs, "Run folders, folders of run folders, or the folder of a ladder").required();
+  verb.option("RUN", o->runs, "Run folders, checkpoints, folders of them, or the folder of a ladder").required();
   verb.option("--tags", o->tags, "Pattern that gives runs tags by their names: L{level}-{arch}").type_name("PATTERN");
   verb.option("--by", o->fit.by, "Tag: a scaling fit for each of its values").type_name("TAG");
   verb.option("--x", o->fit.x, "Key of the results that the fit is over");
   verb.option("--y", o->fit.y, "Key of the results that is fitted");
   verb.option("-o,--out", o->out, "Folder for the page and the drawings");
-  verb.runs([o] { run_report(*o); });
+  verb.footer(
+      "hebb report runs/a runs/b -o report\n"
+      "hebb report runs/a/checkpoints -o report\n"
+      "Page: docs/verbs/report.md");
+  verb.runs([o, verb] {
+    std::string fit_options;
+    for (const char* name : {"--tags", "--by", "--x", "--y"}) {
+      if (verb.is_given(name)) { fit_options += (fit_options.empty() ? "" : ", ") + std::string(name); }
+    }
+    run_report(*o, fit_options);
+  });
 }
 
 }  // namespace hebb

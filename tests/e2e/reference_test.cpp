@@ -34,6 +34,9 @@ TEST_CASE("doctor, plan, bench and report say what is wrong with their arguments
 }
 
 TEST_CASE("plan counts the parameters, FLOPs and state of a model object", "[fast]") {
+  folder.write("ladder/sweep.json", R"({"name": "s", "runs": []})");
+  CHECK(run_hebb(folder, "report ladder --by arch --y val.x").err ==
+        "error: hebb report: found --by, --y for a ladder, whose sweep has tags and fit, expected no such option\n");
   const TempFolder folder;
   folder.write(
       "m.json",

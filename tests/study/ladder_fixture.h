@@ -1,6 +1,7 @@
 #pragma once
 // A base configuration and sweeps that train in a moment.
 #include "study/sweep.h"
+#include "tests/train/process.h"
 #include "tests/train/run_fixture.h"
 
 namespace hebb::testing {
@@ -24,6 +25,31 @@ inline void write_base(const TempFolder& folder) {
 inline fs::path write_sweep(const TempFolder& folder, const std::string& members,
                             const std::string& file = "sweep.json") {
   return folder.write(file, R"({"name": "small", "base": "base.json", )" + members + "}");
+}
+
+/// A list of evaluations of the base configuration's tokens.
+inline void write_evaluations(const TempFolder& folder) {
+  folder.write("eval.json", R"({"evaluations": [{"name": "by-position", "kind": "position_ppl", "length": 64,
+    "data": {"path": "tokens.bin", "format": "raw_u16"}}]})");
+}
+
+/// hebb ladder sweep.json, in `folder`.
+inline Result ladder(const TempFolder& folder, std::vector<std::string> arguments = {}) {
+  arguments.insert(arguments.begin(), {"ladder", (folder / "sweep.json").string()});
+  return run_hebb(arguments, folder / "ladder", folder.path());
+}
+
+/// Lines of results.jsonl without what is measured, and without the hash of the configuration, which holds the folder
+/// of the data.
+inline std::vector<std::string> results(const TempFolder& folder) {
+  std::istringstream lines(read_file(folder / "runs/small/results.jsonl"));
+  std::vector<std::string> found;
+  for (std::string line; std::getline(lines, line);) {
+    Json json = parse_json(line, "results.jsonl");
+    for (const char* key : {"tokens_per_s", "mem_bytes", "seconds", "setting"}) { json.erase(key); }
+    found.push_back(json.dump());
+  }
+  return found;
 }
 
 }  // namespace hebb::testing

@@ -3,7 +3,6 @@
 #include "core/parallel.h"
 #include "study/run_results.h"
 #include "tests/study/ladder_fixture.h"
-#include "tests/train/process.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -11,37 +10,10 @@ using Catch::Contains;
 
 namespace {
 
-Result ladder(const TempFolder& folder, std::vector<std::string> arguments = {}) {
-  arguments.insert(arguments.begin(), {"ladder", (folder / "sweep.json").string()});
-  return run_hebb(arguments, folder / "ladder", folder.path());
-}
-
 const char* const kTwoSizes = R"("runs": [
   {"id": "s", "tags": {"arch": "full", "level": 1}}, {"id": "m", "set": {"model.hidden_size": 24}, "tags": {"arch": "full", "level": 2}},
   {"id": "g", "set": {"model.pattern.0.mixer": "gdn"}, "tags": {"arch": "gdn", "level": 1}}],
   "evals": "eval.json", "fit": {"by": "arch"})";
-
-/// A list of evaluations of the base configuration's tokens.
-void write_evaluations(const TempFolder& folder) {
-  folder.write("eval.json", R"({"evaluations": [{"name": "by-position", "kind": "position_ppl", "length": 64,
-    "data": {"path": "tokens.bin", "format": "raw_u16"}}]})");
-}
-
-/// results.jsonl without what is measured, and without the hash of the configuration, which holds the folder of the
-/// data.
-std::vector<std::string> results(const TempFolder& folder) {
-  std::istringstream lines(read_file(folder / "runs" / "small" / "results.jsonl"));
-  std::vector<std::string> found;
-  for (std::string line; std::getline(lines, line);) {
-    Json json = parse_json(line, "results.jsonl");
-    json.erase("tokens_per_s");
-    json.erase("mem_bytes");
-    json.erase("seconds");
-    json.erase("setting");
-    found.push_back(json.dump());
-  }
-  return found;
-}
 
 }  // namespace
 

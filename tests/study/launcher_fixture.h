@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "tests/study/ladder_fixture.h"
-#include "tests/train/process.h"
 
 namespace hebb::testing {
 

@@ -13,26 +13,9 @@ using Catch::Contains;
 
 namespace {
 
-Result ladder(const TempFolder& folder, std::vector<std::string> arguments = {}) {
-  arguments.insert(arguments.begin(), {"ladder", (folder / "sweep.json").string()});
-  return run_hebb(arguments, folder / "ladder", folder.path());
-}
-
 Result submit(const TempFolder& folder, std::vector<std::string> arguments = {}) {
   arguments.insert(arguments.begin(), {"--launcher", "slurm"});
   return ladder(folder, arguments);
-}
-
-/// results.jsonl without what is measured, and without the hash that holds the folder of the data.
-std::string results(const TempFolder& folder) {
-  std::istringstream lines(read_file(folder / "runs/small/results.jsonl"));
-  std::string found;
-  for (std::string line; std::getline(lines, line);) {
-    Json json = parse_json(line, "results.jsonl");
-    for (const char* key : {"tokens_per_s", "mem_bytes", "seconds", "setting"}) { json.erase(key); }
-    found += json.dump() + "\n";
-  }
-  return found;
 }
 
 RunStatus status(const TempFolder& folder, const std::string& run) { return read_status(folder / "runs/small" / run); }
@@ -40,11 +23,6 @@ RunStatus status(const TempFolder& folder, const std::string& run) { return read
 const char* const kSizes =
     R"("axes": {"size": {"s": {}, "m": {"set": {"model.hidden_size": 24}, "cluster": {"time": "60", "gpus": 2}}}},
   "grid": {"train.seed": [1, 2]}, "evals": "eval.json", "cluster": {"partition": "small", "account": "lab", "time": "10", "cpus": 4})";
-
-void write_evaluations(const TempFolder& folder) {
-  folder.write("eval.json", R"({"evaluations": [{"name": "by-position", "kind": "position_ppl", "length": 64,
-    "data": {"path": "tokens.bin", "format": "raw_u16"}}]})");
-}
 
 const char* const kOne = R"("runs": [{"id": "a"}])";
 

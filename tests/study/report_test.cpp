@@ -409,17 +409,72 @@ TEST_CASE("the page of a report is self-contained and every plot is a file too")
   CHECK_THROWS_WITH(read_report_run(folder / "nothing"), Contains("nothing"));
 }
 
+TEST_CASE("checkpoints of a run stand side by side, each with its metrics and evaluations") {
+  const TempFolder folder;
+  write_base(folder);
+  RunConfig config = read_run_config((folder / "base.json").string());
+  resolve(config);
+  config.train.checkpoint.keep = 10;
+  REQUIRE(run_in(folder / "one", std::move(config)) == 0);
+  folder.write("one/evals/step_00000004/e.json",
+               R"({"name": "e", "kind": "cloze", "status": "ok", "metrics": {"ppl": {"value": 7.5}}})");
+  const ReportRun early = read_report_run(folder / "one/checkpoints/step_00000004"),
+                  late = read_report_run((folder / "one/checkpoints/step_00000012").string() + "/");
+  CHECK(early.id == "one:4");
+  CHECK(late.id == "one:12");
+  CHECK(early.metrics.loss.x == std::vector<double>{1, 2, 3, 4});
+  CHECK(early.result.at("step").as_int() == 4);
+  CHECK(late.result.at("step").as_int() == 12);
+  CHECK(early.result.at("tokens").as_int() == 4 * 36);
+  CHECK(early.result.at("eval.e.ppl").as_double() == 7.5);
+  CHECK(late.result.find("eval.e.ppl") == nullptr);
+  CHECK_FALSE(has_seeds(over_seeds({early.result, late.result})));
+  CHECK_FALSE(has_same_seeds(early.result, late.result));
+  write_report("Checkpoints", {early, late}, std::nullopt, folder / "report");
+  CHECK_THAT(read_file(folder / "report/report.md"),
+             Contains("| one:4 | ") && Contains("one/evals/step_00000004/e.json") && !Contains("no second seed"));
+}
+
+TEST_CASE("memory statistics of runs stand side by side, and their drawings too", "[fast]") {
+  const TempFolder folder;
+  const auto run = [&](const char* id, double gate) {
+    ReportRun r{id, folder / "gone", {}, Json::object({{"id", id}})};
+    r.metrics.loss = {id, {1, 2}, {5, 4}};
+    r.metrics.statistics["gate"] = {{"blocks.0.mixer", {1, 2}, {0.5, gate}}, {"blocks.1.mixer", {1, 2}, {0.5, 0.125}}};
+    return r;
+  };
+  write_report("Two", {run("a", 0.25), run("b", 0.75)}, std::nullopt, folder / "report");
+  CHECK_THAT(read_file(folder / "report/report.md"), Contains("| statistic | layer | a | b |\n|---|---|---:|---:|\n"
+                                                              "| gate | blocks.0.mixer | 0.25 | 0.75 |\n"
+                                                              "| gate | blocks.1.mixer | 0.125 | 0.125 |\n"));
+  CHECK_THAT(read_file(folder / "report/memory.csv"), Contains("b,blocks.0.mixer,gate,0.75,b/metrics.jsonl"));
+  const std::string html = read_file(folder / "report/index.html");
+  const auto count = [&](const std::string& text) {
+    int found = 0;
+    for (size_t at = html.find(text); at != std::string::npos; at = html.find(text, at + 1)) { ++found; }
+    return found;
+  };
+  CHECK(count("<div class=\"small\">") == 1);
+  CHECK(count("<div class=\"drawings\">") == 2);  // below "Loss" and "Optimizer"
+  CHECK(count("<div") == count("</div>"));
+}
+
+TEST_CASE("numbers below ten million are written out", "[fast]") {
+  const Table table{{"id", {"a", TableColumn::Kind::number}}, {{"x", 216410.3}, {"y", 2.5e7}, {"z", 99999.5}}};
+  CHECK_THAT(table.markdown(), Contains("| x | 216410 |") && Contains("| y | 2.5000e+07 |"));
+}
+
 TEST_CASE("a run of an earlier version, with keys that are none any more, is reported like one of today") {
   const TempFolder folder;
   write_base(folder);
   RunConfig config = read_run_config((folder / "base.json").string());
   resolve(config);
   REQUIRE(run_in(folder / "one", std::move(config)) == 0);
-  const Json before = result_of(folder / "one", "one", Json::object());
+  const Json before = result_of({folder / "one"}, "one", Json::object());
   const fs::path file = folder / "one" / "config.json";
   Json stored = parse_json_file(file.string());
   stored.find("train")->set("deterministic", true);
   stored.find("train")->set("autotune", true);
   write_file_atomic(file, stored.dump(1));
-  CHECK(result_of(folder / "one", "one", Json::object()).dump() == before.dump());
+  CHECK(result_of({folder / "one"}, "one", Json::object()).dump() == before.dump());
 }
