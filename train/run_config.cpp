@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/hash.h"
+#include "core/key_error.h"
 
 namespace hebb {
 
@@ -72,7 +73,11 @@ void size_fields(Fields& f, TrainConfig& c) {
           "Length of the run instead of steps: steps = ceil(tokens / (batch_size x sequence_length)). May differ when "
           "a run is resumed.");
   if (f.reading()) {
-    if (!has_steps && !c.tokens) { f.fail("steps", "nothing", "an integer >= 1 (or train.tokens)"); }
+    if (!has_steps && !c.tokens) {
+      const std::string path = f.path() + ".steps", origin = f.json().origin().str();
+      throw KeyError((origin.empty() ? "" : origin + ": ") + path, "nothing",
+                     "an integer >= 1 (required, or train.tokens)", path, KeyError::Rest::values);
+    }
     if (c.tokens) {
       const int64_t steps = (*c.tokens - 1) / c.tokens_per_step() + 1;
       f.require(!has_steps || c.steps == steps, "steps",

@@ -29,6 +29,13 @@ TEST_CASE("each error of a configuration has a line on stderr", "[fast]") {
         "error: command line: train.seed: found -1, expected an integer >= 0\n"
         "error: command line: train.stpes: found an unknown key, expected one of the known keys (did you mean "
         "\"steps\"?)\n");
+  folder.write("run.json",
+               R"({"extends": ")" + HEBB_SOURCE +
+                   R"(/configs/quickstart.json", "train": {"steps": null, "batch": 3, "sequence_length": null}})");
+  const CommandResult more = run_hebb(folder, "train run.json");
+  CHECK_THAT(more.err, Contains("train.steps: found nothing, expected an integer >= 1 (required, or train.tokens)\n") &&
+                           Contains("train.sequence_length: found nothing") &&
+                           Contains("train.batch: found an unknown key"));
 }
 
 TEST_CASE("usage errors are one line on stderr and exit code 2", "[fast]") {
