@@ -36,8 +36,8 @@ void fields(Fields& f, CommConfig& c) {
       .help("Gradients that are sent at once, of fp32. Results do not depend on it.");
   f.field("overlap", c.overlap)
       .help(
-          "Gradients are sent during the backward pass, as soon as a bucket is complete; takes memory for one bucket. "
-          "Same bits. Default: on GPUs.");
+          "Gradients are sent during the backward pass, as soon as a bucket is complete, and new values arrive during "
+          "the next forward pass; takes memory for one bucket. Same bits. Default: on GPUs.");
   f.field("interface", c.interface)
       .help("Network interface (eth0) or address (10.0.0.0/8) at which rank 0 is met by ranks of other hosts.");
   f.field("token_file", c.token_file)
