@@ -41,6 +41,11 @@ std::string text_of(double value) { return fmt::format("{:g}", value); }
 /// Help lines as "--name TYPE = default (required)  description".
 class HelpFormatter final : public CLI::Formatter {
  public:
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string text = CLI::Formatter::make_usage(app, std::move(name));
+    if (app->get_allow_extras()) { text.insert(text.find_last_not_of('\n') + 1, " CONFIG [KEY=VALUE ...]"); }
+    return text;
+  }
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     std::string name = CLI::Formatter::make_option_name(option, is_positional);
     for (const char* mark : {"{true}", "{false}"}) {  // values that flags stand for

@@ -36,7 +36,8 @@ int finish(int code) {
 int run(int argc, char** argv) {
   CommandLine line("hebb", "Trains, evaluates and samples language models with attention, recurrent and memory layers.",
                    version_text);
-  const Command program = line.program();
+  Command program = line.program();
+  program.footer("hebb VERB --help shows what a verb takes. The first hour: docs/README.md");
   add_tokenizer_verb(program);
   add_data_verb(program);
   add_plan_verb(program);

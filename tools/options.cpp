@@ -31,7 +31,9 @@ std::string unescape(const std::string& text) {
 void add_text_input_options(Command verb, TextInputOptions& input) {
   using Format = TextInputOptions::Format;
   verb.option("INPUT", input.inputs,
-              "Text files, folders (their files) or quoted patterns (*, ?, [..]); gzip and zstd are recognised")
+              "Text files, folders (all files below them), quoted patterns (*, ?, [..], **) or - (standard input); "
+              "gzip and "
+              "zstd are recognised")
       .required()
       .type_name("PATH")
       .default_text("");
@@ -75,7 +77,7 @@ void add_device_options(Command verb, DeviceOptions& options) {
   verb.option("--device", options.device, "Where to compute").one_of({"auto", "cpu", "cuda"});
   verb.option("--precision", options.precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)")
       .one_of({"fp32", "bf16", "fp64"});
-  verb.option("--threads", options.threads, "Threads (0 = all cores that the process may use)").at_least(0);
+  verb.option("--threads", options.threads, "Threads (0 = all cores that the process may use)").between(0, 1024);
 }
 
 Compute set_up_compute(const DeviceOptions& options) {

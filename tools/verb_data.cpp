@@ -61,6 +61,10 @@ void add_encode(Command data) {
   add_threads_option(verb, options.workers);
   verb.flag("--overwrite", options.overwrite, "Replace a data set that is already in the folder");
   verb.flag("--json", arguments->json, "Print the report as one JSON object");
+  verb.footer(
+      "hebb data encode books/ --tokenizer tok.model --val-documents 100 --out corpus\n"
+      "zcat text.jsonl.gz | hebb data encode - --format jsonl --tokenizer bytes --out corpus\n"
+      "Page: docs/verbs/data.md");
   verb.runs([arguments] { run_encode(*arguments); });
 }
 

@@ -1,4 +1,5 @@
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -42,6 +43,7 @@ bool write(std::string_view text) {
 
 /// Standard input without the newline that ends its last line: `echo` writes one.
 std::string read_standard_input() {
+  if (isatty(STDIN_FILENO) != 0) { std::fputs("prompt, ended by Ctrl-D:\n", stderr); }
   std::string text(std::istreambuf_iterator<char>(std::cin), {});
   if (text.ends_with('\n')) { text.pop_back(); }
   if (text.ends_with('\r')) { text.pop_back(); }
@@ -184,6 +186,10 @@ void add_generate_verb(Command program) {
   verb.flag("--json", o->json, "A line of JSON per sample: prompt, text, tokens, stop_reason, seed");
   verb.flag("--stats", o->stats, "Print times to standard error");
   add_device_options(verb, o->device);
+  verb.footer(
+      "hebb generate runs/quickstart --prompt 'In the beginning' --max-new-tokens 100 --temperature 0.8\n"
+      "hebb generate runs/quickstart --prompts questions.jsonl --num-samples 3 --json > answers.jsonl\n"
+      "Page: docs/verbs/generate.md");
   verb.runs([o, prompt] { return run_generate(*o, prompt.is_given()); });
 }
 

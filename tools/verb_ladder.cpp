@@ -91,9 +91,13 @@ void add_ladder_verb(Command program) {
   verb.option("--shrink", o->shrink,
               "Train the same table smaller: all sizes shrink by one rule until the runs take about so many FLOPs")
       .above(0)
-      .default_text("not")
+      .default_text("")
       .type_name("FLOPS");
   verb.option("--tflops", o->teraflops, "Speed to estimate the time with, for --dry-run [TFLOP/s]").above(0);
+  verb.footer(
+      "hebb ladder configs/mini/ladder-5-minutes.json --dry-run\n"
+      "hebb ladder configs/ham/table-1.json --shrink 1e13 --parallel 2\n"
+      "Page: docs/verbs/ladder.md");
   verb.runs([o] { return run(*o); });
 }
 

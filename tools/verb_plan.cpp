@@ -109,6 +109,10 @@ void add_plan_verb(Command program) {
               "Speed of a rank's links inside a host and out of it: presets (nvlink, pcie; ib400, eth100) or [GB/s]")
       .type_name("IN:OUT");
   verb.flag("--no-data", o->skip_data, "Do not open the data");
+  verb.footer(
+      "hebb plan configs/quickstart.json train.batch_size=64 --tokens-per-s 2e5\n"
+      "hebb plan configs/sdm/*.json train.device=cuda --no-data\n"
+      "Page: docs/verbs/plan.md");
   verb.runs([o] { run_plan(*o); });
 }
 

@@ -103,11 +103,13 @@ int train(const Command& verb, const Arguments& arguments) {
 }  // namespace
 
 void add_train_verb(Command program) {
-  Command verb = program.verb("train", "Trains a model: hebb train CONFIG [key.path=value | --key.path value ...]");
+  Command verb = program.verb("train", "Trains a model; run it again after any interruption");
   verb.allow_extras();
   verb.footer(
-      "CONFIG is a run configuration; key.path=value and --key.path value change single values of it\n"
-      "(train.steps=100, --optimizer.lr 3e-4). A run folder whose configuration agrees is continued.");
+      "CONFIG is a run configuration; KEY=VALUE and --KEY VALUE change single values of it. A run folder whose\n"
+      "configuration agrees is continued.\n\n"
+      "hebb train configs/quickstart.json train.steps=100 --optimizer.lr 3e-4\n"
+      "Page: docs/verbs/train.md; keys: docs/configuration-reference.md");
   const auto a = std::make_shared<Arguments>();
   verb.option("--run-dir", a->run.run_folder, "Run folder").default_text("runs/NAME").type_name("PATH");
   verb.option("--resume", a->run.resume,

@@ -159,6 +159,19 @@ TEST_CASE("--version prints version, build and libraries", "[fast]") {
              StartsWith("hebb " HEBB_VERSION ", commit ") && Contains("\nbuild: ") && Contains("\nlibraries: CLI11 "));
 }
 
+TEST_CASE("help of train names its configuration, and verbs show examples and their page", "[fast]") {
+  const TempFolder folder;
+  CHECK_THAT(run_hebb(folder, "train --help").out, Contains("Usage: hebb train [OPTIONS] CONFIG [KEY=VALUE ...]\n"));
+  for (const char* verb : {"train", "plan", "ladder", "eval", "generate", "report", "data encode"}) {
+    INFO(verb);
+    const std::string name = std::string(verb).substr(0, std::string(verb).find(' '));
+    CHECK_THAT(run_hebb(folder, std::string(verb) + " --help").out,
+               Contains(std::string("\nhebb ") + verb) && Contains("Page: docs/verbs/" + name + ".md"));
+    CHECK(std::filesystem::exists(std::filesystem::path(HEBB_SOURCE) / "docs/verbs" / (name + ".md")));
+  }
+  CHECK_THAT(run_hebb(folder, "help").out, Contains("docs/README.md"));
+}
+
 TEST_CASE("help lists options with type, default and unit", "[fast]") {
   const TempFolder folder;
   const CommandResult result = run_hebb(folder, "data encode --help");

@@ -19,6 +19,10 @@ TEST_CASE("doctor, plan, bench and report say what is wrong with their arguments
   CHECK(plan.err.find("nothing.json") != std::string::npos);
   folder.write("sweep.json", R"({"name": "s", "runs": []})");
   CHECK_THAT(run_hebb(folder, "plan sweep.json").err, Catch::Contains("found a sweep (it has \"runs\")"));
+  for (const char* verb : {"generate x", "eval x --checkpoint y", "bench", "selftest", "trace m --rows r --out o"}) {
+    CHECK_THAT(run_hebb(folder, verb + std::string(" --threads 100000")).err,
+               Catch::Contains("--threads: found 100000, expected an integer from 0 to 1024"));
+  }
   CHECK(run_hebb(folder, "bench no-such-model --steps 1").err.find("no-such-model") != std::string::npos);
   CHECK(run_hebb(folder, "selftest relu2 --device cpu").out.find("all 1 passed") != std::string::npos);
   CHECK(run_hebb(folder, "selftest relu2 optimizer --device cpu --json").out.find("\"failed\": 0") !=
@@ -30,13 +34,13 @@ TEST_CASE("doctor, plan, bench and report say what is wrong with their arguments
   CHECK(report.code == 3);
   CHECK(report.err.find("missing-run") != std::string::npos);
   CHECK(run_hebb(folder, "report a b ./a").err == "error: hebb report: found ./a twice, expected different runs\n");
+  folder.write("ladder/sweep.json", R"({"name": "s", "runs": []})");
+  CHECK(run_hebb(folder, "report ladder --by arch --y val.x").err ==
+        "error: hebb report: found --by, --y for a ladder, whose sweep has tags and fit, expected no such option\n");
   CHECK(run_hebb(folder, "trace m.json --rows r --out o --precision bf16").code == 2);
 }
 
 TEST_CASE("plan counts the parameters, FLOPs and state of a model object", "[fast]") {
-  folder.write("ladder/sweep.json", R"({"name": "s", "runs": []})");
-  CHECK(run_hebb(folder, "report ladder --by arch --y val.x").err ==
-        "error: hebb report: found --by, --y for a ladder, whose sweep has tags and fit, expected no such option\n");
   const TempFolder folder;
   folder.write(
       "m.json",
