@@ -92,7 +92,7 @@ void add_trace_verb(Command program) {
   verb.option("--force", o->force, "Decisions to take as given (integers of a --inside file)");
   verb.option("--seed", o->seed, "train.seed that layers see");
   verb.option("--step", o->step, "Step index that layers see [steps]").at_least(0);
-  verb.option("--threads", o->threads, "Threads (0 = all cores that the process may use)").at_least(0);
+  verb.option("--threads", o->threads, "Threads (0 = all cores that the process may use)").between(0, 1024);
   verb.runs([o] { run_trace(*o); });
 }
 
