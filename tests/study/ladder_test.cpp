@@ -156,10 +156,11 @@ TEST_CASE("a run that is only planned is predicted by the fit and not trained") 
   CHECK(held_out.at("predicted").as_double() > 0);
   CHECK(held_out.at("measured").is_null());
   CHECK_THAT(read_file(folder / "runs/small/report.md"), Contains("| xl | ") && Contains(" – | – |"));
-  // The same runs as if they had been trained apart.
+  // Its sweep has tags and a fit.
   const Result apart = run_hebb({"report", "runs/small", "-o", "apart", "--tags", "{size}", "--by", "size"},
                                 folder / "output", folder.path());
-  CHECK(apart.code == 0);
+  CHECK(apart.code == 2);
+  CHECK_THAT(apart.err, Contains("--tags, --by for a ladder"));
 }
 
 TEST_CASE("runs that were trained apart take tags from their names and are fitted") {
