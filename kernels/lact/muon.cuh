@@ -25,7 +25,11 @@ inline MuonFactors muon_factors(int step) {
 }
 
 /// Of a block that has a matrix to itself: there are fewer of them than SMs, so that latency binds.
+#ifdef __SANITIZE_THREAD__  // the emulator's threads: the sanitizer has no room for the state of more
+constexpr int kMatrixThreads = 256;
+#else
 constexpr int kMatrixThreads = 1024;
+#endif
 
 /// use(i, load(i)) for i < count by the threads of a block; the loads of four elements are under way together.
 template <class Load, class Use> __device__ __forceinline__ void each_of_matrix(int64_t count, Load&& load, Use&& use) {
