@@ -112,7 +112,7 @@ struct Kept {
   slots::OldSlots slots() const { return {table, key_copies, value_copies, log_counts, versions, group}; }
 };
 
-/// The step size is a choice of the rule (section 4.4).
+/// The step size is a choice of the rule.
 __device__ __forceinline__ float step_size(const OvqRule& rule, bool fresh, int64_t count_before, int64_t hits) {
   if (fresh) { return 1.0f; }
   const double constant = static_cast<double>(hits) * rule.rate;

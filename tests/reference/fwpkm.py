@@ -37,7 +37,7 @@ def retrieve(o, s, values):
 
 
 def written_values(o, values, slots, a, write):
-    """V' of section 4; write [B, C, dv] = w e."""
+    """V'; write [B, C, dv] = w e."""
     readers = torch.bincount(slots.flatten(), minlength=len(values)).unsqueeze(-1)
     factor = o["value_lr"] * (o["num_heads"] * o["top_k"] if o["value_step"] == "slots" else 1)
     rows = (a.unsqueeze(-1) * write[:, :, None, None]).flatten(0, 3)  # [B C H k, dv]

@@ -231,7 +231,7 @@ def open_source(source, run, index, folder):
 
 
 class Mixture:
-    """The global order of rows over all sources (section 5)."""
+    """The global order of rows over all sources."""
 
     def __init__(self, run, folder):
         data = run["data"]

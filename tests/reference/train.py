@@ -26,7 +26,7 @@ NO_DECAY = re.compile(r"lambda_raw$")  # exempt by its layer's page although it 
 
 
 def learning_rate(s, run):
-    """lr of step index s (section 5)."""
+    """lr of step index s."""
     peak, S, c = run["optimizer"]["lr"], steps(run), run.get("schedule", {})
     kind, w, lo = c.get("type", "constant"), c.get("warmup_steps", 0), c.get("min_lr", 0.0)
     shape = c.get("decay", "linear") if kind == "wsd" else kind
@@ -95,7 +95,7 @@ class AdamW:
 
 
 def windowed(model, run, s):
-    """The model of step s: full attention may get the random window (section 6)."""
+    """The model of step s: full attention may get the random window."""
     c = run["train"].get("random_window")
     if not c or Rng(run["train"].get("seed", 0), "random_window", s).uniform() >= c["p"]:
         return model
@@ -129,7 +129,7 @@ def forward(model, weights, fast, rows, run, mode, s, owned=None, optimizer=None
 
 
 def validate(run, weights, fast, folder):
-    """{name: (mean loss, tokens)} (section 11); every micro-batch starts from the fast weights of training, on a copy."""
+    """{name: (mean loss, tokens)}; every micro-batch starts from the fast weights of training, on a copy."""
     out, micro = {}, run["train"].get("micro_batch_size", run["train"]["batch_size"])
     for source in run["data"].get("validation", []):
         rows = open_source(source, run, None, folder)

@@ -23,7 +23,7 @@ def initial(name, shape):
 
 
 def first_codebook(codebook, k):
-    """The codebook that the first quantized step starts from: means of runs of the micro-batch's unit keys k [B, T, K, D] (section 5)."""
+    """The codebook that the first quantized step starts from: means of runs of the micro-batch's unit keys k [B, T, K, D]."""
     K, N, D = codebook.shape
     keys = k.detach().flatten(0, 1)  # row-major over rows and positions
     hop = len(keys) // N
@@ -40,7 +40,7 @@ def direction(difference):
 
 
 def quantize(cfg, k, c, idle, dither):
-    """Quantized keys and ids of unit keys k [B, T, D]; c [N, D] unit codewords, idle [N], dither [N - 1] (section 4)."""
+    """Quantized keys and ids of unit keys k [B, T, D]; c [N, D] unit codewords, idle [N], dither [N - 1]."""
     rho = cfg.get("idle_bonus", 0.0025)
     if cfg.get("quantizer", "sf_diveq") == "diveq":
         a = (k @ c.T + rho * idle).argmax(-1)
