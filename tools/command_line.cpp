@@ -9,6 +9,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <sstream>
 
 #include "core/error.h"
 #include "core/suggest.h"
@@ -143,7 +145,43 @@ ConfigError usage_error(const CLI::App& app, const CLI::ParseError& error) {
                                (is_option ? hint(nearest_name(word, option_names_of(verb))) : "") + see);
 }
 
+/// The verb that words select.
+const CLI::App& verb_of(const CLI::App& app, const std::vector<std::string>& words, size_t at = 0) {
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (at < words.size() && verb->get_name() == words[at]) { return verb_of(*verb, words, at + 1); }
+  }
+  return app;
+}
+
+/// Words with "--KEY VALUE" and "--KEY=VALUE" as "KEY=VALUE".
+std::vector<std::string> with_overrides(const std::string& verb, const std::vector<std::string>& words,
+                                        const std::vector<std::string>& plain_keys) {
+  std::vector<std::string> result;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const size_t equals = words[i].find('=');
+    const std::string key = words[i].starts_with("--") ? words[i].substr(2, equals - std::min<size_t>(equals, 2)) : "";
+    const bool is_key = key.find('.') != std::string::npos || key.starts_with('/') ||
+                        std::find(plain_keys.begin(), plain_keys.end(), key) != plain_keys.end();
+    if (!is_key) {
+      result.push_back(words[i]);
+    } else if (equals != std::string::npos) {
+      result.push_back(words[i].substr(2));
+    } else if (i + 1 == words.size()) {
+      throw ConfigError(verb, "option " + words[i] + " needs a value");
+    } else {
+      result.push_back(key + "=" + words[++i]);
+    }
+  }
+  return result;
+}
+
 }  // namespace
+
+struct Command::Shared {
+  CLI::App app;
+  int exit_code = 0;
+  std::map<const CLI::App*, std::vector<std::string>> plain_keys;  // of verbs that take overrides
+};
 
 Option::Option(CLI::Option* option)
     : option_(option),
@@ -224,7 +262,7 @@ bool Option::is_given() const { return option_->count() > 0; }
 
 Command Command::verb(const std::string& name, const std::string& description) {
   app_->require_subcommand(1);
-  return Command(app_->add_subcommand(name, description), exit_code_);
+  return Command(app_->add_subcommand(name, description), shared_);
 }
 
 Option Command::option(const std::string& names, std::string& value, const std::string& description) {
@@ -269,22 +307,19 @@ void Command::footer(const std::string& text) { app_->footer(text); }
 void Command::allow_extras() { app_->allow_extras(); }
 std::vector<std::string> Command::extras() const { return app_->remaining(); }
 
+void Command::takes_overrides(const std::vector<std::string>& plain_keys) { shared_->plain_keys[app_] = plain_keys; }
+
 void Command::on_run(const std::function<int()>& function) {
-  app_->callback([function, exit_code = exit_code_] { *exit_code = function(); });
+  app_->callback([function, shared = shared_] { shared->exit_code = function(); });
 }
 
 std::string Command::full_name() const { return full_name_of(*app_); }
 std::vector<std::string> Command::option_names() const { return option_names_of(*app_); }
 bool Command::is_given(const std::string& option_name) const { return app_->count(option_name) > 0; }
 
-struct CommandLine::State {
-  CLI::App app;
-  int exit_code = 0;
-};
-
 CommandLine::CommandLine(const std::string& name, const std::string& description,
                          const std::function<std::string()>& version)
-    : state_(std::make_unique<State>()) {
+    : state_(std::make_unique<Command::Shared>()) {
   CLI::App& app = state_->app;
   app.name(name)->description(description);
   app.set_version_flag("--version", version, "Print version, build options and library versions");
@@ -296,7 +331,7 @@ CommandLine::CommandLine(const std::string& name, const std::string& description
 
 CommandLine::~CommandLine() = default;
 
-Command CommandLine::program() { return Command(&state_->app, &state_->exit_code); }
+Command CommandLine::program() { return Command(&state_->app, state_.get()); }
 
 int CommandLine::run(int argc, const char* const* argv) {
   CLI::App& app = state_->app;
@@ -304,11 +339,20 @@ int CommandLine::run(int argc, const char* const* argv) {
     std::fputs(app.help().c_str(), stderr);
     return static_cast<int>(ExitCode::kUsage);
   }
-  check_verbs(app, std::vector<std::string>(argv + 1, argv + argc), 0);
+  std::vector<std::string> words(argv + 1, argv + argc);
+  check_verbs(app, words, 0);
+  const CLI::App& verb = verb_of(app, words);
+  if (const auto keys = state_->plain_keys.find(&verb); keys != state_->plain_keys.end()) {
+    words = with_overrides(full_name_of(verb), words, keys->second);
+  }
+  std::reverse(words.begin(), words.end());  // as the parser wants them
   try {
-    app.parse(argc, argv);
+    app.parse(words);
   } catch (const CLI::Success& request) {  // --help, --version
-    return app.exit(request);
+    std::ostringstream text;
+    const int code = app.exit(request, text, text);
+    std::fputs(text.str().c_str(), stdout);
+    return code;
   } catch (const CLI::ParseError& error) { throw usage_error(app, error); }
   return state_->exit_code;
 }

@@ -82,6 +82,9 @@ class Command {
   /// Words that are neither options nor arguments are no error, but kept in extras().
   void allow_extras();
   std::vector<std::string> extras() const;
+  /// The verb takes KEY=VALUE words: "--KEY VALUE" and "--KEY=VALUE" reach it as such words. KEY is dotted, a JSON
+  /// pointer or one of `plain_keys`.
+  void takes_overrides(const std::vector<std::string>& plain_keys);
 
   /// What the verb does, after all arguments have been read: a function without arguments that returns the exit code,
   /// or nothing for 0. It throws errors (core/error.h).
@@ -101,11 +104,12 @@ class Command {
 
  private:
   friend class CommandLine;
-  Command(CLI::App* app, int* exit_code) : app_(app), exit_code_(exit_code) {}
+  struct Shared;  // of all verbs of a program
+  Command(CLI::App* app, Shared* shared) : app_(app), shared_(shared) {}
   void on_run(const std::function<int()>& function);
 
   CLI::App* app_;
-  int* exit_code_;
+  Shared* shared_;
 };
 
 /// The command line of a program: its verbs are declared on program(), then run() reads the arguments.
@@ -124,8 +128,7 @@ class CommandLine {
   int run(int argc, const char* const* argv);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<Command::Shared> state_;
 };
 
 }  // namespace hebb

@@ -1,6 +1,5 @@
 #include "tools/config_arguments.h"
 
-#include <algorithm>
 #include <filesystem>
 
 #include "core/error.h"
@@ -10,20 +9,18 @@
 namespace hebb {
 namespace {
 
-const std::vector<std::string> kSections = {"name",      "model",    "data", "train",
-                                            "optimizer", "schedule", "eval", "extends"};
-
-void check_key(const Command& verb, const std::string& key) {
-  const bool is_key = key.find('.') != std::string::npos || key.starts_with("/") ||
-                      std::find(kSections.begin(), kSections.end(), key) != kSections.end();
-  if (is_key) { return; }
-  const std::string nearest = nearest_name("--" + key, verb.option_names());
-  throw ConfigError(verb.full_name(), "unknown option --" + key +
+[[noreturn]] void fail_on_option(const Command& verb, const std::string& word) {
+  const std::string option = word.substr(0, word.find('=')), nearest = nearest_name(option, verb.option_names());
+  throw ConfigError(verb.full_name(), "unknown option " + option +
                                           (nearest.empty() ? "" : "; did you mean " + nearest + "?") +
                                           " (configuration keys are dotted: --train.steps 100)");
 }
 
 }  // namespace
+
+std::vector<std::string> run_sections() {
+  return {"name", "model", "data", "train", "optimizer", "schedule", "eval", "extends"};
+}
 
 bool is_override(const std::string& word) {
   std::error_code error;  // a value may be longer than any file's name
@@ -42,15 +39,9 @@ ConfigArguments read_config_arguments(const Command& verb, const ComputeOptions&
   const std::string where = verb.full_name();
   const std::vector<std::string> words = verb.extras();
   ConfigArguments arguments;
-  for (size_t i = 0; i < words.size(); ++i) {
-    const std::string& word = words[i];
-    const size_t equals = word.find('=');
+  for (const std::string& word : words) {
     if (word.starts_with("--")) {
-      check_key(verb, word.substr(2, equals == std::string::npos ? equals : equals - 2));
-      if (equals == std::string::npos && i + 1 == words.size()) {
-        throw ConfigError(where, "option " + word + " needs a value");
-      }
-      arguments.overrides.push_back(equals != std::string::npos ? word.substr(2) : word.substr(2) + "=" + words[++i]);
+      fail_on_option(verb, word);
     } else if (is_override(word)) {
       arguments.overrides.push_back(word);
     } else if (arguments.config.empty()) {

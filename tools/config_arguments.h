@@ -6,11 +6,14 @@ namespace hebb {
 
 class Command;
 
-/// What verbs of the form `hebb VERB CONFIG [key.path=value | --key.path value ...]` are given.
+/// What verbs of the form `hebb VERB CONFIG [key.path=value ...]` are given.
 struct ConfigArguments {
   std::string config;
   std::vector<std::string> overrides;  // "key.path=value"
 };
+
+/// Keys of a run configuration itself, which Command::takes_overrides() knows without a dot.
+std::vector<std::string> run_sections();
 
 /// Whether a word of the command line is "key.path=value": it has an = and names no file.
 bool is_override(const std::string& word);
@@ -24,7 +27,7 @@ void add_compute_options(Command verb, ComputeOptions& options);
 
 /// Reads the words that the options of `verb` (with allow_extras) left over, and adds `compute`.
 /// Errors: ConfigError for a missing CONFIG, a second one, an option that is neither an option of the
-/// verb nor a configuration key, and one without a value.
+/// verb nor a configuration key.
 ConfigArguments read_config_arguments(const Command& verb, const ComputeOptions& compute = {});
 
 }  // namespace hebb

@@ -9,6 +9,7 @@
 #include "eval/comparison.h"
 #include "eval/evaluation.h"
 #include "tools/command_line.h"
+#include "tools/config_arguments.h"
 #include "tools/console.h"
 #include "tools/options.h"
 #include "tools/train_ranks.h"
@@ -19,12 +20,26 @@ namespace hebb {
 namespace {
 
 struct Options {
+  std::vector<std::string> words;  // EVAL and changes to it
   std::string eval, out, tokenizer;
   std::vector<std::string> checkpoints, overrides;
   DeviceOptions device;
   std::string ranks;  // empty: not given
   bool log_samples = false, again = false;
 };
+
+void sort_words(Options& o) {
+  for (const std::string& word : o.words) {
+    if (is_override(word)) {
+      o.overrides.push_back(word);
+    } else if (o.eval.empty()) {
+      o.eval = word;
+    } else {
+      throw ConfigError("hebb eval", "unexpected argument " + word + " (the list is " + o.eval + ")");
+    }
+  }
+  if (o.eval.empty()) { throw ConfigError("hebb eval", "no EVAL given (see hebb eval --help)"); }
+}
 
 /// What each checkpoint is called, all different.
 std::vector<std::string> labels_of(const std::vector<std::string>& checkpoints) {
@@ -157,8 +172,10 @@ int run_eval(const Options& o) {
 void add_eval_verb(Command program) {
   Command verb = program.verb("eval", "Runs a list of evaluations on checkpoints and writes one result file each");
   const auto o = std::make_shared<Options>();
-  verb.option("EVAL", o->eval, "The list of evaluations (JSON)").required();
-  verb.option("OVERRIDES", o->overrides, "Changes to EVAL as KEY=VALUE, e.g. evaluations.0.max_tokens=100000");
+  verb.takes_overrides({"seed", "evaluations"});
+  verb.option("EVAL", o->words,
+              "The list of evaluations (JSON), and changes to it as KEY=VALUE, e.g. evaluations.0.max_tokens=100000")
+      .required();
   verb.option("--checkpoint", o->checkpoints,
               "Checkpoint folder, run folder or model.safetensors; several times for several side by side")
       .required()
@@ -176,7 +193,10 @@ void add_eval_verb(Command program) {
   verb.footer(
       "hebb eval configs/quickstart-eval.json --checkpoint runs/a --checkpoint runs/b\n"
       "Page: docs/verbs/eval.md");
-  verb.runs([o] { return run_eval(*o); });
+  verb.runs([o] {
+    sort_words(*o);
+    return run_eval(*o);
+  });
 }
 
 }  // namespace hebb

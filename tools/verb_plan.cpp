@@ -85,6 +85,7 @@ void run_plan(Options o) {
 void add_plan_verb(Command program) {
   Command verb =
       program.verb("plan", "Says what a configuration will cost: parameters, FLOPs, state, memory, data, time");
+  verb.takes_overrides(run_sections());
   const auto o = std::make_shared<Options>();
   verb.option("CONFIG", o->words,
               "Configurations (a model object or a run), run folders or checkpoints, and changes as key=value")

@@ -54,6 +54,9 @@ int evaluate(const Json& evaluations, const TrainConfig& settings, const fs::pat
   try {
     const EvalCounts counts =
         evaluate_checkpoint(read_evaluations(evaluations, "eval."), request, *progress, print_line, ranks);
+    if (counts.ok + counts.failed == 0 && counts.skipped > 0) {
+      throw DataError("eval", "nothing was evaluated: all evaluations were skipped");
+    }
     return counts.failed > 0 ? static_cast<int>(ExitCode::kOther) : 0;
   } catch (const Error& error) {
     if (error.code() != ExitCode::kStopped) { throw; }
@@ -105,6 +108,7 @@ int train(const Command& verb, const Arguments& arguments) {
 void add_train_verb(Command program) {
   Command verb = program.verb("train", "Trains a model; run it again after any interruption");
   verb.allow_extras();
+  verb.takes_overrides(run_sections());
   verb.footer(
       "CONFIG is a run configuration; KEY=VALUE and --KEY VALUE change single values of it. A run folder whose\n"
       "configuration agrees is continued.\n\n"
