@@ -1,5 +1,7 @@
 // The command line: parses the arguments, runs one verb, turns exceptions into one line on stderr
 // and an exit code (docs/verbs/train.md).
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -23,14 +25,35 @@ int report(std::string message, ExitCode code) {
   return static_cast<int>(code);
 }
 
+int output_error = 0;  // of the first write to standard output that failed
+
+ssize_t write_output(void*, const char* text, size_t size) {
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t n = ::write(STDOUT_FILENO, text + done, size - done);
+    if (n < 0 && errno == EINTR) { continue; }
+    if (n < 0) {
+      output_error = output_error != 0 ? output_error : errno;
+      break;
+    }
+    done += static_cast<size_t>(n);
+  }
+  return static_cast<ssize_t>(done);
+}
+
+/// Replaces stdout by a stream that keeps why writing failed: only the call that happens to flush would see errno.
+void watch_output() {
+  std::FILE* const output = ::fopencookie(nullptr, "w", {nullptr, write_output, nullptr, nullptr});
+  if (output == nullptr) { return; }
+  std::setvbuf(output, nullptr, ::isatty(STDOUT_FILENO) != 0 ? _IOLBF : _IOFBF, BUFSIZ);
+  stdout = output;
+}
+
 /// What was printed has arrived, or the exit code says that it has not.
 int finish(int code) {
-  errno = 0;
   const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (is_written || code != 0) { return code; }
-  return report(
-      std::string("standard output: cannot write") + (errno != 0 ? std::string(": ") + std::strerror(errno) : ""),
-      ExitCode::kCheckpoint);
+  return report(std::string("standard output: cannot write: ") + std::strerror(output_error), ExitCode::kCheckpoint);
 }
 
 int run(int argc, char** argv) {
@@ -66,6 +89,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace hebb;
+  watch_output();
   try {
     return finish(run(argc, argv));
   } catch (const ConfigErrors& errors) {

@@ -18,8 +18,10 @@ struct CommandResult {
   std::string out, err;
 };
 
-/// Runs `hebb ARGUMENTS` (shell syntax) in `folder` with `input` on standard input.
-inline CommandResult run_hebb(const TempFolder& folder, const std::string& arguments, const std::string& input = "") {
+/// Runs `hebb ARGUMENTS` (shell syntax) in `folder` with `input` on standard input. `redirections` stand behind those
+/// that gather the output.
+inline CommandResult run_hebb(const TempFolder& folder, const std::string& arguments, const std::string& input = "",
+                              const std::string& redirections = "") {
   const TempFolder io;
   const auto read = [&](const char* name) {
     std::ifstream file(io / name, std::ios::binary);
@@ -27,7 +29,8 @@ inline CommandResult run_hebb(const TempFolder& folder, const std::string& argum
   };
   const std::string in = io.write("in", input).string();
   const std::string command = "cd '" + folder.path().string() + "' && '" + HEBB_BINARY + "' " + arguments + " < '" +
-                              in + "' > '" + (io / "out").string() + "' 2> '" + (io / "err").string() + "'";
+                              in + "' > '" + (io / "out").string() + "' 2> '" + (io / "err").string() + "' " +
+                              redirections;
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read("out"), read("err")};
 }
