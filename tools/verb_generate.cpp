@@ -26,6 +26,7 @@ struct Options {
   std::string checkpoint, prompt, prompt_file, prompts, tokenizer;
   std::vector<std::string> stops;
   int64_t samples = 1;
+  uint64_t prompt_index = 0;  // of the first prompt
   DeviceOptions device;
   GenerateOptions generate;
   std::map<std::string, std::vector<std::string>> overrides;  // texts by option
@@ -84,11 +85,12 @@ std::vector<std::string> read_prompts(const Options& o, bool has_prompt) {
   return {text};
 }
 
-Json json_line(const std::string& prompt, const StopText& text, const Generated& g, uint64_t seed) {
+Json json_line(const std::string& prompt, uint64_t index, const StopText& text, const Generated& g, uint64_t seed) {
   Json tokens = Json::array();
   for (const int32_t id : g.tokens) { tokens.push(id); }
   const char* reason = text.is_cut() ? "stop" : g.ended ? "eos" : interrupted != 0 ? "interrupted" : "length";
   return Json::object({{"prompt", prompt},
+                       {"prompt_index", index},
                        {"text", text.text()},
                        {"prompt_tokens", g.prompt_tokens},
                        {"tokens", tokens},
@@ -98,7 +100,7 @@ Json json_line(const std::string& prompt, const StopText& text, const Generated&
 
 /// One continuation, written as it grows, or as a line of JSON. False to stop.
 bool sample(ScoringModel& session, const std::shared_ptr<const Tokenizer>& tokenizer, const std::string& prompt,
-            const Options& o, uint64_t seed) {
+            uint64_t index, const Options& o, uint64_t seed) {
   GenerateOptions options = o.generate;
   options.seed = seed;
   StopText text(o.stops);
@@ -109,7 +111,7 @@ bool sample(ScoringModel& session, const std::shared_ptr<const Tokenizer>& token
     return goes_on && interrupted == 0;
   };
   if (o.echo && !o.json) { write(prompt); }
-  const Generated g = generate(session, tokenizer, prompt, 0, options, [&](std::string_view more) {
+  const Generated g = generate(session, tokenizer, prompt, index, options, [&](std::string_view more) {
     const bool goes_on = text.push(more);
     return show(text.settled()) && goes_on;
   });
@@ -122,7 +124,7 @@ bool sample(ScoringModel& session, const std::shared_ptr<const Tokenizer>& token
                  : g.ended     ? ", ended by EOS"
                                : "");
   }
-  return write(o.json ? json_line(prompt, text, g, seed).dump() + "\n" : "\n");
+  return write(o.json ? json_line(prompt, index, text, g, seed).dump() + "\n" : "\n");
 }
 
 int run_generate(Options o, bool has_prompt) {
@@ -145,10 +147,11 @@ int run_generate(Options o, bool has_prompt) {
   const bool is_one = prompts.size() == 1 && o.samples == 1;
   bool goes_on = true;
   for (size_t p = 0; p < prompts.size() && goes_on; ++p) {
+    const uint64_t index = o.prompt_index + p;
     for (int64_t i = 0; i < o.samples && goes_on; ++i) {
       const uint64_t seed = o.generate.seed + static_cast<uint64_t>(i);  // each sample is that of its seed alone
-      if (!is_one && !o.json) { write(fmt::format("==> prompt {:d}, seed {:d} <==\n", p, seed)); }
-      goes_on = sample(session, tokenizer, prompts[p], o, seed);
+      if (!is_one && !o.json) { write(fmt::format("==> prompt {:d}, seed {:d} <==\n", index, seed)); }
+      goes_on = sample(session, tokenizer, prompts[p], index, o, seed);
     }
   }
   return interrupted != 0 ? 130 : 0;
@@ -174,6 +177,7 @@ void add_generate_verb(Command program) {
   verb.option("--top-k", sampling.top_k, "Draw among the k most likely; 0 = all [tokens]").at_least(0);
   verb.option("--top-p", sampling.top_p, "Draw among the most likely with this total probability").between(0, 1);
   verb.option("--seed", o->generate.seed, "Seed of the draws");
+  verb.option("--prompt-index", o->prompt_index, "Number of the first prompt, which its draws depend on");
   verb.option("--tokenizer", o->tokenizer,
               "SentencePiece .model file, tokenizer.json or \"bytes\" (default: the run's)");
   for (const OverridableType& to : overridable_types()) {
@@ -183,7 +187,7 @@ void add_generate_verb(Command program) {
   }
   verb.flag("--ignore-eos", o->ignore_eos, "Go on after an end-of-text token");
   verb.flag("--echo,!--no-echo", o->echo, "Print the prompt too (default: on)");
-  verb.flag("--json", o->json, "A line of JSON per sample: prompt, text, tokens, stop_reason, seed");
+  verb.flag("--json", o->json, "A line of JSON per sample: prompt, its index, text, tokens, stop_reason, seed");
   verb.flag("--stats", o->stats, "Print times to standard error");
   add_device_options(verb, o->device);
   verb.footer(

@@ -30,11 +30,12 @@ std::vector<Json> json_lines(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("samples depend on prompt and seed alone, not on their number or the other prompts") {
+TEST_CASE("samples depend on prompt, its index and seed alone, not on their number or the other prompts") {
   const TempFolder folder;
   write_run(folder);
   folder.write("p.txt", "One\r\n\nTwo\n");
-  folder.write("q.jsonl", "{\"prompt\": \"Two\", \"answers\": [\"x\"]}\n{\"prompt\": \"One\"}\n");
+  folder.write("q.jsonl",
+               "{\"prompt\": \"One\", \"answers\": [\"x\"]}\n{\"prompt\": \"Two\"}\n{\"prompt\": \"One\"}\n");
   const std::string some = " --max-new-tokens 12 --temperature 1.5 --json";
   const CommandResult all = run_hebb(folder, "generate run --prompts p.txt --num-samples 3 --seed 5" + some);
   REQUIRE(all.code == 0);
@@ -49,12 +50,17 @@ TEST_CASE("samples depend on prompt and seed alone, not on their number or the o
     CHECK((reason == "eos" || lines[i].at("tokens").items().size() == 12));
   }
   CHECK(lines[0].at("tokens") != lines[1].at("tokens"));
+  CHECK(lines[2].at("prompt_index") == Json(0));
+  CHECK(lines[3].at("prompt_index") == Json(1));
   const std::vector<Json> other =
       json_lines(run_hebb(folder, "generate run --prompts q.jsonl --num-samples 2 --seed 6" + some).out);
-  REQUIRE(other.size() == 4);
-  CHECK(other[0] == lines[4]);
-  CHECK(other[3] == lines[2]);
-  CHECK(json_lines(run_hebb(folder, "generate run --prompt Two --seed 7" + some).out) == std::vector<Json>{lines[5]});
+  REQUIRE(other.size() == 6);
+  CHECK(other[0] == lines[1]);
+  CHECK(other[3] == lines[5]);
+  CHECK(other[4].at("tokens") != other[0].at("tokens"));  // equal prompts at different places
+  CHECK(json_lines(run_hebb(folder, "generate run --prompt Two --seed 7 --prompt-index 1" + some).out) ==
+        std::vector<Json>{lines[5]});
+  CHECK(json_lines(run_hebb(folder, "generate run --prompt One --seed 6" + some).out) == std::vector<Json>{lines[1]});
   const CommandResult text =
       run_hebb(folder, "generate run --prompts p.txt --num-samples 3 --seed 5 --max-new-tokens 12 --temperature 1.5");
   CHECK_THAT(text.out, Contains("==> prompt 1, seed 6 <==\nTwo" + lines[4].at("text").as_string() + "\n"));
