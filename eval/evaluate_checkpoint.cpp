@@ -49,18 +49,21 @@ Json identity_of(const fs::path& weights) {
   return files;
 }
 
-/// Says at once which evaluations have no input.
-void warn_of_missing(const std::vector<Evaluation>& evaluations, Progress& progress) {
-  for (const Evaluation& e : evaluations) {
-    const Json* data = e.resolved.find("data");
-    for (const Json* path : {e.resolved.find("file"), data != nullptr ? data->find("path") : nullptr}) {
-      if (path == nullptr || !path->is_string()) { continue; }
-      try {
-        expand_paths(path->as_string());
-      } catch (const DataError& error) {
-        progress.message(e.name + " (" + e.kind + ") will be skipped: " + error.what());
-      }
-    }
+/// Says at once what has no input and what cannot be evaluated.
+void warn_of_impossible(const Evaluation& e, const EvalPremises& premises, Progress& progress) {
+  const std::string name = e.name + " (" + e.kind + ")";
+  const Json* data = e.resolved.find("data");
+  for (const Json* path : {e.resolved.find("file"), data != nullptr ? data->find("path") : nullptr}) {
+    if (path == nullptr || !path->is_string()) { continue; }
+    try {
+      expand_paths(path->as_string());
+    } catch (const DataError& error) { return progress.message(name + " will be skipped: " + error.what()); }
+  }
+  try {
+    for (const std::string& reason : e.task->left_out(premises)) { progress.message(name + " leaves out: " + reason); }
+  } catch (const Error& error) {
+    const bool is_missing = dynamic_cast<const MissingFileError*>(&error) != nullptr;
+    progress.message(name + (is_missing ? " will be skipped: " : " will fail: ") + error.what());
   }
 }
 
@@ -91,10 +94,15 @@ EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRe
   }
   const int64_t length = training_length(source.config);
   std::vector<Json> finished;
+  std::vector<const Evaluation*> to_do;
   for (const Evaluation& e : evaluations) {
     const Json key = evaluation_key(e, from, tokenizer.get(), length, request.logs_samples);
     const auto kept = request.again ? std::nullopt : finished_result(e, key, out, [](const std::string&) {});
-    if (kept) { finished.push_back(*kept); }
+    if (kept) {
+      finished.push_back(*kept);
+    } else {
+      to_do.push_back(&e);
+    }
   }
   EvalCounts counts;
   const bool is_finished = finished.size() == evaluations.size();  // then the model need not be loaded
@@ -104,7 +112,9 @@ EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRe
     }
     counts.ok = static_cast<int64_t>(evaluations.size());
   } else {
-    if (ranks.is_first()) { warn_of_missing(evaluations, progress); }
+    for (const Evaluation* e : to_do) {
+      if (ranks.is_first()) { warn_of_impossible(*e, {source, tokenizer, e->seed}, progress); }
+    }
     ScoringModel session(std::move(source), weights, request.compute);
     session.after_segments([&ranks] { ranks.flight().tick(); });
     EvalContext context{session, tokenizer, length, 42, progress, [&signals] { return !signals.received().empty(); }};

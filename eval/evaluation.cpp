@@ -127,6 +127,11 @@ const std::vector<EvalKind>& eval_kinds() {
 }
 
 const Tokenizer& EvalContext::text_tokenizer() const {
+  static_cast<void>(premises().text_tokenizer());  // the error
+  return *tokenizer;
+}
+
+const Tokenizer& EvalPremises::text_tokenizer() const {
   if (tokenizer == nullptr) {
     throw ConfigError("--tokenizer", "a checkpoint whose configuration names no tokenizer",
                       "a SentencePiece .model file, a tokenizer.json or \"bytes\", since this evaluation reads text");
@@ -166,6 +171,45 @@ Json mean_metric(std::span<const double> values) {
 
 void EvalResult::mean(const std::string& name, std::span<const double> values) {
   metrics.set(name, mean_metric(values));
+}
+
+void EvalResult::ratio(const std::string& name, const std::string& exp_name, const RatioOfSums& mean) {
+  const double value = mean.value();
+  const std::optional<double> error = mean.standard_error();
+  const auto add = [&](const std::string& metric_name, double number, double slope) {
+    metric(metric_name, number, static_cast<int64_t>(mean.count()));
+    if (!error) { return; }
+    Json with_error = metrics.at(metric_name);
+    with_error.set("stderr", slope * *error);
+    metrics.set(metric_name, with_error);
+  };
+  if (!name.empty()) { add(name, value, 1); }
+  if (!exp_name.empty()) { add(exp_name, std::exp(value), std::exp(value)); }
+}
+
+void EvalResult::left_out(const Json& parts, bool is_all) {
+  if (!parts.items().empty()) { series.set("skipped", parts); }
+  if (!is_all) { return; }
+  status = "skipped";
+  reason = "nothing of it can be evaluated";
+  for (const Json& part : parts.items()) { reason += "; " + part.at("reason").as_string(); }
+}
+
+void RatioOfSums::add(double sum, double count) {
+  sums.push_back(sum);
+  counts.push_back(count);
+}
+double RatioOfSums::count() const { return std::accumulate(counts.begin(), counts.end(), 0.0); }
+double RatioOfSums::value() const { return std::accumulate(sums.begin(), sums.end(), 0.0) / count(); }
+std::optional<double> RatioOfSums::standard_error() const {
+  if (sums.size() < 2) { return std::nullopt; }
+  const double groups = static_cast<double>(sums.size()), mean = value();
+  double squares = 0;
+  for (size_t g = 0; g < sums.size(); ++g) {
+    const double rest = sums[g] - mean * counts[g];
+    squares += rest * rest;
+  }
+  return std::sqrt(squares * groups / (groups - 1)) / count();
 }
 
 std::vector<Evaluation> read_evaluations(const Json& json, const std::string& path) {

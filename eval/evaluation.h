@@ -19,6 +19,17 @@
 
 namespace hebb {
 
+/// sum / count over groups that are taken as independent, documents or records: a mean of what they hold.
+struct RatioOfSums {
+  std::vector<double> sums, counts;  // by group
+
+  void add(double sum, double count);
+  double count() const;
+  double value() const;
+  /// By linearisation (docs/verbs/eval.md, What all kinds share); nothing for fewer than two groups.
+  std::optional<double> standard_error() const;
+};
+
 /// What a task measures; becomes the result file (docs/verbs/eval.md, Results).
 struct EvalResult {
   std::string status = "ok";  // "ok", "skipped" (with reason)
@@ -31,6 +42,10 @@ struct EvalResult {
   void metric(const std::string& name, double value, int64_t n);
   /// The mean of one number per example, with its standard error.
   void mean(const std::string& name, std::span<const double> values);
+  /// A mean of many numbers in independent groups, and its exponential; "" for one that is not reported.
+  void ratio(const std::string& name, const std::string& exp_name, const RatioOfSums& mean);
+  /// Parts that cannot be evaluated, as the series `skipped`. Without any other part the evaluation is skipped.
+  void left_out(const Json& parts, bool is_all);
 };
 
 /// {"value", "stderr", "n"} of a mean (docs/verbs/eval.md, What all kinds share); a single example has no standard
@@ -45,6 +60,16 @@ struct ItemList {
   bool is_on_first = false;               // it reads fast weights that rank 0 alone has: so it does here
   std::function<bool(const Json& value)> ends = {};  // whether the list ends behind an item of this value
   std::function<uint64_t(size_t i)> units = {};      // of the progress bar that item i is; one each where absent
+};
+
+/// What is known before the model is loaded.
+struct EvalPremises {
+  const ModelSource& source;
+  std::shared_ptr<const Tokenizer> tokenizer;  // null when the checkpoint names none
+  uint64_t seed;
+
+  /// For kinds that read text. Throws ConfigError when the checkpoint names no tokenizer.
+  const Tokenizer& text_tokenizer() const;
 };
 
 /// What tasks share.
@@ -76,7 +101,8 @@ struct EvalContext {
   void step(uint64_t units);
   /// Throws Stopped after a signal.
   void poll() const;
-  /// For kinds that read text. Throws ConfigError when the checkpoint names no tokenizer.
+  EvalPremises premises() const { return {session.source(), tokenizer, seed}; }
+  /// That of premises().
   const Tokenizer& text_tokenizer() const;
   /// Notes an example: `id`, hash of its tokens, and what the task adds.
   void log_sample(const std::string& id, std::span<const int32_t> tokens, Json rest);
@@ -103,6 +129,9 @@ class EvalTask {
   virtual void fields(Fields& f) = 0;
   /// Whether its work is lists of items. Otherwise rank 0 alone runs it.
   virtual bool has_items() const { return true; }
+  /// Parts of it that cannot be evaluated, each with its reason: asked before the first evaluation of a list runs, so
+  /// that nobody waits hours for them. run() leaves them out. Errors: those that it fails with as a whole.
+  virtual std::vector<std::string> left_out(const EvalPremises&) { return {}; }
   virtual EvalResult run(EvalContext& context) = 0;
 };
 

@@ -89,27 +89,34 @@ class Niah final : public EvalTask {
     if (f.reading()) { check(f); }
   }
 
+  std::vector<std::string> left_out(const EvalPremises& premises) override {
+    prepare(premises);
+    std::vector<std::string> reasons;
+    for (const Json& part : skipped_.items()) { reasons.push_back(part.at("reason").as_string()); }
+    return reasons;
+  }
+
   EvalResult run(EvalContext& c) override {
-    needles_.seed = c.seed;
-    c.text_tokenizer();
-    if (!samples_.file.empty()) { ready_made_ = read_needle_samples(samples_.file, needles_.question); }
+    prepare(c.premises());
+    EvalResult result;
+    result.left_out(skipped_, lengths_.empty());
+    if (lengths_.empty()) { return result; }
     const int64_t count = ready_made_.empty() ? samples_.count : static_cast<int64_t>(ready_made_.size());
     const bool has_passes = c.session.has_fast_weights();  // without, more passes change nothing
-    const size_t lengths = ready_made_.empty() ? words_.size() : 1, runs = has_passes ? passes_.size() : 1;
-    c.begin("niah", static_cast<uint64_t>(count) * lengths * runs);
-    EvalResult result;
+    const size_t runs = has_passes ? passes_.size() : 1;
+    c.begin("niah", static_cast<uint64_t>(count) * lengths_.size() * runs);
     result.source = !ready_made_.empty() ? "official" : is_built_in() ? "builtin" : "custom";
     std::map<int64_t, Scores> by_passes;
     Json series = Json::array();
     const auto weights = c.session.save_fast_weights();
-    for (size_t l = 0; l < lengths; ++l) {
+    for (const int64_t words : lengths_) {
       Scores scores;
       for (size_t p = 0; p < passes_.size(); ++p) {
         if (p == 0 || has_passes) {
           c.session.restore_fast_weights(weights);
-          scores = one_run(c, words_[l], passes_[p], count, weights);
+          scores = one_run(c, words, passes_[p], count, weights);
         }
-        series.push(point(words_[l], passes_[p], scores));
+        series.push(point(words, passes_[p], scores));
         by_passes[passes_[p]].add(scores);
       }
     }
@@ -121,6 +128,29 @@ class Niah final : public EvalTask {
   }
 
  private:
+  /// Once: ready-made samples, or the lengths that there is text for.
+  void prepare(const EvalPremises& premises) {
+    if (!lengths_.empty() || !skipped_.items().empty()) { return; }
+    static_cast<void>(premises.text_tokenizer());  // the error
+    needles_.seed = premises.seed;
+    if (!samples_.file.empty()) {
+      ready_made_ = read_needle_samples(samples_.file, needles_.question);
+      lengths_ = {words_[0]};
+      return;
+    }
+    for (const int64_t words : words_) {
+      std::vector<std::string> piece;
+      if (HaystackWords(text_).piece(words, piece)) {
+        lengths_.push_back(words);
+      } else {  // the others can be run
+        const std::string reason = DataError(text_.path, fmt::format("haystacks of {:d} words", words),
+                                             "no document long enough", "a document of at least half as many words")
+                                       .what();
+        skipped_.push(Json::object({{"context_words", words}, {"reason", reason}}));
+      }
+    }
+  }
+
   bool is_built_in() const {
     const NeedleOptions usual;
     return text_.path.empty() && needles_.needle == usual.needle && needles_.question == usual.question;
@@ -208,10 +238,6 @@ class Niah final : public EvalTask {
     }
     Scores scores;
     for (const Json& sample : samples) { scores.add(sample); }
-    if (scores.exact.empty()) {
-      throw DataError(text_.path, fmt::format("haystacks of {:d} words", words), "no document long enough",
-                      "a document of at least half as many words");
-    }
     if (static_cast<int64_t>(scores.exact.size()) < count) {
       c.progress.message(fmt::format("{}: text for {:d} of {:d} samples", text_.path, scores.exact.size(), count));
     }
@@ -260,6 +286,8 @@ class Niah final : public EvalTask {
   std::vector<int64_t> words_{4000}, passes_{1, 2, 3, 4};
   std::string update_after_ = "prompt", fast_weights_ = "carry";
   std::vector<NeedleSample> ready_made_;
+  std::vector<int64_t> lengths_;  // of prepare(): those of words_ that there is text for
+  Json skipped_ = Json::array();  // the others
 };
 
 }  // namespace

@@ -151,19 +151,20 @@ class StreamPpl final : public EvalTask {
       r.reason = data_.path + ": no document with two tokens";
       return r;
     }
-    double sum = 0;
-    int64_t bytes = 0;
+    RatioOfSums per_token, per_byte;
     Json curve = Json::array();
-    for (const Json& document : documents) {
-      sum += kept_number(document.at("sum"));
-      bytes += document.at("bytes").as_int();
-      for (const Json& point : document.at("curve").items()) { curve.push(point); }
+    for (size_t d = 0; d < documents.size(); ++d) {
+      const double sum = kept_number(documents[d].at("sum"));
+      const int64_t bytes = documents[d].at("bytes").as_int();
+      if (predicted[d] > 0) {
+        per_token.add(sum, static_cast<double>(predicted[d]));
+        per_byte.add(sum / std::log(2.0), static_cast<double>(bytes));
+      }
+      for (const Json& point : documents[d].at("curve").items()) { curve.push(point); }
     }
-    const double nll = sum / static_cast<double>(tokens);
-    r.metric("nll", nll, tokens);
-    r.metric("ppl", std::exp(nll), tokens);
+    r.ratio("nll", "ppl", per_token);
     r.metric("tokens", static_cast<double>(tokens), tokens);
-    if (bytes > 0) { r.metric("bits_per_byte", sum / (static_cast<double>(bytes) * std::log(2.0)), bytes); }
+    if (per_byte.count() > 0) { r.ratio("bits_per_byte", "", per_byte); }
     r.series.set("curve", curve);
     return r;
   }
@@ -251,11 +252,17 @@ class PositionPpl final : public EvalTask {
       return binned(edges, losses, reset);
     };
     std::vector<Bin> bins(edges.size() - 1);
+    RatioOfSums nll;
     for (const Json& document : c.items({.count = documents.size(), .compute = compute})) {
-      for (size_t i = 0; i < bins.size(); ++i) { bins[i].add(document.items()[i].items()); }
+      Bin whole;
+      for (size_t i = 0; i < bins.size(); ++i) {
+        bins[i].add(document.items()[i].items());
+        whole.add(document.items()[i].items());
+      }
+      nll.add(whole.sum, static_cast<double>(whole.count));
     }
     c.progress.end();
-    return result(edges, bins, static_cast<int64_t>(documents.size()));
+    return result(edges, bins, nll);
   }
 
  private:
@@ -323,16 +330,14 @@ class PositionPpl final : public EvalTask {
     return values;
   }
 
-  EvalResult result(const std::vector<int64_t>& edges, const std::vector<Bin>& sums, int64_t documents) const {
+  EvalResult result(const std::vector<int64_t>& edges, const std::vector<Bin>& sums, const RatioOfSums& nll) const {
     EvalResult r;
-    if (documents == 0) {
+    if (nll.count() == 0) {
       r.status = "failed";
       r.reason = data_.path + ": no document with two tokens";
       return r;
     }
     Json bins = Json::array();
-    double total = 0;
-    int64_t tokens = 0;
     for (size_t i = 0; i < sums.size(); ++i) {
       const Bin& own = sums[i];
       Json bin = Json::object();
@@ -346,13 +351,10 @@ class PositionPpl final : public EvalTask {
         if (baseline_) { bin.set("gain", (own.base - own.sum) / n); }
       }
       bins.push(bin);
-      total += own.sum;
-      tokens += own.count;
     }
     r.series.set("by_position", bins);
-    r.metric("nll", total / static_cast<double>(tokens), tokens);
-    r.metric("ppl", std::exp(total / static_cast<double>(tokens)), tokens);
-    r.metric("documents", static_cast<double>(documents), documents);
+    r.ratio("nll", "ppl", nll);
+    r.metric("documents", static_cast<double>(nll.sums.size()), static_cast<int64_t>(nll.sums.size()));
     return r;
   }
 

@@ -41,16 +41,24 @@ struct Setting {
 /// What the three kinds share: rows 0 ... samples - 1 of every setting, teacher forced.
 class Recall : public EvalTask {
  public:
+  std::vector<std::string> left_out(const EvalPremises& premises) final {
+    Json skipped = Json::array();
+    possible_settings(premises, skipped);
+    std::vector<std::string> reasons;
+    for (const Json& part : skipped.items()) { reasons.push_back(part.at("reason").as_string()); }
+    return reasons;
+  }
+
   EvalResult run(EvalContext& c) final {
-    const std::vector<Setting> settings = make_settings(c);
+    Json skipped = Json::array();
+    const std::vector<Setting> settings = possible_settings(c.premises(), skipped);
     int64_t rows = 0;
-    for (const Setting& s : settings) {
-      check(c, s);
-      rows += s.samples;
-    }
+    for (const Setting& s : settings) { rows += s.samples; }
     c.begin(kind_name(), static_cast<uint64_t>(rows));
     const auto weights = c.session.save_fast_weights();
     EvalResult result;
+    result.left_out(skipped, settings.empty());
+    if (settings.empty()) { return result; }
     Score all;
     Json table = Json::array();
     for (const Setting& s : settings) {
@@ -87,14 +95,14 @@ class Recall : public EvalTask {
 
  protected:
   virtual std::string kind_name() const = 0;
-  virtual std::vector<Setting> make_settings(const EvalContext& c) const = 0;
+  virtual std::vector<Setting> make_settings(uint64_t seed) const = 0;
   /// Called for every answer; returns whether it counts.
   virtual bool note(const Setting&, const TaskRow&, size_t, bool) { return true; }
   virtual void begin_row(const TaskRow&) {}
   virtual void add_series(EvalResult&) const {}
 
-  Setting setting(const EvalContext& c, SyntheticTask task, int64_t length, const std::string& name) const {
-    task.seed = c.seed;
+  Setting setting(uint64_t seed, SyntheticTask task, int64_t length, const std::string& name) const {
+    task.seed = seed;
     task.lengths = {length};
     return {task, name, samples_.value_or(length <= kLongRow ? default_samples_ : default_long_samples_)};
   }
@@ -103,21 +111,36 @@ class Recall : public EvalTask {
   int64_t default_samples_ = 200, default_long_samples_ = 50, readings_ = 1;
 
  private:
-  /// The task's options, the model's vocabulary, and that the model was not trained on these rows.
-  static void check(const EvalContext& c, const Setting& s) {
-    check_task(s.task, s.name);
-    const int64_t vocab = c.session.source().model.vocab_size, needed = task_vocabulary(s.task);
+  /// The settings of which there are rows; `skipped` gets the others. Errors: ConfigError, see check_model().
+  std::vector<Setting> possible_settings(const EvalPremises& premises, Json& skipped) const {
+    std::vector<Setting> settings;
+    for (const Setting& s : make_settings(premises.seed)) {
+      try {
+        check_task(s.task, s.name);
+      } catch (const ConfigError& error) {  // the others can be run
+        skipped.push(Json::object({{"setting", s.name}, {"reason", error.what()}}));
+        continue;
+      }
+      check_model(premises.source, s);
+      settings.push_back(s);
+    }
+    return settings;
+  }
+
+  /// The model's vocabulary, and that the model was not trained on these rows.
+  static void check_model(const ModelSource& source, const Setting& s) {
+    const int64_t vocab = source.model.vocab_size, needed = task_vocabulary(s.task);
     if (needed > vocab) {
       throw ConfigError("vocab_size", std::to_string(vocab), fmt::format("at least {:d} for {}", needed, s.name));
     }
-    const Json& config = c.session.source().config;
+    const Json& config = source.config;
     const auto find = [](const Json* json, const char* key) {
       return json != nullptr && json->is_object() ? json->find(key) : nullptr;
     };
     const Json *data = find(&config, "data"), *sources = find(data, "sources");
     if (sources == nullptr || !sources->is_array()) { return; }
-    for (const Json& source : sources->items()) {
-      const Json *task = find(&source, "task"), *seed = find(&source, "seed");
+    for (const Json& trained : sources->items()) {
+      const Json *task = find(&trained, "task"), *seed = find(&trained, "seed");
       for (const Json* outer : {data, find(&config, "train")}) {
         if (seed == nullptr || !seed->is_number()) { seed = find(outer, "seed"); }
       }
@@ -215,10 +238,10 @@ class Icr final : public Recall {
 
  private:
   std::string kind_name() const override { return "icr"; }
-  std::vector<Setting> make_settings(const EvalContext& c) const override {
+  std::vector<Setting> make_settings(uint64_t seed) const override {
     std::vector<Setting> settings;
     for (const int64_t length : lengths_) {
-      settings.push_back(setting(c, task_, length, fmt::format("length {:d}", length)));
+      settings.push_back(setting(seed, task_, length, fmt::format("length {:d}", length)));
     }
     return settings;
   }
@@ -247,14 +270,14 @@ class Icl final : public Recall {
 
  private:
   std::string kind_name() const override { return "icl"; }
-  std::vector<Setting> make_settings(const EvalContext& c) const override {
+  std::vector<Setting> make_settings(uint64_t seed) const override {
     std::vector<Setting> settings;
     for (const int64_t functions : functions_) {
       SyntheticTask task = task_;
       task.functions = functions;
       constexpr int64_t kExample = 26, kExamples = 20, kUnit = 2048;  // docs/evaluations/synthetic-tasks.md
       const int64_t length = length_.value_or((kExample * kExamples * functions + kUnit - 1) / kUnit * kUnit);
-      settings.push_back(setting(c, task, length, fmt::format("{:d} functions", functions)));
+      settings.push_back(setting(seed, task, length, fmt::format("{:d} functions", functions)));
     }
     return settings;
   }
@@ -323,12 +346,13 @@ class Mqar final : public Recall {
 
  private:
   std::string kind_name() const override { return "mqar"; }
-  std::vector<Setting> make_settings(const EvalContext& c) const override {
+  std::vector<Setting> make_settings(uint64_t seed) const override {
     std::vector<Setting> settings;
     for (const MqarCase& one : cases_) {
       SyntheticTask task = task_;
       task.pairs = one.pairs;
-      settings.push_back(setting(c, task, one.length, fmt::format("length {:d}, {:d} pairs", one.length, one.pairs)));
+      settings.push_back(
+          setting(seed, task, one.length, fmt::format("length {:d}, {:d} pairs", one.length, one.pairs)));
     }
     return settings;
   }

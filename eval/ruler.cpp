@@ -2,6 +2,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <set>
 
 #include "data/tasks/answer_scores.h"
@@ -49,34 +51,45 @@ class Ruler final : public EvalTask {
     if (f.reading()) { check(f); }
   }
 
+  std::vector<std::string> left_out(const EvalPremises& premises) override {
+    prepare(premises);
+    std::vector<std::string> reasons;
+    for (const Json& part : skipped_.items()) {
+      const bool is_of_all = part.find("length") == nullptr;  // otherwise the reason names the task
+      reasons.push_back((is_of_all ? "task " + part.at("task").as_string() + ": " : "") +
+                        part.at("reason").as_string());
+    }
+    return reasons;
+  }
+
   EvalResult run(EvalContext& c) override {
-    Tokenizer::Encoder encoder((c.text_tokenizer(), c.tokenizer));
-    const int64_t prefix = static_cast<int64_t>(prefix_ids(*c.tokenizer, false).size());
-    const TokenCounter count_tokens = [&](std::string_view text) {
-      std::vector<int32_t> ids;
-      encoder.encode(text, ids);
-      return prefix + static_cast<int64_t>(ids.size());
-    };
+    prepare(c.premises());
     EvalResult result;
     result.source = !samples_.file.empty() ? "official" : files_.replaces_any() ? "custom" : "builtin";
-    RulerMaker maker(samples_.file.empty() ? read_ruler_material(files_) : RulerMaterial(), c.seed, count_tokens);
-    std::vector<Cell> cells = samples_.file.empty() ? cells_to_make(maker, c.progress) : cells_of_file(count_tokens);
-    run_cells(c, maker, cells);
+    std::vector<Cell> cells = cells_;
+    run_cells(c, *maker_, cells);
     std::erase_if(cells, [](const Cell& cell) { return cell.scores.empty(); });
-    if (!skipped_.items().empty()) { result.series.set("skipped", skipped_); }
-    if (!cells.empty()) {
-      add_results(cells, result);
-      return result;
-    }
-    result.status = "skipped";
-    result.reason = "no task can be made at any of the lengths";
-    for (const Json& entry : skipped_.items()) {
-      result.reason += "; " + entry.at("task").as_string() + ": " + entry.at("reason").as_string();
-    }
+    result.left_out(skipped_, cells.empty());
+    if (!cells.empty()) { add_results(cells, result); }
     return result;
   }
 
  private:
+  /// Once: what samples are made of, and the tasks and lengths of which there are some.
+  void prepare(const EvalPremises& premises) {
+    if (is_prepared_) { return; }
+    const int64_t prefix = static_cast<int64_t>(prefix_ids(premises.text_tokenizer(), false).size());
+    const auto encoder = std::make_shared<Tokenizer::Encoder>(premises.tokenizer);
+    const TokenCounter count_tokens = [encoder, prefix](std::string_view text) {
+      std::vector<int32_t> ids;
+      encoder->encode(text, ids);
+      return prefix + static_cast<int64_t>(ids.size());
+    };
+    maker_.emplace(samples_.file.empty() ? read_ruler_material(files_) : RulerMaterial(), premises.seed, count_tokens);
+    cells_ = samples_.file.empty() ? cells_to_make(*maker_) : cells_of_file(count_tokens);
+    is_prepared_ = true;
+  }
+
   void check(Fields& f) const {
     f.require(std::set(lengths_.begin(), lengths_.end()).size() == lengths_.size(), "lengths", "different lengths");
     f.require(std::set(tasks_.begin(), tasks_.end()).size() == tasks_.size(), "tasks", "different tasks");
@@ -107,7 +120,7 @@ class Ruler final : public EvalTask {
 
   /// Every task at every length, tried with its first sample, so that text that does not fit is found before hours of
   /// work.
-  std::vector<Cell> cells_to_make(RulerMaker& maker, Progress& progress) {
+  std::vector<Cell> cells_to_make(RulerMaker& maker) {
     std::vector<Cell> cells;
     for (const std::string& name : tasks_) {
       const RulerTask* task = find_ruler_task(name);
@@ -120,7 +133,6 @@ class Ruler final : public EvalTask {
           maker.sample(*task, length, 0);
           cells.push_back({task, length, {}, {}, {}});
         } catch (const ConfigError& error) {  // the others can be run
-          progress.message(std::string("left out: ") + error.what());
           skip(name, length, error.what());
         }
       }
@@ -268,6 +280,9 @@ class Ruler final : public EvalTask {
   SampleChoice samples_;
   RulerFiles files_;
   bool freeze_ = false;
+  bool is_prepared_ = false;
+  std::optional<RulerMaker> maker_;
+  std::vector<Cell> cells_;
   Json skipped_ = Json::array();  // tasks that cannot be made, with the reason
 };
 

@@ -53,8 +53,9 @@ class Cloze final : public EvalTask {
     c.progress.end();
     EvalResult result;
     result.mean("acc", greedy);
-    const double mean = std::accumulate(lls.begin(), lls.end(), 0.0) / static_cast<double>(lls.size());
-    result.metric("ppl", std::exp(-mean), static_cast<int64_t>(lls.size()));  // per target
+    RatioOfSums nll;
+    for (const double ll : lls) { nll.add(-ll, 1); }
+    result.ratio("", "ppl", nll);  // per target
     return result;
   }
 
@@ -83,18 +84,17 @@ class Rolling final : public EvalTask {
       c.log_sample(records[i].id, ids, Json::object({{"tokens", scored}, {"ll", -nll}}));
       return Json::array({nll, scored});
     };
-    double sum = 0;
-    int64_t tokens = 0, words = 0, bytes = 0;
-    for (const Json& item : c.items({.count = records.size(), .compute = compute})) {
-      sum += kept_number(item.items()[0]);
-      tokens += item.items()[1].as_int();
-    }
+    const std::vector<Json> items = c.items({.count = records.size(), .compute = compute});
     c.progress.end();
-    for (const RollingRecord& r : records) {
-      words += r.words.value_or(static_cast<int64_t>(count_split_pieces(r.text)));
-      bytes += r.bytes.value_or(static_cast<int64_t>(r.text.size()));
+    RatioOfSums per_token, per_word, per_byte;
+    for (size_t i = 0; i < records.size(); ++i) {
+      const RollingRecord& r = records[i];
+      const double sum = kept_number(items[i].items()[0]);
+      per_token.add(sum, static_cast<double>(items[i].items()[1].as_int()));
+      per_word.add(sum, static_cast<double>(r.words.value_or(static_cast<int64_t>(count_split_pieces(r.text)))));
+      per_byte.add(sum / std::log(2.0), static_cast<double>(r.bytes.value_or(static_cast<int64_t>(r.text.size()))));
     }
-    return result(sum, tokens, words, bytes);
+    return result(per_token, per_word, per_byte);
   }
 
  private:
@@ -113,16 +113,16 @@ class Rolling final : public EvalTask {
     return sum;
   }
 
-  EvalResult result(double sum, int64_t tokens, int64_t words, int64_t bytes) const {
+  EvalResult result(const RatioOfSums& per_token, const RatioOfSums& per_word, const RatioOfSums& per_byte) const {
     EvalResult r;
-    if (tokens == 0) {
+    if (per_token.count() == 0) {
       r.status = "failed";
       r.reason = scoring_.file + ": no text with a token to predict";
       return r;
     }
-    r.metric("token_ppl", std::exp(sum / static_cast<double>(tokens)), tokens);
-    r.metric("word_ppl", std::exp(sum / static_cast<double>(words)), words);
-    r.metric("bits_per_byte", sum / (static_cast<double>(bytes) * std::log(2.0)), bytes);
+    r.ratio("", "token_ppl", per_token);
+    r.ratio("", "word_ppl", per_word);
+    r.ratio("bits_per_byte", "", per_byte);
     return r;
   }
 
@@ -160,17 +160,14 @@ class AnswerPpl final : public EvalTask {
                                  {"ll", -nll}}));
       return Json::array({nll, scored});
     };
-    double sum = 0;
-    int64_t tokens = 0, examples = 0;
+    RatioOfSums nll;
     const bool carries = fast_weights_ == "carry" && c.session.has_fast_weights();
     for (const Json& item : c.items({.count = records.size(), .compute = compute, .moves_weights = carries})) {
       if (item.is_null()) { continue; }
-      sum += kept_number(item.items()[0]);
-      tokens += item.items()[1].as_int();
-      ++examples;
+      nll.add(kept_number(item.items()[0]), static_cast<double>(item.items()[1].as_int()));
     }
     c.progress.end();
-    return result(sum, tokens, examples, static_cast<int64_t>(records.size()) - examples);
+    return result(nll, static_cast<int64_t>(records.size()));
   }
 
  private:
@@ -206,18 +203,18 @@ class AnswerPpl final : public EvalTask {
     return std::accumulate(losses.begin(), losses.end(), 0.0);
   }
 
-  EvalResult result(double sum, int64_t tokens, int64_t examples, int64_t left_out) const {
+  EvalResult result(const RatioOfSums& nll, int64_t records) const {
     EvalResult r;
+    const auto examples = static_cast<int64_t>(nll.sums.size());
     if (examples == 0) {
       r.status = "failed";
       r.reason = fmt::format("{}: no example of at most max_tokens ({:d}) tokens and a length of at most {:d}", file_,
                              max_tokens_, max_record_length_);
       return r;
     }
-    r.metric("nll", sum / static_cast<double>(tokens), tokens);
-    r.metric("ppl", std::exp(sum / static_cast<double>(tokens)), tokens);
+    r.ratio("nll", "ppl", nll);
     r.metric("examples", static_cast<double>(examples), examples);
-    r.metric("left_out", static_cast<double>(left_out), examples + left_out);
+    r.metric("left_out", static_cast<double>(records - examples), records);
     return r;
   }
 

@@ -52,6 +52,72 @@ TEST_CASE("a second eval takes finished results up, and several checkpoints stan
              Contains("whose results would replace those of another one"));
 }
 
+TEST_CASE("what cannot be evaluated is said before the first evaluation, and leaves out nothing else") {
+  const TempFolder folder;
+  write_run(folder);
+  folder.write("short.txt", "a b c d e");
+  folder.write("e.json", R"({"evaluations": [
+    {"name": "held", "kind": "position_ppl", "length": 64, "data": {"path": "set/val_*.bin"}},
+    {"name": "long", "kind": "ruler", "samples": 1, "lengths": [1200, 2400], "tasks": ["vt", "niah_single_1"]},
+    {"name": "hay", "kind": "niah", "samples": 1, "context_words": [40], "passes": [1], "text": {"path": "short.txt"}},
+    {"name": "pairs", "kind": "mqar", "vocab": 64, "samples": 1, "cases": [{"length": 10, "pairs": 4}, {"length": 20, "pairs": 4}]},
+    {"name": "lost", "kind": "ruler", "lengths": [1200], "squad": "nowhere.json"}]})");
+  const CommandResult result = run_hebb(folder, "eval e.json --checkpoint run", "", "2>&1");
+  CHECK(result.code == 0);
+  const size_t first = result.out.find("held (position_ppl): ok");
+  REQUIRE(first != std::string::npos);
+  const std::string start = result.out.substr(0, first), rest = result.out.substr(first);
+  CHECK_THAT(start, Contains("long (ruler) leaves out: task vt at length 1200: found ") &&
+                        !Contains("at length 2400") && Contains("hay (niah) leaves out: ") &&
+                        Contains("/short.txt: haystacks of 40 words (") &&
+                        Contains("pairs (mqar) leaves out: length 10, 4 pairs") &&
+                        Contains("lost (ruler) will be skipped: ") && Contains("nowhere.json"));
+  CHECK_THAT(rest, Contains("long (ruler): ok") && Contains("hay (niah): skipped") && Contains("pairs (mqar): ok") &&
+                       Contains("lost (ruler): skipped") && !Contains("leaves out"));
+  CHECK_THAT(rest.substr(0, rest.find('\n')), Contains("  nll ") && Contains(" ± "));
+  const Json ruler = parse_json_file((folder / "run/evals/step_00000004/long.json").string());
+  CHECK(ruler.at("metrics").at("niah_single_1").at("n").as_int() == 2);
+  CHECK(ruler.at("metrics").at("vt").at("n").as_int() == 1);
+
+  const CommandResult nothing =
+      run_hebb(folder,
+               "eval e.json --checkpoint run 'evaluations=[{\"name\": \"hay\", \"kind\": \"niah\", "
+               "\"context_words\": [40], \"text\": {\"path\": \"short.txt\"}}]'");
+  CHECK(nothing.code == 3);
+  CHECK_THAT(nothing.err, Contains("error: e.json: nothing was evaluated"));
+}
+
+TEST_CASE("evaluations of a training that are all skipped are no success") {
+  const TempFolder folder;
+  write_run(folder);
+  const CommandResult result =
+      run_hebb(folder,
+               "train c.json --run-dir run 'eval={\"evaluations\": [{\"name\": \"gone\", \"kind\": "
+               "\"cloze\", \"file\": \"gone.jsonl\"}]}'");
+  CHECK(result.code == 3);
+  CHECK_THAT(result.err, Contains("gone (cloze) will be skipped: ") && Contains("nothing was evaluated"));
+}
+
+TEST_CASE("changes of a list may be written as options") {
+  const TempFolder folder;
+  write_run(folder);
+  folder.write("e.json", R"({"evaluations": [
+    {"name": "held", "kind": "position_ppl", "length": 64, "data": {"path": "set/val_*.bin"}}]})");
+  const auto length = [&](const std::string& words) {
+    const CommandResult result = run_hebb(folder, "eval " + words + " --checkpoint run --again");
+    INFO(words << ": " << result.err);
+    REQUIRE(result.code == 0);
+    return parse_json_file((folder / "run/evals/step_00000004/held.json").string()).at("config").at("length").as_int();
+  };
+  CHECK(length("e.json evaluations.0.length=32") == 32);
+  CHECK(length("e.json --evaluations.0.length 33") == 33);
+  CHECK(length("--evaluations.0.length=34 e.json") == 34);
+  CHECK(length("e.json --/evaluations/0/length 35") == 35);
+  CHECK_THAT(run_hebb(folder, "eval e.json --checkpoint run --evaluations.0.length").err,
+             Contains("hebb eval: option --evaluations.0.length needs a value"));
+  CHECK_THAT(run_hebb(folder, "eval e.json --chekpoint run").err, Contains("did you mean --checkpoint?"));
+}
+
 TEST_CASE("an eval that evaluates nothing does not end as a success") {
   const TempFolder folder;
   write_run(folder);

@@ -183,9 +183,19 @@ TEST_CASE("needle evaluations that cannot run are refused", "[fast]") {
   CHECK_THROWS_WITH(read(R"("samples": "x.jsonl", "context_words": [40])"), Catch::Contains("context_words"));
   CHECK_THROWS_WITH(read(R"("needles": 5)"), Catch::Contains("needles"));
   CHECK_THROWS_AS(read(R"("samples": "nowhere.jsonl")"), MissingFileError);
-  CHECK_THROWS_WITH(read(R"("samples": 1, "context_words": [30], "text": {"path": )" +
-                         quoted(m.folder.write("short.txt", "a b c")) + "}"),
-                    Catch::Contains("no document long enough"));
+  std::string text;
+  for (int i = 0; i < 20; ++i) { text += "word "; }
+  const std::string of_text = R"("samples": 1, "passes": [1], "text": {"path": )" +
+                              quoted(m.folder.write("short.txt", text)) + R"(}, "context_words": )";
+  const EvalResult none = read(of_text + "[60]").result;
+  CHECK(none.status == "skipped");
+  CHECK_THAT(none.reason, Catch::Contains("haystacks of 60 words (found no document long enough"));
+  const Outcome some = read(of_text + "[60, 30]");
+  CHECK(some.result.status == "ok");
+  REQUIRE(some.result.series.at("skipped").items().size() == 1);
+  CHECK(some.result.series.at("skipped").items()[0].at("context_words").as_int() == 60);
+  REQUIRE(some.result.series.at("by_length").items().size() == 1);
+  CHECK(some.result.series.at("by_length").items()[0].at("context_words").as_int() == 30);
   TextModel bare(byte_model(false));
   bare.tokenizer = nullptr;
   CHECK_THROWS_WITH(bare.run(R"("kind": "niah", "samples": 1)"), Catch::Contains("tokenizer"));

@@ -198,6 +198,63 @@ TEST_CASE("a mean comes with its standard error, except of a single number", "[f
   CHECK(mean_metric(std::vector<double>{2.0}).find("stderr") == nullptr);
 }
 
+TEST_CASE("a mean over groups of unequal sizes has the standard error of the groups", "[fast]") {
+  RatioOfSums equal;
+  const std::vector<double> means = {1, 2, 4.5, 3};
+  for (const double mean : means) { equal.add(5 * mean, 5); }
+  const Json plain = mean_metric(means);
+  CHECK(equal.value() == Catch::Approx(plain.at("value").as_double()).epsilon(1e-14));
+  CHECK(*equal.standard_error() == Catch::Approx(plain.at("stderr").as_double()).epsilon(1e-14));
+
+  RatioOfSums r;  // r = 2; s - 2 c = 1, -3, 2; sqrt(3 / 2 * 14) / 10
+  r.add(5, 2);
+  r.add(1, 2);
+  CHECK(r.value() == 1.5);
+  r.add(14, 6);
+  CHECK(r.value() == 2);
+  CHECK(*r.standard_error() == Catch::Approx(std::sqrt(21.0) / 10).epsilon(1e-14));
+  EvalResult result;
+  result.ratio("nll", "ppl", r);
+  CHECK(result.metrics.at("nll").at("n").as_int() == 10);
+  CHECK(result.metrics.at("nll").at("stderr").as_double() == *r.standard_error());
+  CHECK(result.metrics.at("ppl").at("stderr").as_double() ==
+        Catch::Approx(std::exp(2.0) * *r.standard_error()).epsilon(1e-14));
+  RatioOfSums one;
+  one.add(3, 4);
+  CHECK(!one.standard_error());
+}
+
+TEST_CASE_METHOD(EvalFixture, "perplexities of streams and by position have standard errors over documents", "[fast]") {
+  const auto check = [&](const std::string& keys, size_t documents_read) {
+    INFO(keys);
+    ScoringModel s = session();
+    Progress quiet;
+    EvalContext context{s, nullptr, 32, 42, quiet, {}};
+    context.logs_samples = true;
+    const std::string text = R"({"evaluations": [{"name": "x", )" + corpus() + ", " + keys + "}]}";
+    const EvalResult r = read_evaluations(parse_json(text, "eval.json"), "")[0].task->run(context);
+    RatioOfSums nll;
+    std::istringstream lines(context.samples);
+    for (std::string line; std::getline(lines, line);) {
+      const Json sample = parse_json(line, "samples");
+      const double tokens = sample.at("tokens").as_double();
+      if (tokens > 0) { nll.add(-sample.at("ll").as_double(), tokens); }
+    }
+    CHECK(nll.sums.size() == documents_read);
+    CHECK(metric(r, "nll") == Catch::Approx(nll.value()).epsilon(1e-12));
+    for (const char* name : {"nll", "ppl"}) {
+      const Json* error = r.metrics.at(name).find("stderr");
+      REQUIRE((error != nullptr) == (documents_read > 1));
+      if (error == nullptr) { continue; }
+      const double slope = std::string(name) == "ppl" ? metric(r, "ppl") : 1;
+      CHECK(error->as_double() == Catch::Approx(slope * *nll.standard_error()).epsilon(1e-12));
+    }
+  };
+  check(R"("kind": "stream_ppl")", 4);
+  check(R"("kind": "position_ppl", "length": 30)", 3);
+  check(R"("kind": "position_ppl", "length": 100)", 1);
+}
+
 TEST_CASE_METHOD(EvalFixture, "keys of another kind of bins are unknown, and no length is too large for them",
                  "[fast]") {
   CHECK_THROWS_WITH(run(R"("kind": "position_ppl", "length": 33, "bins": {"kind": "linear", "first": 3})"),

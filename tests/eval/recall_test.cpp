@@ -171,4 +171,14 @@ TEST_CASE("recall evaluations refuse what they cannot judge", "[fast]") {
   CHECK_THROWS_WITH(trained.run(keys + "3"),
                     Catch::Contains("seed: found 3, expected a seed other than that of the training rows"));
   CHECK(asked(trained.run(keys + "4")) == 4);
+
+  const std::string cases = R"("kind": "mqar", "vocab": 24, "samples": 1, "cases": )";
+  const EvalResult some = RandomModel(24).run(cases + R"([{"length": 10, "pairs": 4}, {"length": 18, "pairs": 4}])");
+  CHECK(some.status == "ok");
+  CHECK(asked(some) == 4);
+  REQUIRE(some.series.at("skipped").items().size() == 1);
+  CHECK(some.series.at("skipped").items()[0].at("setting").as_string() == "length 10, 4 pairs");
+  const EvalResult none = RandomModel(24).run(cases + R"([{"length": 10, "pairs": 4}])");
+  CHECK(none.status == "skipped");
+  CHECK_THAT(none.reason, Catch::Contains("length 10, 4 pairs"));
 }
