@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <memory>
 #include <sstream>
 
 #include "comm/lanes.h"
@@ -113,6 +114,20 @@ template <class T> void add_errors(const Json& source, const std::string& name, 
   } catch (const ConfigError& error) { add_lines(error, lines); }
 }
 
+/// Where the value at a dotted path was written; empty when it was not.
+std::string origin_of(const Json& source, const std::string& path) {
+  const Json* at = &source;
+  for (size_t begin = 0; at != nullptr && begin < path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    const std::string key = path.substr(begin, end - begin);
+    const bool is_index = at->is_array() && !key.empty() && key.find_first_not_of("0123456789") == std::string::npos &&
+                          key.size() < 10 && std::stoul(key) < at->items().size();
+    at = at->is_object() ? at->find(key) : is_index ? &at->items()[std::stoul(key)] : nullptr;
+    begin = end + 1;
+  }
+  return at != nullptr ? at->origin().str() : "";
+}
+
 }  // namespace
 
 RunConfig run_config_of(Json source) {
@@ -139,18 +154,13 @@ RunConfig run_config_of(Json source) {
     throw ConfigErrors(text);
   }
   config.source = std::move(source);
+  config.data.origin_of = [source = std::make_shared<const Json>(config.source)](const std::string& path) {
+    return origin_of(*source, path);
+  };
   return config;
 }
 
-std::string RunConfig::where(const std::string& path) const {
-  const Json* at = &source;
-  for (size_t begin = 0; at != nullptr && begin < path.size();) {
-    const size_t end = std::min(path.find('.', begin), path.size());
-    at = at->is_object() ? at->find(path.substr(begin, end - begin)) : nullptr;
-    begin = end + 1;
-  }
-  return at != nullptr ? at->origin().str() : "";
-}
+std::string RunConfig::where(const std::string& path) const { return origin_of(source, path); }
 
 std::string RunConfig::place(const std::string& path) const {
   const std::string origin = where(path);

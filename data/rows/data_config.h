@@ -1,10 +1,12 @@
 #pragma once
 // The `data` section of a run configuration (docs/formats/shards.md; docs/tasks.md).
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "core/fields.h"
 #include "data/rows/packing.h"
 #include "data/shards/shard.h"
@@ -48,6 +50,23 @@ struct DataConfig {
   std::vector<ValidationConfig> validation;
   PackingConfig packing;  // for sources that do not set their own
   Json tokenizer;         // null: that of the first source
+  /// Where the value at a path of the run configuration was written, "FILE:LINE:COLUMN" or ""; may be empty.
+  std::function<std::string(const std::string& path)> origin_of;
+
+  /// A path ("data.sources.0.path") with where it was written, as messages begin.
+  std::string place(const std::string& path) const;
+  /// Calls `open`, whose errors about files begin with the place of `path` where it is known.
+  template <class Open> auto at(const std::string& path, const Open& open) const {
+    try {
+      return open();
+    } catch (const MissingFileError& error) {
+      if (place(path) == path) { throw; }
+      throw MissingFileError(place(path), error.what());
+    } catch (const DataError& error) {
+      if (place(path) == path) { throw; }
+      throw DataError(place(path), error.what());
+    }
+  }
 };
 
 void fields(Fields& f, SourceConfig& config);

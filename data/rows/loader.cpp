@@ -47,7 +47,7 @@ std::vector<std::unique_ptr<RowSource>> open_sources(const DataConfig& config, c
   check_batch_arithmetic(options);
   std::vector<std::unique_ptr<RowSource>> sources;
   for (size_t i = 0; i < config.sources.size(); ++i) {
-    sources.push_back(make_row_source(config.sources[i], config.packing, source_path(i), static_cast<int64_t>(i),
+    sources.push_back(make_row_source(config.sources[i], config, source_path(i), static_cast<int64_t>(i),
                                       make_context(options, seed)));
   }
   return sources;
@@ -126,7 +126,7 @@ Loader::Loader(const DataConfig& config, const LoaderOptions& options)
       checksums_(shards_of_rank(sources_, options)),
       taken_(sources_.size(), 0) {
   for (size_t i = 0; i < sources_.size(); ++i) {
-    require_tokenizer(*sources_[i], options_.tokenizer_hash);
+    config.at(source_path(i) + ".path", [&] { require_tokenizer(*sources_[i], options_.tokenizer_hash); });
     info_.push_back({sources_[i]->name(), sources_[i]->tokens(), sources_[i]->documents(),
                      sources_[i]->rows_per_epoch(),
                      static_cast<double>(mixture_.shares()[i]) / static_cast<double>(mixture_.total())});

@@ -14,20 +14,20 @@ namespace {
 
 class ShardRows final : public RowSource {
  public:
-  ShardRows(const SourceConfig& config, const PackingConfig& inherited, const std::string& where, int64_t index,
+  ShardRows(const SourceConfig& config, const DataConfig& data, const std::string& where, int64_t index,
             const RowSourceContext& context)
-      : source_(config.path, open_shards(config.path, resolve_shard_options(config, inherited))),
-        order_(source_, options(config, inherited, context), context.sequence_length, context.seed, index),
+      : source_(open(config, data, where)),
+        order_(source_, options(config, data.packing, context), context.sequence_length, context.seed, index),
         vocab_size_(context.vocab_size) {
     const bool all_indexed = std::all_of(source_.shards().begin(), source_.shards().end(),
                                          [](const Shard& shard) { return shard.has_index(); });
     if (config.packing.split_token && all_indexed) {
-      throw ConfigError(where + ".split_token", std::to_string(*config.packing.split_token),
+      throw ConfigError(data.place(where + ".split_token"), std::to_string(*config.packing.split_token),
                         "no split_token, because the documents come from the index");
     }
     if (order_.rows_per_epoch() == 0) {
       throw DataError(
-          where + " (" + config.path + ")", "no complete row",
+          data.place(where) + " (" + config.path + ")", "no complete row",
           fmt::format("{:d} tokens in {:d} documents", order_.kept_tokens(), order_.kept_documents()),
           fmt::format("at least {:d} tokens (train.sequence_length + 1), with packing \"document\" in one document",
                       context.sequence_length + 1));
@@ -51,6 +51,11 @@ class ShardRows final : public RowSource {
   }
 
  private:
+  static TokenSource open(const SourceConfig& config, const DataConfig& data, const std::string& where) {
+    return data.at(where + ".path", [&] {
+      return TokenSource(config.path, open_shards(config.path, resolve_shard_options(config, data.packing)));
+    });
+  }
   static PackingOptions options(const SourceConfig& config, const PackingConfig& inherited,
                                 const RowSourceContext& context) {
     PackingOptions options = resolve_packing(config.packing, inherited, context.document_mask);
@@ -123,10 +128,10 @@ void require_tokenizer(const RowSource& source, uint64_t& hash) {
   }
 }
 
-std::unique_ptr<RowSource> make_row_source(const SourceConfig& config, const PackingConfig& inherited,
-                                           const std::string& where, int64_t index, const RowSourceContext& context) {
-  if (config.type == "synthetic") { return std::make_unique<TaskRows>(config, where, context); }
-  return std::make_unique<ShardRows>(config, inherited, where, index, context);
+std::unique_ptr<RowSource> make_row_source(const SourceConfig& config, const DataConfig& data, const std::string& where,
+                                           int64_t index, const RowSourceContext& context) {
+  if (config.type == "synthetic") { return std::make_unique<TaskRows>(config, data.place(where), context); }
+  return std::make_unique<ShardRows>(config, data, where, index, context);
 }
 
 }  // namespace hebb

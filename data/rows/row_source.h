@@ -47,9 +47,9 @@ class RowSource {
 void require_tokenizer(const RowSource& source, uint64_t& hash);
 
 /// Opens the files of a source, or sets up its generator. `where` is its path in the configuration
-/// ("data.sources.1"), `index` its number there.
+/// ("data.sources.1"), `index` its number there; what `data` says of packing holds where the source does not.
 /// Errors: DataError (files), ConfigError (options, tokens of the task above vocab_size, no complete row).
-std::unique_ptr<RowSource> make_row_source(const SourceConfig& config, const PackingConfig& inherited,
-                                           const std::string& where, int64_t index, const RowSourceContext& context);
+std::unique_ptr<RowSource> make_row_source(const SourceConfig& config, const DataConfig& data, const std::string& where,
+                                           int64_t index, const RowSourceContext& context);
 
 }  // namespace hebb

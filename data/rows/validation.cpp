@@ -13,8 +13,8 @@ namespace {
 constexpr const char* kWord = ", or \"allow_training_data\": true where this is meant";
 
 /// A folder of a data set stands for its validation shards.
-SourceConfig held_out_files(SourceConfig source, const std::string& where) {
-  if (source.type == "shards" && source.format == "auto") { source.path = held_out_path(source.path, where + ".path"); }
+SourceConfig held_out_files(SourceConfig source, const std::string& place) {
+  if (source.type == "shards" && source.format == "auto") { source.path = held_out_path(source.path, place); }
   return source;
 }
 
@@ -23,7 +23,7 @@ void require_other_seed(const SourceConfig& training, const SyntheticConfig& own
   const SyntheticConfig& other = training.synthetic;
   const uint64_t seed = own.seed.value_or(data_seed);
   if (training.type == "synthetic" && other.task.task == own.task.task && other.seed.value_or(data_seed) == seed) {
-    throw ConfigError(where + ".seed", std::to_string(seed),
+    throw ConfigError(where, std::to_string(seed),
                       "another seed than that of the training rows of " + own.task.task + kWord);
   }
 }
@@ -43,7 +43,7 @@ void require_other_files(const SourceConfig& training, const std::string& traini
   for (const Shard& shard : open_shards(training.path, options)) {
     for (const Shard* held : own.shards()) {
       if (has_same_tokens(shard, *held)) {
-        throw ConfigError(where + ".path", held->name() + ", whose tokens are trained on (" + training_name + ")",
+        throw ConfigError(where, held->name() + ", whose tokens are trained on (" + training_name + ")",
                           std::string("other files") + kWord);
       }
     }
@@ -56,9 +56,11 @@ void require_held_out(const DataConfig& config, const ValidationConfig& validati
   if (validation.allow_training_data) { return; }
   for (size_t i = 0; i < config.sources.size(); ++i) {
     if (validation.source.type == "synthetic") {
-      require_other_seed(config.sources[i], validation.source.synthetic, where, data_seed);
+      const std::string seed = where + ".seed";  // may not be written
+      const std::string place = config.place(seed) != seed ? config.place(seed) : config.place(where) + ".seed";
+      require_other_seed(config.sources[i], validation.source.synthetic, place, data_seed);
     } else {
-      require_other_files(config.sources[i], fmt::format("data.sources.{:d}", i), own, where);
+      require_other_files(config.sources[i], fmt::format("data.sources.{:d}", i), own, config.place(where + ".path"));
     }
   }
 }
@@ -76,16 +78,16 @@ ValidationSource::ValidationSource(const DataConfig& config, size_t index, const
   context.vocab_size = options.vocab_size;
   context.document_mask = options.document_mask;
   context.is_shuffled = false;
-  source_ = make_row_source(held_out_files(validation.source, where), config.packing, where,
+  source_ = make_row_source(held_out_files(validation.source, config.place(where + ".path")), config, where,
                             static_cast<int64_t>(index), context);
   require_held_out(config, validation, *source_, where, context.seed);
   uint64_t tokenizer_hash = options.tokenizer_hash;
-  require_tokenizer(*source_, tokenizer_hash);
+  config.at(where + ".path", [&] { require_tokenizer(*source_, tokenizer_hash); });
   for (const Shard* shard : source_->shards()) { shard->require_crc(shard->compute_crc()); }
   const int64_t limit = validation.max_rows.value_or(INT64_MAX);
   rows_ = std::min(limit, source_->rows_per_epoch().value_or(limit));
   if (validation.source.type == "shards" && valid_targets() == 0) {
-    throw DataError(where + " (" + source_->name() + ")", "no valid target",
+    throw DataError(config.place(where) + " (" + source_->name() + ")", "no valid target",
                     fmt::format("ignored targets only in {:d} rows", rows_), "at least one that is not ignored");
   }
 }

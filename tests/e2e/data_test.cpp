@@ -311,3 +311,37 @@ TEST_CASE("a data set becomes records, and what is none of it leaves no file", "
   CHECK(shots.code == 2);
   CHECK_THAT(shots.err, Contains("--shots: found boolq, expected mmlu"));
 }
+
+TEST_CASE("errors of data that is opened say where its key was written") {
+  const TempFolder folder;
+  REQUIRE(run_hebb(folder, "data synth --documents 40 -o docs.jsonl").code == 0);
+  REQUIRE(run_hebb(folder, "data encode docs.jsonl -t bytes -o set --val-documents 3").code == 0);
+  REQUIRE(run_hebb(folder, "tokenizer train docs.jsonl --out other.model --vocab-size 340").code == 0);
+  REQUIRE(run_hebb(folder, "data encode docs.jsonl -t other.model -o other").code == 0);
+  const auto error_of = [&](const std::string& data, const std::string& words = "") {
+    folder.write("c.json", R"({"name": "r", "model": {"vocab_size": 340, "hidden_size": 24, "num_layers": 1,
+  "layers": {"a": {"type": "attention", "num_heads": 2, "head_dim": 12}, "m": {"type": "swiglu", "intermediate_size": 40}},
+  "pattern": [{"mixer": "a", "ffn": "m"}]}, "optimizer": {"lr": 0.01},
+"train": {"steps": 1, "batch_size": 2, "sequence_length": 33, "device": "cpu"}, "data": {)" +
+                               data + "}}\n");
+    const CommandResult result = run_hebb(folder, "train c.json --run-dir run --resume never " + words);
+    CHECK(result.code != 0);
+    return result.err;
+  };
+  CHECK_THAT(error_of("\n \"sources\": [{\"path\": \"set\"},\n  {\"path\": \"gone\"}]"),
+             StartsWith("error: c.json:6:12: data.sources.1.path: ") && Contains("/gone: no file matches"));
+  CHECK_THAT(error_of("\n \"sources\": [{\"path\": \"set\"}]", "data.sources.0.path=gone"),
+             StartsWith("error: command line: data.sources.0.path: "));
+  CHECK_THAT(error_of("\n \"sources\": [{\"path\": \"set\"},\n  {\"path\": \"other\"}]"),
+             StartsWith("error: c.json:6:12: data.sources.1.path: ") && Contains("tokens of another tokenizer"));
+  CHECK_THAT(error_of("\n \"sources\": [{\"path\": \"set\"}]", "train.sequence_length=100000"),
+             StartsWith("error: c.json:5:14: data.sources.0 (") && Contains("no complete row"));
+  CHECK_THAT(error_of("\n \"sources\": [{\"path\": \"set\", \"split_token\": 7}]"),
+             StartsWith("error: c.json:5:45: data.sources.0.split_token: found 7"));
+  CHECK_THAT(
+      error_of("\n \"sources\": [{\"path\": \"set\"}], \"validation\": [{\"name\": \"v\",\n  \"path\": \"gone\"}]"),
+      StartsWith("error: c.json:6:11: data.validation.0.path: ") && Contains("/gone: no file matches"));
+  CHECK_THAT(
+      error_of("\n \"sources\": [{\"path\": \"set\"}], \"validation\": [{\"name\": \"v\",\n  \"path\": \"other\"}]"),
+      StartsWith("error: c.json:6:11: data.validation.0.path: no validation shards in this data set"));
+}
