@@ -14,8 +14,8 @@ namespace {
 
 bool is_measured(const std::string& key) {
   if (is_identity(key) || key.ends_with(".source")) { return false; }
-  return key.starts_with("loss.") || key.starts_with("val.") || key.starts_with("eval.") || key == "tokens_per_s" ||
-         key == "seconds";
+  return key.starts_with("loss.") || key.starts_with("val.") || key.starts_with("ppl.") || key.starts_with("eval.") ||
+         key == "tokens_per_s" || key == "seconds";
 }
 
 /// What ids share: their beginning, without the "_seed=" that is left of the grid's part.

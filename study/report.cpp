@@ -162,6 +162,12 @@ class Report {
           "The runs were measured on different data or tokenizers, so that these curves mix what does not compare.");
     }
     write_file_atomic(out_ / "fit.json", fit_json(groups, *fit_).dump(1) + "\n");
+    std::string files = "fit.json";
+    for (const auto& [file, table] : fit_tables(groups, *fit_)) {
+      write_file_atomic(out_ / file, table.csv());
+      files += ", " + file;
+    }
+    page_.paragraph("Numbers in full: " + files + ".");
     if (std::any_of(groups.begin(), groups.end(), [](const FitGroup& g) { return g.fit.has_value(); })) {
       chart("scaling.svg", fit_chart(groups, *fit_));
     }

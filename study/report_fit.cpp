@@ -32,6 +32,7 @@ std::string axis_label(const std::string& key) {
   if (key == "loss.final") { return "final training loss [nats/token]"; }
   if (key == "params.non_embedding") { return "non-embedding parameters"; }
   if (key == "tokens") { return "training tokens"; }
+  if (key.starts_with("ppl.")) { return "validation perplexity on " + key.substr(4); }
   return key.rfind("val.", 0) == 0 ? "validation loss on " + key.substr(4) + " [nats/token]" : key;
 }
 
@@ -113,6 +114,57 @@ Table held_out_table(const std::vector<FitGroup>& groups, const std::string& x) 
                             is_measured ? Json(fmt::format("{:.5f}", h.measured)) : Json(),
                             is_measured ? Json(fmt::format("{:+.5f}", h.measured - h.predicted.y)) : Json()});
     }
+  }
+  return table;
+}
+
+Json low_of(const std::optional<Interval>& i) { return i ? Json(i->low) : Json(); }
+Json high_of(const std::optional<Interval>& i) { return i ? Json(i->high) : Json(); }
+
+/// Coefficients in full, for programs.
+Table all_coefficients(const std::vector<FitGroup>& groups) {
+  Table table{{"group", "points", "a", "a_low", "a_high", "b", "b_low", "b_high", "c", "r2", "interval"}, {}};
+  for (const FitGroup& g : groups) {
+    if (!g.fit) { continue; }
+    const PowerLawFit& f = *g.fit;
+    table.rows.push_back({g.name, static_cast<int64_t>(f.x.size()), f.a, low_of(f.a_interval), high_of(f.a_interval),
+                          f.b, low_of(f.b_interval), high_of(f.b_interval), f.c, f.r2 ? Json(*f.r2) : Json(),
+                          f.interval_method});
+  }
+  return table;
+}
+
+/// Every point of the fits, and what they predict, in full.
+Table all_points(const std::vector<FitGroup>& groups, const FitConfig& config) {
+  Table table{{"group", "run", config.x, config.y, "fitted", "low", "high"}, {}};
+  for (const FitGroup& g : groups) {
+    if (!g.fit) { continue; }
+    for (size_t i = 0; i < g.fit->x.size(); ++i) {
+      table.rows.push_back({g.name, Json(), g.fit->x[i], g.fit->y[i], g.fit->at(g.fit->x[i]), Json(), Json()});
+    }
+    for (const FitGroup::HeldOut& h : g.held_out) {
+      table.rows.push_back({g.name, h.id, h.x, std::isfinite(h.measured) ? Json(h.measured) : Json(), h.predicted.y,
+                            low_of(h.predicted.interval), high_of(h.predicted.interval)});
+    }
+  }
+  return table;
+}
+
+/// Where groups are compared: the largest point of the first one that has a fit.
+std::optional<std::pair<double, double>> compared_at(const std::vector<FitGroup>& groups) {
+  const auto first = std::find_if(groups.begin(), groups.end(), [](const FitGroup& g) { return g.fit.has_value(); });
+  if (first == groups.end() || groups.size() < 2) { return std::nullopt; }
+  const double x = *std::max_element(first->fit->x.begin(), first->fit->x.end());
+  return std::pair{x, first->fit->at(x)};
+}
+
+/// share_table() in full.
+Table all_shares(const std::vector<FitGroup>& groups, const FitConfig& config, double x, double wanted) {
+  Table table{{"group", config.x, config.y, "difference", "share"}, {}};
+  for (const FitGroup& g : groups) {
+    if (!g.fit) { continue; }
+    const double share = inverse(*g.fit, wanted) / x;
+    table.rows.push_back({g.name, x, g.fit->at(x), g.fit->at(x) - wanted, std::isfinite(share) ? Json(share) : Json()});
   }
   return table;
 }
@@ -221,14 +273,13 @@ void write_fits(Page& page, const std::vector<FitGroup>& groups, const FitConfig
     page.paragraph("Held-out runs: predicted from the fit, and measured where they were trained.");
     page.table(held_out);
   }
-  const auto first = std::find_if(groups.begin(), groups.end(), [](const FitGroup& g) { return g.fit.has_value(); });
-  if (first != groups.end() && groups.size() > 1) {
-    const double x = *std::max_element(first->fit->x.begin(), first->fit->x.end());
+  if (const auto at = compared_at(groups)) {
+    const auto [x, wanted] = *at;
     page.paragraph(fmt::format(
         "The fits at {} {:.4e}, the largest point of the first group, and the share of it that each needs to reach the "
         "first group's value.",
         config.x, x));
-    page.table(share_table(groups, config, x, first->fit->at(x)));
+    page.table(share_table(groups, config, x, wanted));
   }
 }
 
@@ -253,6 +304,15 @@ Json fit_json(const std::vector<FitGroup>& groups, const FitConfig& config) {
   }
   json.set("groups", list);
   return json;
+}
+
+std::vector<std::pair<std::string, Table>> fit_tables(const std::vector<FitGroup>& groups, const FitConfig& config) {
+  std::vector<std::pair<std::string, Table>> tables{{"fit.csv", all_coefficients(groups)},
+                                                    {"fit_points.csv", all_points(groups, config)}};
+  if (const auto at = compared_at(groups)) {
+    tables.emplace_back("fit_shares.csv", all_shares(groups, config, at->first, at->second));
+  }
+  return tables;
 }
 
 }  // namespace hebb

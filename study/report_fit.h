@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "study/chart.h"
@@ -31,6 +32,8 @@ std::string fit_chart(const std::vector<FitGroup>& groups, const FitConfig& conf
 
 /// Tables of coefficients, of predicted against measured, and of groups against the first one.
 void write_fits(Page& page, const std::vector<FitGroup>& groups, const FitConfig& config);
+/// CSV files of the fits: coefficients and their intervals; points, and runs that are predicted.
+std::vector<std::pair<std::string, Table>> fit_tables(const std::vector<FitGroup>& groups, const FitConfig& config);
 Json fit_json(const std::vector<FitGroup>& groups, const FitConfig& config);
 
 }  // namespace hebb

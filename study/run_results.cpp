@@ -93,7 +93,7 @@ bool is_detail(const std::string& key) {
 /// What the value under `key` was measured on: the identity key for it, or "".
 std::string identity_of(const Json& result, const std::string& key) {
   if (key.starts_with("loss.")) { return "loss@data"; }
-  if (key.starts_with("val.")) { return key + "@data"; }
+  if (key.starts_with("val.") || key.starts_with("ppl.")) { return "val" + key.substr(3) + "@data"; }
   for (const auto& [other, value] : result.members()) {
     const size_t at = other.find('@');
     if (at == std::string::npos || !key.starts_with(other.substr(0, at) + ".")) { continue; }
@@ -213,7 +213,10 @@ Json result_of(const RunPlace& place, const std::string& id, const Json& tags) {
   result.set("id", id);
   for (const auto& [key, value] : tags.members()) { result.set(key, value); }
   if (!metrics.loss.y.empty()) { result.set("loss.final", mean_of_last(metrics.loss.y, kFinalLosses)); }
-  for (const Curve& v : metrics.validation) { result.set("val." + v.name, v.y.back()); }
+  for (const Curve& v : metrics.validation) {
+    result.set("val." + v.name, v.y.back());
+    result.set("ppl." + v.name, std::exp(v.y.back()));
+  }
   const int64_t tokens = metrics.tokens.empty() ? 0 : static_cast<int64_t>(metrics.tokens.back());
   // Checkpoints at different steps are no repetitions of each other.
   result.set("setting", setting_of(config) + (place.step ? fmt::format(":{:d}", *place.step) : ""));

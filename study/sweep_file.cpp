@@ -17,7 +17,8 @@ namespace {
 bool is_result_key(const std::string& s) {
   static const std::set<std::string> keys = {"id",     "runs",         "setting",   "step",
                                              "tokens", "tokens_per_s", "mem_bytes", "seconds"};
-  static const std::vector<std::string> groups = {"params.", "flops.", "loss.", "val.", "eval.", "state_bytes."};
+  static const std::vector<std::string> groups = {"params.", "flops.", "loss.",       "val.",
+                                                  "ppl.",    "eval.",  "state_bytes."};
   return keys.count(s) > 0 ||
          std::any_of(groups.begin(), groups.end(), [&](const std::string& g) { return s.starts_with(g); });
 }

@@ -58,8 +58,10 @@ std::vector<std::string> result_numbers(const Sweep& sweep) {
   for (const SweepRun& run : sweep.runs) {
     const Json* sets = run.config.at("data").find("validation");
     for (const Json& set : sets != nullptr && sets->is_array() ? sets->items() : std::vector<Json>()) {
-      const std::string key = "val." + set.at("name").as_string();
-      if (!contains(keys, key)) { keys.push_back(key); }
+      for (const char* group : {"val.", "ppl."}) {
+        const std::string key = group + set.at("name").as_string();
+        if (!contains(keys, key)) { keys.push_back(key); }
+      }
     }
   }
   return keys;
@@ -75,10 +77,10 @@ void require_key(const Sweep& sweep, const char* name) {
       std::any_of(evaluations.begin(), evaluations.end(), [&](const std::string& e) { return text.starts_with(e); });
   if (!contains(keys, text) && !is_paper && !is_eval) {
     const std::string near = nearest_name(text, keys);
-    fail_at(
-        key->origin(), std::string("fit.") + name, key->found(),
-        "a key of the results: params.*, flops.*, loss.final, tokens, a tag, val.NAME or eval.NAME.METRIC of the runs" +
-            (near.empty() ? "" : " (did you mean \"" + near + "\"?)"));
+    fail_at(key->origin(), std::string("fit.") + name, key->found(),
+            "a key of the results: params.*, flops.*, loss.final, tokens, a tag, val.NAME, ppl.NAME or "
+            "eval.NAME.METRIC of the runs" +
+                (near.empty() ? "" : " (did you mean \"" + near + "\"?)"));
   }
 }
 

@@ -70,6 +70,30 @@ TEST_CASE("fits of a report recover known laws, predict held-out runs and compar
   CHECK(fit_json(groups, config).at("groups").items()[1].at("held_out").items().size() == 1);
 }
 
+TEST_CASE("tables of fits hold every coefficient, point and prediction in full", "[fast]") {
+  const FitConfig config = by_arch();
+  const std::vector<FitGroup> groups = fit_groups(made_up_results(), config);
+  const auto tables = fit_tables(groups, config);
+  REQUIRE(tables.size() == 3);
+  const Table &fits = tables[0].second, &points = tables[1].second, &shares = tables[2].second;
+  CHECK(tables[0].first == "fit.csv");
+  CHECK_THAT(fits.csv(), StartsWith("group,points,a,a_low,a_high,b,b_low,b_high,c,r2,interval\nfull,7,"));
+  REQUIRE(fits.rows.size() == 2);
+  CHECK(fits.rows[1][2].as_double() == groups[1].fit->a);
+  CHECK(fits.rows[1][6].as_double() == groups[1].fit->b_interval->low);
+  CHECK(fits.rows[1][7].as_double() == groups[1].fit->b_interval->high);
+  CHECK(tables[1].first == "fit_points.csv");
+  CHECK_THAT(points.csv(), StartsWith("group,run,flops.total,loss.final,fitted,low,high\nfull,,2e+18,"));
+  REQUIRE(points.rows.size() == 16);  // seven points and a prediction each
+  CHECK(points.rows[7][1].as_string() == "full-8");
+  CHECK(points.rows[7][3].as_double() == groups[0].held_out[0].measured);
+  CHECK(points.rows[7][4].as_double() == groups[0].held_out[0].predicted.y);
+  CHECK(points.rows[7][5].as_double() == groups[0].held_out[0].predicted.interval->low);
+  CHECK(tables[2].first == "fit_shares.csv");
+  CHECK(shares.rows[0][4].as_double() == Approx(1).epsilon(1e-9));
+  CHECK(shares.rows[1][4].as_double() == Approx(std::pow(30.0 / 29, -20)).epsilon(1e-6));
+}
+
 TEST_CASE("a share of FLOPs far outside of all runs is a bound", "[fast]") {
   std::vector<Json> results = made_up_results();
   for (Json& r : results) {  // sdm hardly improves: it would need 28 orders of magnitude more
@@ -215,11 +239,11 @@ TEST_CASE("losses and evaluations on different data share no column and no drawi
   const TempFolder folder;
   const auto run = [&](const char* id, const char* data) {
     ReportRun r{id, folder / "gone", {}, Json::object()};
-    for (const auto& [key, value] :
-         {std::pair{"id", Json(id)}, std::pair{"loss.final", Json(4.5)}, std::pair{"val.held", Json(5.5)},
-          std::pair{"eval.e.nll", Json(6.5)}, std::pair{"eval.e.bits_per_byte", Json(7.5)},
-          std::pair{"loss@data", Json(data)}, std::pair{"val.held@data", Json(data)},
-          std::pair{"eval.e@data", Json("same")}, std::pair{"eval.e@tokens", Json(data)}}) {
+    for (const auto& [key, value] : {std::pair{"id", Json(id)}, std::pair{"loss.final", Json(4.5)},
+                                     std::pair{"val.held", Json(5.5)}, std::pair{"ppl.held", Json(8.5)},
+                                     std::pair{"eval.e.nll", Json(6.5)}, std::pair{"eval.e.bits_per_byte", Json(7.5)},
+                                     std::pair{"loss@data", Json(data)}, std::pair{"val.held@data", Json(data)},
+                                     std::pair{"eval.e@data", Json("same")}, std::pair{"eval.e@tokens", Json(data)}}) {
       r.result.set(key, value);
     }
     r.metrics.loss = {id, {1, 2}, {5, 4}};
@@ -228,10 +252,10 @@ TEST_CASE("losses and evaluations on different data share no column and no drawi
   };
   const ReportRun one = run("one", "x"), two = run("two", "y"), three = run("three", "x");
   CHECK(csv_of({one.result, two.result, three.result}) ==
-        "id,loss.final [data A],val.held [data A],eval.e.nll [data A],eval.e.bits_per_byte,loss.final [data B],"
-        "val.held [data B],eval.e.nll [data B]\n"
-        "one,4.5,5.5,6.5,7.5,,,\ntwo,,,,7.5,4.5,5.5,6.5\nthree,4.5,5.5,6.5,7.5,,,\n");
-  CHECK_THAT(csv_of({one.result, three.result}), Contains("id,loss.final,val.held,eval.e.nll,"));
+        "id,loss.final [data A],val.held [data A],ppl.held [data A],eval.e.nll [data A],eval.e.bits_per_byte,"
+        "loss.final [data B],val.held [data B],ppl.held [data B],eval.e.nll [data B]\n"
+        "one,4.5,5.5,8.5,6.5,7.5,,,,\ntwo,,,,,7.5,4.5,5.5,8.5,6.5\nthree,4.5,5.5,8.5,6.5,7.5,,,,\n");
+  CHECK_THAT(csv_of({one.result, three.result}), Contains("id,loss.final,val.held,ppl.held,eval.e.nll,"));
   write_report("Data", {one, two, three}, std::nullopt, folder / "report");
   for (const char* file : {"loss_A.svg", "loss_B.svg", "validation_A.svg", "validation_B.svg"}) {
     CHECK(fs::exists(folder / "report/plots" / file));
@@ -400,7 +424,7 @@ TEST_CASE("the page of a report is self-contained and every plot is a file too")
   REQUIRE(run_in(folder / "one", std::move(config)) == 0);
   const fs::path page = write_report("One run", {read_report_run(folder / "one")}, std::nullopt, folder / "report");
   const std::string html = read_file(page);
-  CHECK_THAT(html, Contains("<svg") && Contains("width=device-width") && Contains("val.<wbr>held") &&
+  CHECK_THAT(html, Contains("<svg") && Contains("width=device-width") && Contains(">val.held<") &&
                        !Contains("href") && !Contains("src="));
   for (const char* file : {"report.md", "results.md", "results.csv", "results.json", "plots/loss.svg", "plots/lr.svg",
                            "plots/grad_norm.svg"}) {
