@@ -42,14 +42,16 @@ class Ladder {
     const RunLock lock(folder_, {}, line_);
     require_no_jobs(folder_);
     runs_.read();
-    const std::vector<size_t> todo = runs_.unfinished();
+    const std::vector<size_t> unfinished = runs_.unfinished();
+    std::vector<size_t> todo = unfinished;
     check_room(todo);
-    runs_.check_needs(
-        todo, [this](size_t) { return static_cast<int>(ranks_); }, true);
+    runs_.require_memory(todo, [this](size_t) { return static_cast<int>(ranks_); });
     runs_.prepare(todo);
     queue_.assign(todo.begin(), todo.end());
-    line_(fmt::format("{:d} runs in {}: {:d} done, {:d} to do", sweep_.runs.size(), folder_.string(),
-                      sweep_.runs.size() - queue_.size(), queue_.size()));
+    const size_t left_out = unfinished.size() - todo.size();
+    line_(fmt::format("{:d} runs in {}: {:d} done, {:d} to do{}", sweep_.runs.size(), folder_.string(),
+                      sweep_.runs.size() - unfinished.size(), todo.size(),
+                      left_out > 0 ? fmt::format(", {:d} left out", left_out) : ""));
     if (!queue_.empty()) {
       progress_.begin(status_);
       loop();

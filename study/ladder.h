@@ -28,6 +28,7 @@ struct LadderOptions {
   int64_t parallel = 0;              // 0: the sweep's max_parallel; jobs: no limit
   int64_t ranks = 0;                 // of each run; 0: what the sweep says
   bool force = false;                // runs whose configuration changed start anew; the old folder is kept as ID.HASH
+  bool skips_unfit = false;          // runs that need more memory than there is are left out
   std::string launcher;              // "slurm" or a command template; empty: processes of this machine
   std::vector<std::string> cluster;  // KEY=VALUE, over what the sweep says of the cluster
 };
@@ -36,12 +37,13 @@ struct LadderOptions {
 /// checkpoints. After each run results.jsonl and results.csv are written, at the end the report. SIGTERM and SIGINT
 /// stop the runs after a save. The console's bar shows how far the whole is. Returns the exit code: 0, 1 when a run
 /// failed, 75 when stopped. Errors, before any run starts: ConfigError (a run changed, and not `force`),
-/// CheckpointError (a folder of something else, or in use, or whose runs a launcher's jobs train).
+/// MemoryError (runs that do not fit, and not `skips_unfit`), DataError (no run has its data), CheckpointError (a
+/// folder of something else, or in use, or whose runs a launcher's jobs train).
 int run_ladder(const Sweep& sweep, const LadderOptions& options, const Console& console);
 
-/// What the sweep would cost: one line per run, and the sum. `flops_per_s` > 0 (of each of the `parallel` runs at a
-/// time; 0: the sweep's max_parallel) adds the time.
-std::string describe_ladder(const Sweep& sweep, int64_t parallel, double flops_per_s);
+/// What the sweep would cost: one line per run, the sum, and the runs that cannot start, here or with a launcher by
+/// their data alone. `flops_per_s` > 0 (of each of the runs at a time) adds the time.
+std::string describe_ladder(const Sweep& sweep, const LadderOptions& options, double flops_per_s);
 
 /// State, progress and time left of the runs in a ladder's folder.
 /// Errors: CheckpointError for a folder that holds no ladder.

@@ -1,5 +1,7 @@
 #include "study/ladder_runs.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <ctime>
@@ -64,22 +66,6 @@ void write_sweep(const Sweep& sweep, const fs::path& folder) {
   write_file_atomic(folder / "sweep.json", json.dump(1) + "\n");
 }
 
-std::string problem_of(const Json& json, int ranks, bool with_memory) {
-  try {
-    RunConfig config;
-    Fields::read(json, "", config);
-    resolve(config, ranks, with_memory);
-    describe_data(config);
-    if (!with_memory) { return ""; }
-    const bool is_shared = device_of(config) == DeviceKind::cpu;  // by all ranks
-    const int64_t needed = plan_rank_memory(config, ranks).total_bytes() * (is_shared ? ranks : 1),
-                  found = available_memory_bytes(device_of(config));
-    return needed <= found ? ""
-                           : "needs " + format_bytes(static_cast<double>(needed)) + " of memory, " +
-                                 format_bytes(static_cast<double>(found)) + " are available";
-  } catch (const Error& error) { return error.what(); }
-}
-
 }  // namespace
 
 std::string time_now() {
@@ -101,6 +87,33 @@ std::string failure_reason(const fs::path& console, int code) {
     found = text.substr(at + 7, text.find('\n', at) - at - 7) + " (" + found + ")";
   }
   return found;
+}
+
+RunNeeds needs_of(const SweepRun& run, int ranks, const NeedsAsked& asked) {
+  RunNeeds needs{run.id, "", false, 0, 0};
+  try {
+    RunConfig config = run_config_of(run.config);
+    resolve(config, ranks, asked.memory);
+    if (asked.data) { describe_data(config); }
+    if (!asked.memory) { return needs; }
+    const bool is_shared = device_of(config) == DeviceKind::cpu;  // by all ranks
+    needs.bytes = plan_rank_memory(config, ranks).total_bytes() * (is_shared ? ranks : 1);
+    needs.available = available_memory_bytes(device_of(config));
+    needs.is_memory = needs.bytes > needs.available;
+    if (needs.is_memory) {
+      needs.problem = fmt::format("{}: needs {} ({:d} bytes) of memory, {} ({:d} bytes) are available", run.id,
+                                  format_bytes(static_cast<double>(needs.bytes)), needs.bytes,
+                                  format_bytes(static_cast<double>(needs.available)), needs.available);
+    }
+  } catch (const Error& error) { needs.problem = run.id + ": " + error.what(); }
+  return needs;
+}
+
+std::string cannot_start(const std::vector<RunNeeds>& problems, size_t runs) {
+  constexpr size_t kShown = 4;
+  std::string text = fmt::format("{:d} of {:d} runs cannot start", problems.size(), runs);
+  for (size_t i = 0; i < std::min(kShown, problems.size()); ++i) { text += "; " + problems[i].problem; }
+  return text + (problems.size() > kShown ? "; …" : "");
 }
 
 LadderRuns::LadderRuns(const Sweep& sweep, const LadderOptions& options,
@@ -161,21 +174,54 @@ std::string LadderRuns::differences(size_t i) const {
   } catch (const Error&) { return ""; }
 }
 
-void LadderRuns::check_needs(const std::vector<size_t>& runs, const std::function<int(size_t)>& ranks_of,
-                             bool with_memory) const {
-  std::string text;
-  size_t count = 0;
-  constexpr size_t kShown = 4;
+void LadderRuns::require_memory(std::vector<size_t>& runs, const std::function<int(size_t)>& ranks_of) const {
+  const size_t all = runs.size();
+  std::vector<RunNeeds> fit, too_large, others;
+  std::vector<size_t> left;
   for (const size_t i : runs) {
-    if (const std::string problem = problem_of(sweep_.runs[i].config, ranks_of(i), with_memory); !problem.empty()) {
-      if (++count <= kShown) { text += "; " + sweep_.runs[i].id + ": " + problem; }
-    }
+    const RunNeeds needs = needs_of(sweep_.runs[i], ranks_of(i), {.memory = true});
+    (needs.is_memory ? too_large : needs.problem.empty() ? fit : others).push_back(needs);
+    if (!needs.is_memory) { left.push_back(i); }
   }
-  if (count == 0) { return; }
-  const std::string found = std::to_string(count) + " of " + std::to_string(runs.size()) + " runs cannot start" + text +
-                            (count > kShown ? "; …" : "");
-  if (count == runs.size()) { throw DataError(folder_.string(), found); }
+  for (const RunNeeds& p : too_large) { line_("cannot start: " + p.problem); }
+  if (!too_large.empty() && (!options_.skips_unfit || left.empty())) {
+    throw MemoryError(
+        folder_.string(),
+        cannot_start(too_large, all) + (left.empty() ? "" : " (--skip-unfit leaves them out and trains the others)"));
+  }
+  runs = left;
+  warn_of_problems(others, left.size());
+  warn_of_memory(std::move(fit));
+}
+
+void LadderRuns::warn_of_problems(const std::vector<RunNeeds>& problems, size_t runs) const {
+  if (problems.empty()) { return; }
+  const std::string found = cannot_start(problems, runs);
+  if (problems.size() == runs) { throw DataError(folder_.string(), found); }
   line_("warning: " + found);
+}
+
+void LadderRuns::warn_of_memory(std::vector<RunNeeds> runs) const {
+  const auto at_a_time =
+      std::min(static_cast<size_t>(options_.parallel > 0 ? options_.parallel : sweep_.max_parallel), runs.size());
+  if (at_a_time < 2) { return; }
+  std::sort(runs.begin(), runs.end(), [](const RunNeeds& a, const RunNeeds& b) { return a.bytes > b.bytes; });
+  int64_t bytes = 0;
+  for (size_t i = 0; i < at_a_time; ++i) { bytes += runs[i].bytes; }
+  if (bytes <= runs[0].available) { return; }
+  line_(fmt::format(
+      "warning: the {:d} largest runs together need {} of memory, {} are available: --parallel 1 trains "
+      "one after the other",
+      at_a_time, format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(runs[0].available))));
+}
+
+void LadderRuns::warn_of_data(const std::vector<size_t>& runs, const std::function<int(size_t)>& ranks_of) const {
+  std::vector<RunNeeds> problems;
+  for (const size_t i : runs) {
+    const RunNeeds needs = needs_of(sweep_.runs[i], ranks_of(i), {});
+    if (!needs.problem.empty()) { problems.push_back(needs); }
+  }
+  warn_of_problems(problems, runs.size());
 }
 
 void LadderRuns::set_aside(size_t i) {

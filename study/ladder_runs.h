@@ -16,6 +16,20 @@ std::string time_now();
 /// Why a process failed: the last line of its output `log` that starts with "error: ", or how it ended.
 std::string failure_reason(const fs::path& log, int code);
 
+/// What a run needs of this machine.
+struct RunNeeds {
+  std::string run, problem;          // "RUN: reason" where it cannot start
+  bool is_memory = false;            // that is the problem
+  int64_t bytes = 0, available = 0;  // of memory; 0 where nobody asked
+};
+struct NeedsAsked {
+  bool memory = false, data = true;
+};
+/// Reads the run's data for so many ranks, and compares its memory with what this machine has.
+RunNeeds needs_of(const SweepRun& run, int ranks, const NeedsAsked& asked);
+/// "2 of 5 runs cannot start; ..." with the first of the problems.
+std::string cannot_start(const std::vector<RunNeeds>& problems, size_t runs);
+
 /// The runs of a sweep in the folder of its ladder.
 class LadderRuns {
  public:
@@ -32,9 +46,11 @@ class LadderRuns {
   bool is_changed(size_t i) const;
   /// Runs that are not done, or changed.
   std::vector<size_t> unfinished() const;
-  /// Reads the data of the runs for their numbers of ranks, and with `with_memory` compares their memory with what this
-  /// machine has. DataError where none of them can start, a warning where some cannot.
-  void check_needs(const std::vector<size_t>& runs, const std::function<int(size_t)>& ranks_of, bool with_memory) const;
+  /// Errors, before anything starts: MemoryError where some of `runs` need more than this machine has, for their
+  /// numbers of ranks; `skips_unfit` takes them out of `runs` as long as others are left. Then as warn_of_data().
+  void require_memory(std::vector<size_t>& runs, const std::function<int(size_t)>& ranks_of) const;
+  /// Opens the data of the runs. DataError where none can start, a warning where some cannot.
+  void warn_of_data(const std::vector<size_t>& runs, const std::function<int(size_t)>& ranks_of) const;
   /// sweep.json, and a folder with the configuration and the state `pending` for each of `runs`. The folders of changed
   /// runs are set aside. Waits for processes that an earlier ladder left behind, which save and end by themselves.
   void prepare(const std::vector<size_t>& runs);
@@ -44,6 +60,9 @@ class LadderRuns {
   std::vector<RunStatus> status;  // by run
 
  private:
+  void warn_of_problems(const std::vector<RunNeeds>& problems, size_t runs) const;
+  /// Warns where runs at the same time may need more memory than there is.
+  void warn_of_memory(std::vector<RunNeeds> runs) const;
   /// The table of what was shrunk, and the corpus.
   void prepare_shrunken(const ShrunkTo& shrunk) const;
   std::string differences(size_t i) const;

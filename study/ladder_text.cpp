@@ -85,21 +85,35 @@ std::string failures(const fs::path& folder, const LadderFolder& ladder, const L
   return text + (logs.size() > kShown ? "and " + std::to_string(logs.size() - kShown) + " more\n" : "");
 }
 
-/// Why the data of a run cannot be opened; empty where it can.
-std::string missing_data(const RunConfig& config) {
-  try {
-    describe_data(config);
-    return "";
-  } catch (const DataError& error) { return config.name + ": " + error.what(); }
+/// A line for each run that cannot start.
+std::string start_problems(const Sweep& sweep, const LadderOptions& options) {
+  const int64_t ranks = options.ranks > 0 ? options.ranks : sweep.ranks;
+  constexpr size_t kOthersShown = 3;  // missing data has one cause for many runs
+  std::string text;
+  size_t others = 0;
+  for (const SweepRun& run : sweep.runs) {
+    RunConfig config;
+    Fields::read(run.config, "", config);
+    bool is_here = options.launcher.empty();
+    try {
+      device_of(config);
+    } catch (const ConfigError&) {  // planned for a machine with a GPU
+      is_here = false;
+    }
+    const NeedsAsked asked{.memory = is_here, .data = !sweep.shrunk};  // a shrunken sweep makes its data
+    const RunNeeds needs = needs_of(run, is_here ? static_cast<int>(ranks) : 1, asked);
+    if (needs.problem.empty()) { continue; }
+    if (needs.is_memory || ++others <= kOthersShown) { text += "cannot start: " + needs.problem + "\n"; }
+  }
+  return text + (others > kOthersShown ? fmt::format("and {:d} more runs cannot start\n", others - kOthersShown) : "");
 }
 
 }  // namespace
 
-std::string describe_ladder(const Sweep& sweep, int64_t parallel, double flops_per_s) {
-  const int64_t at_a_time = parallel > 0 ? parallel : sweep.max_parallel;
+std::string describe_ladder(const Sweep& sweep, const LadderOptions& ladder, double flops_per_s) {
+  const int64_t at_a_time = ladder.parallel > 0 ? ladder.parallel : sweep.max_parallel;
   std::vector<Plan> plans;
   std::string solved;
-  std::string missing;
   double flops = 0, tokens = 0;
   PlanOptions options;
   options.open_data = false;
@@ -108,7 +122,6 @@ std::string describe_ladder(const Sweep& sweep, int64_t parallel, double flops_p
     Fields::read(run.config, "", config);
     resolve(config, 1, false);
     plans.push_back(plan_run(config, options));
-    if (!sweep.shrunk && missing.empty()) { missing = missing_data(config); }
     Plan& plan = plans.back();
     if (flops_per_s > 0) { plan.hours = plan.training_flops() / flops_per_s / 3600; }
     flops += plan.training_flops();
@@ -128,7 +141,8 @@ std::string describe_ladder(const Sweep& sweep, int64_t parallel, double flops_p
     text += fmt::format(", {} at {:.4g} FLOP/s with {} at a time",
                         format_duration(flops / flops_per_s / static_cast<double>(at_a_time)), flops_per_s, at_a_time);
   }
-  return text + "\n" + (missing.empty() ? "" : "\nwarning: " + missing + "\n");
+  const std::string problems = start_problems(sweep, ladder);
+  return text + "\n" + (problems.empty() ? "" : "\n" + problems);
 }
 
 std::string ladder_status(const fs::path& folder) {

@@ -278,7 +278,7 @@ int launch_ladder(const Sweep& sweep, const LadderOptions& options, const Consol
     });
     return static_cast<int>(group->cluster.ranks);
   };
-  if (!todo.empty()) { runs.check_needs(todo, ranks_of, false); }
+  if (!todo.empty()) { runs.warn_of_data(todo, ranks_of); }
   for (const size_t i : todo) { remove_lock_of_ended_job(runs.run_folder(i)); }
   runs.prepare(todo);
   const auto waiting =

@@ -48,7 +48,7 @@ int run(Options& o) {
   const Sweep sweep = sweep_of(o);
   if (o.dry_run) {
     if (sweep.shrunk) { fmt::print("{}\n", sweep.shrunk->text); }
-    fmt::print("{}", describe_ladder(sweep, o.ladder.parallel, o.teraflops * 1e12));
+    fmt::print("{}", describe_ladder(sweep, o.ladder, o.teraflops * 1e12));
     if (!o.ladder.launcher.empty()) { fmt::print("\n{}", describe_jobs(sweep, o.ladder)); }
     return 0;
   }
@@ -86,6 +86,7 @@ void add_ladder_verb(Command program) {
       .type_name("KEY=VALUE");
   verb.flag("--cancel", o->cancel, "End the jobs of the ladder, which save first, and stop");
   verb.option("--task", o->task, "What jobs call: the run NUMBER.PLACE of a submission").type_name("NUMBER.PLACE");
+  verb.flag("--skip-unfit", o->ladder.skips_unfit, "Leave out runs that need more memory than this machine has");
   verb.flag("--force", o->ladder.force,
             "Start runs anew whose configuration changed; the old folder is kept as ID.HASH");
   verb.option("--shrink", o->shrink,

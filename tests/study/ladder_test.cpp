@@ -38,10 +38,11 @@ TEST_CASE("a ladder trains every run, writes results and a report, and does noth
   double mean = 0;
   for (size_t i = 2; i < 12; ++i) { mean += losses[i] / 10; }
   CHECK(m.at("loss.final").as_double() == Approx(mean).epsilon(1e-12));
-  CHECK(m.find("val.held") != nullptr);
+  REQUIRE(m.find("val.held") != nullptr);
+  CHECK(m.at("ppl.held").as_double() == std::exp(m.at("val.held").as_double()));
   CHECK(m.find("eval.by-position.ppl") != nullptr);
   for (const char* file : {"sweep.json", "results.csv", "report.md", "index.html", "plots/loss.svg",
-                           "plots/position_by-position.svg", "fit.json"}) {
+                           "plots/position_by-position.svg", "fit.json", "fit.csv", "fit_points.csv"}) {
     CHECK(fs::exists(folder / "runs/small" / file));
   }
   const RunStatus g = read_status(folder / "runs/small/g");
@@ -194,6 +195,42 @@ TEST_CASE("a ladder of which no run can start says so before any does") {
   CHECK(result.code == 3);
   CHECK_THAT(result.err, Contains("2 of 2 runs cannot start; a_path=later.bin: ") && Contains("no file matches"));
   CHECK(fs::is_empty(folder / "runs/small"));
+}
+
+TEST_CASE("a ladder with runs that do not fit into memory starts none of them, or the others where that is asked for") {
+  const TempFolder folder;
+  write_base(folder);
+  // Terabytes of embedding and optimizer state.
+  write_sweep(
+      folder,
+      R"("runs": [{"id": "small"}, {"id": "huge", "set": {"model.vocab_size": 2000000000, "model.hidden_size": 120}}])");
+  const auto says_so = [](const std::string& text) {
+    return Contains("huge: needs ").match(text) && Contains(" bytes) of memory, ").match(text) &&
+           Contains(" bytes) are available").match(text);
+  };
+  const Result planned = ladder(folder, {"--dry-run"});
+  CHECK(planned.code == 0);
+  CHECK(says_so(planned.out));
+  CHECK_THAT(planned.out, Contains("cannot start: huge: ") && !Contains("cannot start: small"));
+  CHECK(!fs::exists(folder / "runs"));
+  const Result refused = ladder(folder);
+  CHECK(refused.code == 5);
+  CHECK(says_so(refused.err));
+  CHECK_THAT(refused.err, Contains("1 of 2 runs cannot start; ") && Contains("--skip-unfit"));
+  CHECK(fs::is_empty(folder / "runs/small"));
+  const Result some = ladder(folder, {"--skip-unfit"});
+  INFO(some.out << some.err);
+  CHECK(some.code == 0);
+  CHECK(says_so(some.out));
+  CHECK_THAT(some.out, Contains("0 done, 1 to do, 1 left out") && Contains("start small") && !Contains("start huge"));
+  CHECK(results(folder).size() == 1);
+
+  write_sweep(folder, R"("runs": [{"id": "huge", "set": {"model.vocab_size": 2000000000, "model.hidden_size": 120}}])",
+              "none.json");
+  const Result none = run_hebb({"ladder", (folder / "none.json").string(), "--dir", "none", "--skip-unfit"},
+                               folder / "none-out", folder.path());
+  CHECK(none.code == 5);
+  CHECK_THAT(none.err, Contains("1 of 1 runs cannot start; ") && !Contains("--skip-unfit"));
 }
 
 TEST_CASE("a ladder that is killed again and again ends with the results of an undisturbed one", "[slow]") {
