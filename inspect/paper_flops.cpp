@@ -123,7 +123,7 @@ double sdm_cores(const Model& model, const std::vector<Placed>& layers, int64_t 
   return 3 * forward;
 }
 
-double sdm_code_accounting(const Model& model, int64_t length) {
+double lingua_accounting(const Model& model, int64_t length) {
   const double parameters =
       sum_numbers(model.params().all(), [](const Param& p) { return p.trained() && !p.spec.initial_state; });
   const double width = static_cast<double>(model.config().hidden_size) * static_cast<double>(model.config().num_layers);
@@ -181,7 +181,7 @@ std::vector<PaperFlops> paper_flops(const Model& model, int64_t length) {
   }
   if (only(layers, {"attention", "gdn", "mamba2", "sdm", "swiglu"})) {
     found.push_back({"sdm", sdm_accounting(model, layers) + sdm_cores(model, layers, length)});
-    found.push_back({"sdm_code", sdm_code_accounting(model, length)});
+    found.push_back({"lingua", lingua_accounting(model, length)});
   }
   const bool is_full = std::all_of(layers.begin(), layers.end(),
                                    [](const Placed& l) { return l.type != "attention" || is_full_attention(l); });

@@ -45,7 +45,7 @@ Json strings(const std::vector<std::string>& values) {
 std::string paper_text(const std::vector<PaperFlops>& papers, double ours) {
   static const std::map<std::string, std::string> names = {{"fwpkm", "the FwPKM paper"},
                                                            {"sdm", "the SDM ladder"},
-                                                           {"sdm_code", "the SDM authors' trainer"},
+                                                           {"lingua", "the SDM authors' trainer"},
                                                            {"ham", "the HAM paper"}};
   std::string t;
   for (const PaperFlops& p : papers) {
