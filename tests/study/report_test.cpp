@@ -424,8 +424,8 @@ TEST_CASE("the page of a report is self-contained and every plot is a file too")
   REQUIRE(run_in(folder / "one", std::move(config)) == 0);
   const fs::path page = write_report("One run", {read_report_run(folder / "one")}, std::nullopt, folder / "report");
   const std::string html = read_file(page);
-  CHECK_THAT(html, Contains("<svg") && Contains("width=device-width") && Contains(">val.held<") &&
-                       !Contains("href") && !Contains("src="));
+  CHECK_THAT(html, Contains("<svg") && Contains("width=device-width") && Contains(">val.held<") && !Contains("href") &&
+                       !Contains("src="));
   for (const char* file : {"report.md", "results.md", "results.csv", "results.json", "plots/loss.svg", "plots/lr.svg",
                            "plots/grad_norm.svg"}) {
     CHECK(fs::exists(folder / "report" / file));
