@@ -59,7 +59,7 @@ class Recall : public EvalTask {
     EvalResult result;
     result.left_out(skipped, settings.empty());
     if (settings.empty()) { return result; }
-    Score all;
+    rows_ = {};
     Json table = Json::array();
     for (const Setting& s : settings) {
       const auto compute = [&](size_t k) {
@@ -78,16 +78,14 @@ class Recall : public EvalTask {
       point.set("rows", s.samples);
       point.set("state_bytes", c.session.model().state_bytes(length));
       table.push(point);
-      all.right += score.right;
-      all.asked += score.asked;
     }
     c.progress.end();
-    if (all.asked == 0) {
+    if (rows_.count() == 0) {
       result.status = "failed";
       result.reason = "no answer counts: every query is nearer than min_distance";
       return result;
     }
-    result.metric("accuracy", all.accuracy(), all.asked);
+    result.ratio("accuracy", "", rows_);
     result.series.set("by_setting", table);
     add_series(result);
     return result;
@@ -111,6 +109,8 @@ class Recall : public EvalTask {
   int64_t default_samples_ = 200, default_long_samples_ = 50, readings_ = 1;
 
  private:
+  RatioOfSums rows_;  // right answers of how many, by row
+
   /// The settings of which there are rows; `skipped` gets the others. Errors: ConfigError, see check_model().
   std::vector<Setting> possible_settings(const EvalPremises& premises, Json& skipped) const {
     std::vector<Setting> settings;
@@ -202,6 +202,7 @@ class Recall : public EvalTask {
       log_likelihood += kept_number(likelihood);
     }
     if (own.asked > 0) {
+      rows_.add(static_cast<double>(own.right), static_cast<double>(own.asked));
       Json sample = Json::object();
       sample.set("prediction", predictions);
       sample.set("references", references);

@@ -1,3 +1,4 @@
+#include <sstream>
 
 #include "core/safetensors.h"
 #include "data/tasks/synthetic_tasks.h"
@@ -181,4 +182,31 @@ TEST_CASE("recall evaluations refuse what they cannot judge", "[fast]") {
   const EvalResult none = RandomModel(24).run(cases + R"([{"length": 10, "pairs": 4}])");
   CHECK(none.status == "skipped");
   CHECK_THAT(none.reason, Catch::Contains("length 10, 4 pairs"));
+}
+
+TEST_CASE("accuracy has a standard error over rows", "[fast]") {
+  const RandomModel m(24);
+  auto evaluations =
+      read_evaluations(parse_json(R"({"evaluations": [{"name": "x", "kind": "mqar", "vocab": 24, "samples": 12,
+                     "cases": [{"length": 18, "pairs": 4}]}]})",
+                                  "eval.json"),
+                       "");
+  ScoringModel session = m.session();
+  Progress quiet;
+  EvalContext context{session, nullptr, 32, evaluations[0].seed, quiet, {}};
+  context.logs_samples = true;
+  const EvalResult result = evaluations[0].task->run(context);
+  std::vector<double> scores;
+  std::istringstream lines(context.samples);
+  for (std::string line; std::getline(lines, line);) {
+    scores.push_back(parse_json(line, "samples").at("score").as_double());
+  }
+  REQUIRE(scores.size() == 12);
+  const Json expected = mean_metric(scores);  // all rows ask as often
+  REQUIRE(expected.at("stderr").as_double() > 0);
+  CHECK(result.metrics.at("accuracy").at("stderr").as_double() ==
+        Catch::Approx(expected.at("stderr").as_double()).epsilon(1e-12));
+  CHECK(m.run(R"("kind": "mqar", "vocab": 24, "samples": 1, "cases": [{"length": 18, "pairs": 4}])")
+            .metrics.at("accuracy")
+            .find("stderr") == nullptr);
 }
