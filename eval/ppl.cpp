@@ -231,15 +231,15 @@ class PositionPpl final : public EvalTask {
     f.field("freeze_fast_weights", freeze_).help("Never update fast weights.");
   }
 
+  std::vector<std::string> left_out(const EvalPremises& premises) override {
+    require_length(data_.open(premises.tokenizer.get()));
+    return {};
+  }
+
   EvalResult run(EvalContext& c) override {
     const EvalTokens source = data_.open(c.tokenizer.get());
     const int64_t vocab = c.session.source().model.vocab_size;
-    if (longest(source) < length_) {  // before the bins: their number grows with the length
-      EvalResult none;
-      none.status = "failed";
-      none.reason = fmt::format("{}: no document of at least {:d} tokens", data_.path, length_);
-      return none;
-    }
+    require_length(source);  // before the bins: their number grows with the length
     const std::vector<int64_t> edges = bins_.edges(length_);
     const std::vector<int64_t> documents = long_documents(source);
     const auto saved = c.session.save_fast_weights();
@@ -266,12 +266,11 @@ class PositionPpl final : public EvalTask {
   }
 
  private:
-  static int64_t longest(const EvalTokens& source) {
-    int64_t tokens = 0;
+  void require_length(const EvalTokens& source) const {
     for (int64_t d = 0; d < source.documents(); ++d) {
-      tokens = std::max(tokens, source.document_start(d + 1) - source.document_start(d));
+      if (source.document_start(d + 1) - source.document_start(d) >= length_) { return; }
     }
-    return tokens;
+    throw DataError(data_.path, fmt::format("no document of at least {:d} tokens", length_));
   }
 
   /// Those that are read.

@@ -61,17 +61,19 @@ TEST_CASE("what cannot be evaluated is said before the first evaluation, and lea
     {"name": "long", "kind": "ruler", "samples": 1, "lengths": [1200, 2400], "tasks": ["vt", "niah_single_1"]},
     {"name": "hay", "kind": "niah", "samples": 1, "context_words": [40], "passes": [1], "text": {"path": "short.txt"}},
     {"name": "pairs", "kind": "mqar", "vocab": 64, "samples": 1, "cases": [{"length": 10, "pairs": 4}, {"length": 20, "pairs": 4}]},
-    {"name": "lost", "kind": "ruler", "lengths": [1200], "squad": "nowhere.json"}]})");
+    {"name": "lost", "kind": "ruler", "lengths": [1200], "squad": "nowhere.json"},
+    {"name": "books", "kind": "position_ppl", "length": 100000, "data": {"path": "set/val_*.bin"}}]})");
   const CommandResult result = run_hebb(folder, "eval e.json --checkpoint run", "", "2>&1");
-  CHECK(result.code == 0);
+  CHECK(result.code == 1);  // books fails
   const size_t first = result.out.find("held (position_ppl): ok");
   REQUIRE(first != std::string::npos);
   const std::string start = result.out.substr(0, first), rest = result.out.substr(first);
-  CHECK_THAT(start, Contains("long (ruler) leaves out: task vt at length 1200: found ") &&
-                        !Contains("at length 2400") && Contains("hay (niah) leaves out: ") &&
-                        Contains("/short.txt: haystacks of 40 words (") &&
-                        Contains("pairs (mqar) leaves out: length 10, 4 pairs") &&
-                        Contains("lost (ruler) will be skipped: ") && Contains("nowhere.json"));
+  CHECK_THAT(start,
+             Contains("long (ruler) leaves out: task vt at length 1200: found ") && !Contains("at length 2400") &&
+                 Contains("hay (niah) leaves out: ") && Contains("/short.txt: haystacks of 40 words (") &&
+                 Contains("pairs (mqar) leaves out: length 10, 4 pairs") &&
+                 Contains("lost (ruler) will be skipped: ") && Contains("nowhere.json") &&
+                 Contains("books (position_ppl) will fail: ") && Contains("no document of at least 100000 tokens"));
   CHECK_THAT(rest, Contains("long (ruler): ok") && Contains("hay (niah): skipped") && Contains("pairs (mqar): ok") &&
                        Contains("lost (ruler): skipped") && !Contains("leaves out"));
   CHECK_THAT(rest.substr(0, rest.find('\n')), Contains("  nll ") && Contains(" ± "));
