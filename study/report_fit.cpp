@@ -140,7 +140,7 @@ Table all_points(const std::vector<FitGroup>& groups, const FitConfig& config) {
   for (const FitGroup& g : groups) {
     if (!g.fit) { continue; }
     for (size_t i = 0; i < g.fit->x.size(); ++i) {
-      table.rows.push_back({g.name, Json(), g.fit->x[i], g.fit->y[i], g.fit->at(g.fit->x[i]), Json(), Json()});
+      table.rows.push_back({g.name, g.runs[i], g.fit->x[i], g.fit->y[i], g.fit->at(g.fit->x[i]), Json(), Json()});
     }
     for (const FitGroup::HeldOut& h : g.held_out) {
       table.rows.push_back({g.name, h.id, h.x, std::isfinite(h.measured) ? Json(h.measured) : Json(), h.predicted.y,
@@ -202,13 +202,14 @@ std::vector<FitGroup> fit_groups(const std::vector<Json>& results, const FitConf
     }
     auto it = std::find_if(groups.begin(), groups.end(), [&](const FitGroup& g) { return g.name == name; });
     if (it == groups.end()) {
-      it = groups.insert(groups.end(), FitGroup{name, std::nullopt, "", {}, {}});
+      it = groups.insert(groups.end(), FitGroup{name, std::nullopt, "", {}, {}, {}});
       collected.emplace_back();
     }
     Collected& c = collected[static_cast<size_t>(it - groups.begin())];
     if (is_held_out) {
       c.held_out.push_back(result);
     } else {
+      it->runs.push_back(id);
       c.points.x.push_back(x);
       c.points.y.push_back(y);
     }

@@ -14,7 +14,8 @@ namespace hebb {
 struct FitGroup {
   std::string name;
   std::optional<PowerLawFit> fit;
-  std::string problem;  // why there is no fit
+  std::string problem;            // why there is no fit
+  std::vector<std::string> runs;  // of its points
   struct HeldOut {
     std::string id;
     double x, measured;

@@ -83,7 +83,7 @@ TEST_CASE("tables of fits hold every coefficient, point and prediction in full",
   CHECK(fits.rows[1][6].as_double() == groups[1].fit->b_interval->low);
   CHECK(fits.rows[1][7].as_double() == groups[1].fit->b_interval->high);
   CHECK(tables[1].first == "fit_points.csv");
-  CHECK_THAT(points.csv(), StartsWith("group,run,flops.total,loss.final,fitted,low,high\nfull,,2e+18,"));
+  CHECK_THAT(points.csv(), StartsWith("group,run,flops.total,loss.final,fitted,low,high\nfull,full-1,2e+18,"));
   REQUIRE(points.rows.size() == 16);  // seven points and a prediction each
   CHECK(points.rows[7][1].as_string() == "full-8");
   CHECK(points.rows[7][3].as_double() == groups[0].held_out[0].measured);
