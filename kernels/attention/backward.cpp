@@ -146,7 +146,7 @@ void meet(const Head<S>& h, const HeadGradients<S>& g, const Meeting<S>& m, Want
   const int n = seen.end - seen.begin;
   gemm::pack_rows<S>(n, static_cast<int>(h.d), h.k + (m.base + seen.begin) * h.k_stride, h.k_stride,
                      t.keys + seen.begin * t.width, t.width);
-  const Rows<S> values = rows_of_blocks(h, m, h.v, h.v_stride, static_cast<int>(h.dv), t.values, t.value_width);
+  const StridedRows<S> values = rows_of_blocks(h, m, h.v, h.v_stride, static_cast<int>(h.dv), t.values, t.value_width);
   each_panel<S>(m.columns, [&](int column, int vectors) {
     const Range blocks = m.blocks_of(column, vectors * Vec<S>::width);
     if (blocks.empty()) { return; }

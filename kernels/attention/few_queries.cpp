@@ -45,7 +45,7 @@ namespace cpu::attention {
 namespace {
 
 /// Maximum and sum of a row's weights in some keys, and the weighted values.
-template <class S> struct Part { S *top, *sum, *out; };
+template <class S> struct KeyBlockSums { S *top, *sum, *out; };
 
 template <class S> S dot_product(int64_t n, const S* a, const S* b) {
   Vec<S> sums[2] = {Vec<S>(S(0)), Vec<S>(S(0))};
@@ -58,7 +58,7 @@ template <class S> S dot_product(int64_t n, const S* a, const S* b) {
 }
 
 /// One row over keys [begin, end), at most kFewKeys.
-template <class S> void sweep(const Head<S>& h, int64_t row, int64_t begin, int64_t end, const Part<S>& part) {
+template <class S> void attend(const Head<S>& h, int64_t row, int64_t begin, int64_t end, const KeyBlockSums<S>& part) {
   S scores[kFewKeys];
   S top = std::numeric_limits<S>::lowest();
   const int64_t count = std::max<int64_t>(0, end - begin);
@@ -99,36 +99,36 @@ void forward_few(const AttentionForward& a, const AttentionForwardScratch& scrat
   const int64_t all_rows = heads.spaces * heads.kv_heads * rows;
   S* partial = scratch.partial.as<S>();
   HEBB_ASSERT(blocks <= 1 || scratch.partial.numel() >= all_rows * blocks * (dv + 2));
-  struct Place {
+  struct QueryRow {
     int64_t row;
     Head<S> head;
     S *o, *lse;
   };
-  const auto place = [&](int64_t i) {
+  const auto query_row = [&](int64_t i) {
     const int64_t row = i % rows, space = i / rows / heads.kv_heads, head = i / rows % heads.kv_heads;
     const HeadRows<S> lse = heads.rows_of(a.lse.as<S>(), 1, space, head);
-    return Place{row, heads.at(space, head), heads.rows_of(a.o.as<S>(), dv, space, head).row(row),
-                 lse.data != nullptr ? lse.row(row) : nullptr};
+    return QueryRow{row, heads.at(space, head), heads.rows_of(a.o.as<S>(), dv, space, head).row(row),
+                    lse.data != nullptr ? lse.row(row) : nullptr};
   };
   parallel_for(all_rows * std::max<int64_t>(blocks, 1), 1, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       const int64_t block = blocks > 1 ? i % blocks : 0;
-      const Place at = place(blocks > 1 ? i / blocks : i);
+      const QueryRow at = query_row(blocks > 1 ? i / blocks : i);
       const int64_t token = at.row / at.head.group;
       const int64_t begin = std::max<int64_t>(at.head.lo[token], block * kFewKeys);
       const int64_t end = std::min<int64_t>(at.head.hi[token], (block + 1) * kFewKeys);
       if (blocks > 1) {
         S* p = partial + i * (dv + 2);
-        sweep(at.head, at.row, begin, end, Part<S>{p, p + 1, p + 2});
+        attend(at.head, at.row, begin, end, KeyBlockSums<S>{p, p + 1, p + 2});
       } else {
         S top, sum;
-        sweep(at.head, at.row, begin, end, Part<S>{&top, &sum, at.o});
+        attend(at.head, at.row, begin, end, KeyBlockSums<S>{&top, &sum, at.o});
         finish(dv, top, sum, at.o, at.lse);
       }
     }
   });
   for (int64_t i = 0; blocks > 1 && i < all_rows; ++i) {
-    const Place at = place(i);
+    const QueryRow at = query_row(i);
     const S* parts = partial + i * blocks * (dv + 2);
     S top = std::numeric_limits<S>::lowest(), sum = S(0);
     for (int64_t b = 0; b < blocks; ++b) { top = std::max(top, parts[b * (dv + 2)]); }

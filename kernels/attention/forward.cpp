@@ -73,7 +73,7 @@ template <class S> void shrink_rows(const ForwardTile<S>& t, int rows, int value
 template <class S>
 void meet(const Head<S>& h, const ForwardTile<S>& t, const Meeting<S>& m, int width, int value_width) {
   const Range seen = m.keys();
-  const Rows<S> keys = rows_of_blocks(h, m, h.k, h.k_stride, static_cast<int>(h.d), t.keys, width);
+  const StridedRows<S> keys = rows_of_blocks(h, m, h.k, h.k_stride, static_cast<int>(h.d), t.keys, width);
   bool replaced = false;
   std::fill(t.shrink, t.shrink + m.columns, S(1));
   each_panel<S>(m.columns, [&](int column, int vectors) {

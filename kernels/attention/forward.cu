@@ -22,7 +22,7 @@ template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads) attention_forward_kernel(AttentionForwardTask<T> a) {
   HEBB_SHARED(Shared, s);
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
-  const Place at = place_of(a.in, a.in.rows());
+  const HeadLines at = head_lines(a.in, a.in.rows());
   const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
   load_rows(s, a.in, at, at.first);
   __syncthreads();

@@ -55,12 +55,12 @@ struct Order {
   static constexpr int64_t kSectionBytes = 32 << 20;  // of 50 MB
 };
 
-struct Place {
+struct HeadTile {
   int64_t space, tile;
   int head;
 };
 
-__device__ __forceinline__ Place place_of(const Order& order, int kv_heads, bool last_tile_first) {
+__device__ __forceinline__ HeadTile head_tile(const Order& order, int kv_heads, bool last_tile_first) {
   const int64_t block = blockIdx.x, begin = block / (order.section * order.tiles) * order.section;
   const int64_t left = order.heads - begin, size = left < order.section ? left : order.section;
   const int64_t rest = block - begin * order.tiles, head = begin + rest % size, tile = rest / size;
@@ -68,15 +68,15 @@ __device__ __forceinline__ Place place_of(const Order& order, int kv_heads, bool
 }
 
 /// Consecutive stacked rows of a key space.
-struct Rows {
+struct StackedRows {
   int64_t token, line;  // number in the batch of the first row's token; line of that token's first row
   int64_t left;         // rows from the first on
   int rest;             // rows of that token before the first
   int group, heads, count;
   float inverse_group;
 
-  Rows() = default;
-  __device__ Rows(const Inputs<bf16>& a, const Place& at, int64_t first, int limit)
+  StackedRows() = default;
+  __device__ StackedRows(const Inputs<bf16>& a, const HeadTile& at, int64_t first, int limit)
       : left(a.rows() - first), group(a.group), heads(a.heads), inverse_group(1.0f / static_cast<float>(a.group)) {
     const int64_t in_space = first / a.group;
     rest = static_cast<int>(first - in_space * a.group);
@@ -115,7 +115,7 @@ template <int kRows> struct Intervals {
   int64_t line[kRows];
   int32_t lo[kRows], hi[kRows];
 
-  __device__ __forceinline__ void load(const Inputs<bf16>& a, const Rows& rows) {
+  __device__ __forceinline__ void load(const Inputs<bf16>& a, const StackedRows& rows) {
     for (int i = static_cast<int>(threadIdx.x); i < kRows; i += kThreads) {
       const int64_t token = rows.token_of(i < rows.count ? i : rows.count - 1);
       hi[i] = a.hi[token];
@@ -242,7 +242,7 @@ __device__ __forceinline__ void copy_lines(const LineCopy<kRows, kWidth> (&copie
 /// The same for even rows: an address and a distance for each tensor instead of a line for each row.
 template <int kRows, int kWidth, int kTensors>
 __device__ __forceinline__ void copy_even_lines(const LineCopy<kRows, kWidth> (&copies)[kTensors],
-                                                const Rows& rows HEBB_WHERE_PARAMETER) {
+                                                const StackedRows& rows HEBB_WHERE_PARAMETER) {
   using P = Pieces<kRows, kWidth>;
   const int64_t line = rows.line_at(P().row), step = rows.line_at(P().row + P::kStep) - line;
   HEBB_UNROLL
@@ -255,7 +255,7 @@ __device__ __forceinline__ void copy_even_lines(const LineCopy<kRows, kWidth> (&
 /// Starts copies of keys, values and biases from key `tile` on, up to key `last`.
 template <int kKeys, int kWidth>
 __device__ __forceinline__ void copy_keys(TileOf<kKeys, kWidth>& keys, TileOf<kKeys, kWidth>& values, float* bias,
-                                          const Inputs<bf16>& in, const Place& at, int tile,
+                                          const Inputs<bf16>& in, const HeadTile& at, int tile,
                                           int last HEBB_WHERE_PARAMETER) {
   const int64_t line = (at.space * in.keys + tile) * in.kv_heads + at.head;
   const int count = last - tile, i = static_cast<int>(threadIdx.x);

@@ -14,7 +14,7 @@
 namespace hebb::HEBB_DEVICE::attention_mma {
 namespace {
 
-struct Backward {
+struct AttentionBackwardTask {
   Inputs<bf16> in;
   Order query_order, key_order;
   bf16 *d_q, *d_k, *d_v;
@@ -98,12 +98,13 @@ __device__ __forceinline__ void weigh(float (&scores)[kRowTiles][kKeyTiles][4],
 }  // namespace queries
 
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2) attention_mma_queries_kernel(Backward a) {
+__global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2)
+    attention_mma_queries_kernel(AttentionBackwardTask a) {
   using namespace queries;
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth>*>(raw);
-  const Place at = place_of(a.query_order, a.in.kv_heads, true);
-  const Rows rows(a.in, at, at.tile * kRows, kRows);
+  const HeadTile at = head_tile(a.query_order, a.in.kv_heads, true);
+  const StackedRows rows(a.in, at, at.tile * kRows, kRows);
   s.intervals.load(a.in, rows);
   clear_padding(s.queries, a.in.d);
   clear_padding(s.d_o, a.in.dv);
@@ -167,7 +168,7 @@ template <int kWidth> struct Shared {
   float lse[2][kRows], delta[2][kRows];
   int32_t lo[2][kRows], hi[2][kRows];
   // What would not fit in registers: the rows to copy next, and where results go.
-  Rows next;
+  StackedRows next;
   int64_t first_line;           // of the tile's keys
   int first_key, count, tiles;  // of the block's keys; keys from there on; tiles of rows
 
@@ -201,8 +202,9 @@ __device__ __forceinline__ int64_t first_token_above(const int32_t* bounds, int6
 }
 
 template <int kWidth>
-__device__ __forceinline__ void copy_row_tile(Shared<kWidth>& s, int buffer, const Backward& a HEBB_WHERE_PARAMETER) {
-  const Rows rows = s.next;
+__device__ __forceinline__ void copy_row_tile(Shared<kWidth>& s, int buffer,
+                                              const AttentionBackwardTask& a HEBB_WHERE_PARAMETER) {
+  const StackedRows rows = s.next;
   const LineCopy<kRows, kWidth> copies[] = {{s.queries[buffer], a.in.q, a.in.d}, {s.d_o[buffer], a.d_o, a.in.dv}};
   if (rows.are_even(Pieces<kRows, kWidth>::kStep)) {
     copy_even_lines(copies, rows HEBB_WHERE_ARGUMENT);
@@ -288,11 +290,12 @@ template <int kWidth> __device__ __forceinline__ void differentiate(Scores& d_sc
 
 }  // namespace keys
 
-template <int kWidth> __global__ void __launch_bounds__(kThreads, 2) attention_mma_keys_kernel(Backward a) {
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads, 2) attention_mma_keys_kernel(AttentionBackwardTask a) {
   using namespace keys;
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth>*>(raw);
-  const Place at = place_of(a.key_order, a.in.kv_heads, false);
+  const HeadTile at = head_tile(a.key_order, a.in.kv_heads, false);
   const int first_key = static_cast<int>(at.tile) * kKeys;
   const int32_t *lo = a.in.lo + at.space * a.in.tokens, *hi = a.in.hi + at.space * a.in.tokens;
   const int64_t first_row = first_token_above(hi, a.in.tokens, first_key) * a.in.group;
@@ -306,7 +309,7 @@ template <int kWidth> __global__ void __launch_bounds__(kThreads, 2) attention_m
   copy_keys(s.keys, s.values, s.bias, a.in, at, first_key, static_cast<int>(a.in.keys));
   store_16_bytes(s.sums(), Word4{});
   if (threadIdx.x == 0) {
-    s.next = Rows(a.in, at, first_row, kRows);
+    s.next = StackedRows(a.in, at, first_row, kRows);
     s.first_line = (at.space * a.in.keys + first_key) * a.in.kv_heads + at.head;
     s.first_key = first_key;
     s.count = static_cast<int>(a.in.keys) - first_key;
@@ -391,20 +394,20 @@ void backward(Stream& stream, const AttentionBackward& a, const AttentionBackwar
   float *const lse = scratch.statistics.as<float>(), *const delta = lse + lines;
   const auto tiles = [](int64_t count, int64_t size) { return (count + size - 1) / size; };
   const int64_t row_bytes = 2 * (in.d + in.dv);
-  const Backward b{.in = in,
-                   .query_order = Order(tiles(rows, queries::kRows), heads, in.keys * row_bytes),
-                   .key_order = Order(tiles(in.keys, keys::kKeys), heads, rows * row_bytes),
-                   .d_q = a.d_q.as<bf16>(),
-                   .d_k = a.d_k.as<bf16>(),
-                   .d_v = a.d_v.as<bf16>(),
-                   .d_bias = a.d_bias.as<float>(),
-                   .d_o = a.d_o.as<bf16>(),
-                   .lse = lse,
-                   .delta = delta,
-                   .accumulate_q = a.accumulate_q,
-                   .accumulate_k = a.accumulate_k,
-                   .accumulate_v = a.accumulate_v,
-                   .accumulate_bias = a.accumulate_bias};
+  const AttentionBackwardTask b{.in = in,
+                                .query_order = Order(tiles(rows, queries::kRows), heads, in.keys * row_bytes),
+                                .key_order = Order(tiles(in.keys, keys::kKeys), heads, rows * row_bytes),
+                                .d_q = a.d_q.as<bf16>(),
+                                .d_k = a.d_k.as<bf16>(),
+                                .d_v = a.d_v.as<bf16>(),
+                                .d_bias = a.d_bias.as<float>(),
+                                .d_o = a.d_o.as<bf16>(),
+                                .lse = lse,
+                                .delta = delta,
+                                .accumulate_q = a.accumulate_q,
+                                .accumulate_k = a.accumulate_k,
+                                .accumulate_v = a.accumulate_v,
+                                .accumulate_bias = a.accumulate_bias};
   const int lanes = lanes_for<8>(in.dv);
   HEBB_ASSERT(lines < (int64_t{1} << 31));
   each_group("attention_mma_statistics", stream, lines, lanes,

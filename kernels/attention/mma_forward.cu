@@ -13,7 +13,7 @@ namespace {
 constexpr int kRows = 128, kKeys = 64;
 constexpr int kRowTiles = kRows / kWarps / 16, kKeyTiles = kKeys / 8;
 
-struct Forward {
+struct AttentionForwardTask {
   Inputs<bf16> in;
   Order order;
   bf16* o;
@@ -63,11 +63,11 @@ __device__ __forceinline__ void mask(Scores& scores, const Intervals<kRows>& int
 }
 
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2) attention_mma_forward_kernel(Forward a) {
+__global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2) attention_mma_forward_kernel(AttentionForwardTask a) {
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth>*>(raw);
-  const Place at = place_of(a.order, a.in.kv_heads, true);
-  const Rows rows(a.in, at, at.tile * kRows, kRows);
+  const HeadTile at = head_tile(a.order, a.in.kv_heads, true);
+  const StackedRows rows(a.in, at, at.tile * kRows, kRows);
   s.intervals.load(a.in, rows);
   clear_padding(s.queries, a.in.d);
   for (int buffer = 0; buffer < 2; ++buffer) {
@@ -131,7 +131,7 @@ void forward(Stream& stream, const AttentionForward& a) {
   const Order order(tiles, a.k.size(0) * in.kv_heads, in.keys * (in.d + in.dv) * 2);
   dispatch_padded(std::max(in.d, in.dv), [&](auto width) {
     HEBB_LAUNCH((attention_mma_forward_kernel<width()>), order.blocks(), kThreads, sizeof(Shared<width()>), stream,
-                Forward{in, order, a.o.as<bf16>(), a.lse.as<float>()});
+                AttentionForwardTask{in, order, a.o.as<bf16>(), a.lse.as<float>()});
   });
 }
 

@@ -39,19 +39,19 @@ struct Shared {
 };
 static_assert(kLines * 16 * kMaxColumns <= 2 * kTile * (kChannels + 1));
 
-/// The block's place: key space, kv head and tile of own lines.
-struct Place {
+/// What a block works on: key space, kv head and tile of own lines.
+struct HeadLines {
   int64_t space, first;
   int head;
 };
 
-template <class T> __device__ __forceinline__ Place place_of(const Inputs<T>& a, int64_t own_lines) {
+template <class T> __device__ __forceinline__ HeadLines head_lines(const Inputs<T>& a, int64_t own_lines) {
   const int64_t tiles = (own_lines + kTile - 1) / kTile, outer = blockIdx.x / tiles;
   return {outer / a.kv_heads, (blockIdx.x % tiles) * kTile, static_cast<int>(outer % a.kv_heads)};
 }
 
 template <class T>
-__device__ __forceinline__ void load_rows(Shared& s, const Inputs<T>& a, const Place& at, int64_t first) {
+__device__ __forceinline__ void load_rows(Shared& s, const Inputs<T>& a, const HeadLines& at, int64_t first) {
   const int i = static_cast<int>(threadIdx.x);
   if (i < kTile) {
     const int64_t row = first + i, token = at.space * a.tokens + row / a.group;
@@ -68,7 +68,7 @@ __device__ __forceinline__ bool sees(const Shared& s, int row, int64_t key) {
 
 /// Needs the rows. Keys that none of them sees count as zeros: they may hold anything.
 template <class T>
-__device__ __forceinline__ void load_keys(Shared& s, const Inputs<T>& a, const Place& at, int64_t first,
+__device__ __forceinline__ void load_keys(Shared& s, const Inputs<T>& a, const HeadLines& at, int64_t first,
                                           bool only_seen) {
   const int i = static_cast<int>(threadIdx.x);
   if (i < kTile) {

@@ -205,7 +205,7 @@ inline void score_panel(Range keys, int column, int vectors, int64_t depth, cons
 }
 
 /// Rows with a stride.
-template <class S> struct Rows {
+template <class S> struct StridedRows {
   const S* data;
   int64_t stride;
 };
@@ -213,8 +213,8 @@ template <class S> struct Rows {
 /// Keys or values of a meeting for score_panel, which reads whole blocks: where they lie, or copied to
 /// `copy` where the last block would reach behind the last key.
 template <class S>
-inline Rows<S> rows_of_blocks(const Head<S>& h, const Meeting<S>& m, const S* source, int64_t stride, int channels,
-                              S* copy, int width) {
+inline StridedRows<S> rows_of_blocks(const Head<S>& h, const Meeting<S>& m, const S* source, int64_t stride,
+                                     int channels, S* copy, int width) {
   const Range seen = m.keys();
   const S* first = source + m.base * stride;
   if (m.base + round_up(seen.end, kBlock) <= h.keys) { return {first, stride}; }

@@ -7,7 +7,7 @@
 
 namespace hebb::HEBB_DEVICE::ovq {
 
-using slots::kNone, slots::Layout, slots::Step, slots::WorkParts;
+using slots::kNone, slots::ReadLayout, slots::Step, slots::WorkParts;
 
 /// Fills the steps of a pass. A warp makes one step.
 struct MakeSteps {
@@ -47,7 +47,7 @@ struct ChunkItems {
     Elements data;
     int64_t from, stride;
   };
-  __device__ Items chunk(const Layout& n, int64_t unit, const Step& step) const {
+  __device__ Items chunk(const ReadLayout& n, int64_t unit, const Step& step) const {
     const int64_t row = unit / n.kv_heads, head = unit % n.kv_heads;
     return step.fold < 0
                ? Items{pending, unit * n.chunk * width, width}
@@ -136,7 +136,7 @@ struct Change {
 
 /// What folding in and its undoing share. A warp does a slot.
 struct Walk {
-  Layout n;
+  ReadLayout n;
   OvqRule rule;
   Book book;
   Kept kept;

@@ -12,7 +12,7 @@ struct Lines {
 
 /// Lines of up to 64 slots from `base` on; nothing past `count`.
 template <class T>
-__device__ __forceinline__ void load_slot_lines(Shared& s, Lines& lines, const Slots<T>& slots, const Layout& n,
+__device__ __forceinline__ void load_slot_lines(Shared& s, Lines& lines, const Slots<T>& slots, const ReadLayout& n,
                                                 int64_t unit, int64_t base, int64_t count) {
   if (threadIdx.x < kTile) {
     const int64_t r = base + threadIdx.x, line = unit * slots.room + r;
@@ -23,8 +23,8 @@ __device__ __forceinline__ void load_slot_lines(Shared& s, Lines& lines, const S
   }
 }
 
-__device__ __forceinline__ void load_temperatures(Lines& lines, const Shared& s, const Layout& n, const float* temps,
-                                                  float scale) {
+__device__ __forceinline__ void load_temperatures(Lines& lines, const Shared& s, const ReadLayout& n,
+                                                  const float* temps, float scale) {
   if (threadIdx.x < kTile) {
     const int64_t line = s.row_line[threadIdx.x];
     lines.temp[threadIdx.x] = temps != nullptr && line >= 0 ? scale * temps[line % n.heads] : scale;
@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_temperatures(Lines& lines, const Shared& s,
 /// Adds one tile of keys, whose lines are loaded, to the softmax of the block's queries.
 template <class T, int kColumns>
 __device__ __forceinline__ void read_tile(float (&out)[4][kColumns], Softmax (&softmax)[4], Shared& s,
-                                          const Lines& lines, const Read<T>& a, const T* keys, const T* values,
+                                          const Lines& lines, const SlotRead<T>& a, const T* keys, const T* values,
                                           int first_column HEBB_WHERE_PARAMETER) {
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   float scores[4][4];
@@ -56,8 +56,8 @@ __device__ __forceinline__ void read_tile(float (&out)[4][kColumns], Softmax (&s
 
 template <int kColumns>
 __device__ __forceinline__ void write_part(const float (&out)[4][kColumns], const Softmax (&softmax)[4],
-                                           const Shared& s, const Layout& n, const Parts& parts, const Place& at,
-                                           int64_t part, int64_t first_row, int first_column) {
+                                           const Shared& s, const ReadLayout& n, const DictionaryParts& parts,
+                                           const UnitChunk& at, int64_t part, int64_t first_row, int first_column) {
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   HEBB_UNROLL
   for (int i = 0; i < 4; ++i) {
@@ -78,11 +78,11 @@ __device__ __forceinline__ void write_part(const float (&out)[4][kColumns], cons
 
 /// Grid: query tiles of the chunk x units, slices of value channels, parts of the slots. o holds the attention to
 /// tokens, own_lse its log-sum-exp.
-template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) read_slots_kernel(Read<T> a) {
+template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) read_slots_kernel(SlotRead<T> a) {
   HEBB_SHARED(Shared, s);
   HEBB_SHARED(Lines, lines);
   const int64_t tiles = a.n.query_tiles(), first_row = blockIdx.x % tiles * kTile;
-  const Place at(a.n, blockIdx.x / tiles, a.steps.first);
+  const UnitChunk at(a.n, blockIdx.x / tiles, a.steps.first);
   const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   const int64_t part = blockIdx.z, width = a.parts.tiles(at.step.slots) * kTile, first_of_part = part * width;
@@ -141,11 +141,11 @@ template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) rea
 
 // Joins the parts of the queries of chunks. A warp has one query of one unit and step.
 template <class T> struct JoinParts {
-  Read<T> a;
+  SlotRead<T> a;
 
   __device__ void operator()(int64_t item, int lane) const {
     const int64_t number = item / a.n.queries();
-    const Place at(a.n, a.steps.unit(number), a.steps.step(number));
+    const UnitChunk at(a.n, a.steps.unit(number), a.steps.step(number));
     const int64_t query = item % a.n.queries(), line = at.reads() ? at.line(a.n, query) : -1;
     if (line < 0) { return; }
     const auto each_part = [&](auto&& f) { a.parts.each(a.n, at.step.slots, number, query, f); };
@@ -168,11 +168,12 @@ __device__ __forceinline__ float probability(const Shared& s, const Lines& lines
 }
 
 /// d_q of a tile of queries: walks over the slots. Grid as of read_slots_kernel, slices of key channels.
-template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) slot_queries_kernel(Backward<T> a) {
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads) slot_queries_kernel(SlotReadBackward<T> a) {
   HEBB_SHARED(Shared, s);
   HEBB_SHARED(Lines, lines);
   const int64_t tiles = a.n.query_tiles(), first_row = blockIdx.x % tiles * kTile;
-  const Place at(a.n, blockIdx.x / tiles, a.steps.first);
+  const UnitChunk at(a.n, blockIdx.x / tiles, a.steps.first);
   const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   if (!at.reads() || at.line(a.n, first_row) < 0) {
@@ -220,11 +221,12 @@ template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) slo
 
 /// d_keys and d_values of a tile of slots: walks over the chunk's queries. Tiles are [slot][query] here. Grid: tiles of
 /// slots x units, slices of channels.
-template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) slot_gradients_kernel(Backward<T> a) {
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads) slot_gradients_kernel(SlotReadBackward<T> a) {
   HEBB_SHARED(Shared, s);
   HEBB_SHARED(Lines, lines);
   const int64_t tiles = (a.slots.room + kTile - 1) / kTile, base = blockIdx.x % tiles * kTile;
-  const Place at(a.n, blockIdx.x / tiles, a.steps.first);
+  const UnitChunk at(a.n, blockIdx.x / tiles, a.steps.first);
   const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   if (!at.reads() || base >= at.step.slots) {
@@ -263,7 +265,7 @@ template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) slo
 
 }  // namespace
 
-template <class T> void read_slots(Stream& stream, int64_t batch, const Read<T>& a) {
+template <class T> void read_slots(Stream& stream, int64_t batch, const SlotRead<T>& a) {
   if constexpr (std::is_same_v<T, bf16>) {
     if (a.on_tensor_cores) { read_slots_mma(stream, batch, a); }
   }
@@ -280,7 +282,7 @@ template <class T> void read_slots(Stream& stream, int64_t batch, const Read<T>&
   }
 }
 
-template <class T> void read_slots_backward(Stream& stream, int64_t batch, const Backward<T>& a) {
+template <class T> void read_slots_backward(Stream& stream, int64_t batch, const SlotReadBackward<T>& a) {
   if constexpr (std::is_same_v<T, bf16>) {
     if (a.statistics != nullptr) {
       read_slots_backward_mma(stream, batch, a, NoUndo{});
@@ -298,9 +300,9 @@ template <class T> void read_slots_backward(Stream& stream, int64_t batch, const
   });
 }
 
-template void read_slots(Stream&, int64_t, const Read<float>&);
-template void read_slots(Stream&, int64_t, const Read<bf16>&);
-template void read_slots_backward(Stream&, int64_t, const Backward<float>&);
-template void read_slots_backward(Stream&, int64_t, const Backward<bf16>&);
+template void read_slots(Stream&, int64_t, const SlotRead<float>&);
+template void read_slots(Stream&, int64_t, const SlotRead<bf16>&);
+template void read_slots_backward(Stream&, int64_t, const SlotReadBackward<float>&);
+template void read_slots_backward(Stream&, int64_t, const SlotReadBackward<bf16>&);
 
 }  // namespace hebb::HEBB_DEVICE::slots

@@ -72,7 +72,7 @@ __device__ __forceinline__ bool is_among(const int32_t* ids, int64_t at, int32_t
 }
 
 /// What the queries and the plan of a pass are, on the device.
-struct Layout {
+struct ReadLayout {
   const int32_t* doc_start;  // [B, T]
   const Step* steps;         // [B, count]
   int64_t length, chunk, count;
@@ -87,26 +87,26 @@ struct Layout {
 };
 
 /// A block's unit (row and kv head) and the chunk that reads in this step.
-struct Place {
+struct UnitChunk {
   int64_t row, unit, first, begin;  // first: of the chunk's tokens in this pass; begin: of the document
   int head;
   Step step;
 
-  __device__ Place(const Layout& n, int64_t unit, int64_t step_number)
+  __device__ UnitChunk(const ReadLayout& n, int64_t unit, int64_t step_number)
       : row(unit / n.kv_heads), unit(unit), head(static_cast<int>(unit % n.kv_heads)), step(n.at(row, step_number)) {
     first = step.read < 0 ? 0 : step.read;
     begin = n.doc_start[row * n.length + first];
   }
   __device__ bool reads() const { return step.read != kNone; }
   /// Line of stacked query r of the chunk; -1: there is none.
-  __device__ int64_t line(const Layout& n, int64_t r) const {
+  __device__ int64_t line(const ReadLayout& n, int64_t r) const {
     const int64_t t = first + r / n.group();
     const bool exists = t < n.length && t < step.read + n.chunk && n.doc_start[row * n.length + t] == begin;
     return exists ? (row * n.length + t) * n.heads + head * n.group() + r % n.group() : -1;
   }
 };
 
-__device__ __forceinline__ void load_queries(Shared& s, const Layout& n, const Place& at, int64_t first) {
+__device__ __forceinline__ void load_queries(Shared& s, const ReadLayout& n, const UnitChunk& at, int64_t first) {
   if (threadIdx.x < kTile) { s.row_line[threadIdx.x] = at.line(n, first + threadIdx.x); }
 }
 
@@ -126,11 +126,11 @@ template <class T> struct Ring {
 
   /// Of what the chunk at `at` sees: position in the document of the first token, and how many tokens are of earlier
   /// passes.
-  __device__ int64_t first(const Layout& n, const Place& at) const {
+  __device__ int64_t first(const ReadLayout& n, const UnitChunk& at) const {
     const int64_t oldest = ((at.step.read - at.begin) / n.chunk - window + 1) * n.chunk;
     return oldest > 0 ? oldest : 0;
   }
-  __device__ int64_t earlier(const Layout& n, const Place& at) const {
+  __device__ int64_t earlier(const ReadLayout& n, const UnitChunk& at) const {
     return k == nullptr ? 0 : -at.begin - first(n, at);
   }
 };
@@ -180,21 +180,22 @@ struct Steps {
 
 /// A dictionary's parts, of whole tiles of slots: sums [parts, B K steps, queries, width], then maximum and sum of each
 /// [parts, B K steps, queries, 2] (forward only). The unit of a step has a number (Steps).
-struct Parts {
+struct DictionaryParts {
   float* memory = nullptr;
   int64_t count = 1, units = 0;
 
   /// Tiles of slots in a part.
   __device__ int64_t tiles(int64_t slots) const { return ((slots + kTile - 1) / kTile + count - 1) / count; }
-  __device__ int64_t line(const Layout& n, int64_t part, int64_t unit, int64_t query) const {
+  __device__ int64_t line(const ReadLayout& n, int64_t part, int64_t unit, int64_t query) const {
     return (part * units + unit) * n.queries() + query;
   }
   __device__ float* sums(int64_t line, int width) const { return memory + line * width; }
-  __device__ float* statistics(const Layout& n, int64_t line) const {
+  __device__ float* statistics(const ReadLayout& n, int64_t line) const {
     return memory + count * units * n.queries() * n.dv + 2 * line;
   }
   /// Calls f(line of the part) for the parts that hold some of `slots` slots, and for the first.
-  template <class F> __device__ void each(const Layout& n, int64_t slots, int64_t unit, int64_t query, F&& f) const {
+  template <class F>
+  __device__ void each(const ReadLayout& n, int64_t slots, int64_t unit, int64_t query, F&& f) const {
     const int64_t width = tiles(slots) * kTile;
     for (int64_t part = 0; part < count && (part == 0 || part * width < slots); ++part) {
       f(line(n, part, unit, query));
@@ -203,8 +204,8 @@ struct Parts {
 };
 
 /// Reads the slots: o holds the attention to tokens, own_lse its log-sum-exp.
-template <class T> struct Read {
-  Layout n;
+template <class T> struct SlotRead {
+  ReadLayout n;
   Slots<T> slots;
   Ring<T> ring;
   const T* q;
@@ -213,13 +214,13 @@ template <class T> struct Read {
   const float *own_lse, *slot_temp, *ring_temp;  // temperatures [H], or null
   float scale;
   Steps steps = {};  // one, but for tensor cores
-  Parts parts = {};
+  DictionaryParts parts = {};
   bool on_tensor_cores = false;
   OldSlots old = {};
 };
 
-template <class T> struct Backward {
-  Layout n;
+template <class T> struct SlotReadBackward {
+  ReadLayout n;
   Slots<T> slots;
   const T *q, *d_o, *o;
   const float *lse, *slot_temp;
@@ -230,20 +231,20 @@ template <class T> struct Backward {
   float scale;
   Steps steps = {};  // one, but for tensor cores
   const float* statistics =
-      nullptr;       // of the attention to tokens on tensor cores (kernels/attention/attention.h), or null
-  Parts parts = {};  // of the slots that a query's gradient is summed over; on tensor cores only
+      nullptr;                 // of the attention to tokens on tensor cores (kernels/attention/attention.h), or null
+  DictionaryParts parts = {};  // of the slots that a query's gradient is summed over; on tensor cores only
   OldSlots old = {};
 };
 
 /// Steps of all rows of the batch, T float or bf16.
-template <class T> void read_slots(Stream& stream, int64_t batch, const Read<T>& a);
-template <class T> void read_slots_backward(Stream& stream, int64_t batch, const Backward<T>& a);
+template <class T> void read_slots(Stream& stream, int64_t batch, const SlotRead<T>& a);
+template <class T> void read_slots_backward(Stream& stream, int64_t batch, const SlotReadBackward<T>& a);
 
 /// The same on tensor cores.
-void read_slots_mma(Stream& stream, int64_t batch, const Read<bf16>& a);
+void read_slots_mma(Stream& stream, int64_t batch, const SlotRead<bf16>& a);
 /// Walks back over the steps: before the gradients of a step's readout, undo takes back what the step did to the slots.
 template <class Undo>
-void read_slots_backward_mma(Stream& stream, int64_t batch, const Backward<bf16>& a, const Undo& undo);
+void read_slots_backward_mma(Stream& stream, int64_t batch, const SlotReadBackward<bf16>& a, const Undo& undo);
 
 /// Of a dictionary that somebody else walks back.
 struct NoUndo {
@@ -251,8 +252,8 @@ struct NoUndo {
 };
 
 /// memory: of dictionary_parts_work(...) elements.
-inline Parts parts_of(const Layout& n, int64_t batch, int64_t steps, int64_t room, float* memory,
-                      bool on_tensor_cores) {
+inline DictionaryParts parts_of(const ReadLayout& n, int64_t batch, int64_t steps, int64_t room, float* memory,
+                                bool on_tensor_cores) {
   return {memory, dictionary_parts(n.units(batch) * steps, n.queries(), room, on_tensor_cores), n.units(batch) * steps};
 }
 
@@ -271,7 +272,7 @@ class WorkParts {
   float *next_, *end_;
 };
 
-template <class Args> Layout layout_of(const Args& a, const Step* steps, int64_t count) {
+template <class Args> ReadLayout layout_of(const Args& a, const Step* steps, int64_t count) {
   return {.doc_start = a.doc_start.template as<int32_t>(),
           .steps = steps,
           .length = a.q.size(1),

@@ -32,7 +32,7 @@ static_assert(attention_mma::fits_shared_memory<Shared>());
 
 template <int kWidth>
 __device__ __forceinline__ void copy_tile(Shared<kWidth>& s, int buffer, int tile,
-                                          const Read<bf16>& a HEBB_WHERE_PARAMETER) {
+                                          const SlotRead<bf16>& a HEBB_WHERE_PARAMETER) {
   if (tile < s.slot_tiles) {
     copy_slots_of(s.keys[buffer], s.values[buffer], s.bias[buffer], s.versions[buffer], s.versions[buffer ^ 1], s.slots,
                   a.n, tile * kRows HEBB_WHERE_ARGUMENT);
@@ -66,7 +66,7 @@ __device__ __forceinline__ void scale_scores(float (&scores)[kQueryTiles][kRowTi
 /// The softmax so far: over the tokens where `has_tokens`, else over nothing.
 template <int kWidth>
 __device__ __forceinline__ void begin_softmax(float (&out)[kQueryTiles][kWidth / 8][4], Shared<kWidth>& s,
-                                              const Read<bf16>& a, bool has_tokens) {
+                                              const SlotRead<bf16>& a, bool has_tokens) {
   HEBB_UNROLL
   for (int i = 0; i < 2 * kQueryTiles; ++i) {
     const int64_t line = has_tokens ? s.queries.line[query_of(i)] : -1;
@@ -84,7 +84,7 @@ __device__ __forceinline__ void begin_softmax(float (&out)[kQueryTiles][kWidth /
 
 template <int kWidth>
 __device__ __forceinline__ void write_part(const float (&out)[kQueryTiles][kWidth / 8][4], const Shared<kWidth>& s,
-                                           const Read<bf16>& a, int64_t part) {
+                                           const SlotRead<bf16>& a, int64_t part) {
   const RowValues<kQueryTiles> tops = s.tops[threadIdx.x], sums = s.sums[threadIdx.x];
   HEBB_UNROLL
   for (int i = 0; i < 2 * kQueryTiles; ++i) {
@@ -103,12 +103,12 @@ __device__ __forceinline__ void write_part(const float (&out)[kQueryTiles][kWidt
 
 /// Grid: query tiles of the chunk x units and steps, parts of the slots.
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads, 2) read_slots_mma_kernel(Read<bf16> a, int64_t query_tiles) {
+__global__ void __launch_bounds__(kThreads, 2) read_slots_mma_kernel(SlotRead<bf16> a, int64_t query_tiles) {
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth>*>(raw);
   const int64_t first_query = blockIdx.x % query_tiles * kQueries, number = blockIdx.x / query_tiles,
                 unit = a.steps.unit(number);
-  const Place at(a.n, unit, a.steps.step(number));
+  const UnitChunk at(a.n, unit, a.steps.step(number));
   const int64_t part = blockIdx.y, width = a.parts.tiles(at.step.slots) * kRows, first = part * width;
   if (!at.reads() || at.line(a.n, first_query) < 0 || (part > 0 && first >= at.step.slots)) {
     return;  // the whole block
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kThreads, 2) read_slots_mma_kernel(Read<bf16> 
 }  // namespace
 }  // namespace mma
 
-void read_slots_mma(Stream& stream, int64_t batch, const Read<bf16>& a) {
+void read_slots_mma(Stream& stream, int64_t batch, const SlotRead<bf16>& a) {
   const int64_t query_tiles = (a.n.queries() + mma::kQueries - 1) / mma::kQueries;
   const dim3 grid(blocks_for(query_tiles * a.n.units(batch) * a.steps.count, 1), static_cast<unsigned>(a.parts.count));
   attention_mma::dispatch_padded(std::max(a.n.d, a.n.dv), [&](auto width) {

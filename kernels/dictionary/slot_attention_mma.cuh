@@ -17,14 +17,14 @@ struct Queries {
   int64_t line[kQueries];  // -1: none
   float factor[kQueries];
 
-  __device__ __forceinline__ void load(const Layout& n, const Place& at, int64_t first, const float* temps,
+  __device__ __forceinline__ void load(const ReadLayout& n, const UnitChunk& at, int64_t first, const float* temps,
                                        float scale) {
     for (int i = static_cast<int>(threadIdx.x); i < kQueries; i += kThreads) {
       line[i] = at.line(n, first + i);
       load_factor(i, n, temps, scale);
     }
   }
-  __device__ __forceinline__ void load_factor(int i, const Layout& n, const float* temps, float scale) {
+  __device__ __forceinline__ void load_factor(int i, const ReadLayout& n, const float* temps, float scale) {
     factor[i] = scale * kLog2E * (temps != nullptr && line[i] >= 0 ? temps[line[i] % n.heads] : 1.0f);
   }
 };
@@ -39,8 +39,8 @@ struct Source {
   int count;
   OldSlots old;  // of the unit; its table begins with the first slot
 
-  __device__ void load(const Slots<bf16>& slots, const OldSlots& of_all, const Layout& n, int64_t unit, int64_t step,
-                       int64_t first, int64_t end) {
+  __device__ void load(const Slots<bf16>& slots, const OldSlots& of_all, const ReadLayout& n, int64_t unit,
+                       int64_t step, int64_t first, int64_t end) {
     const int64_t line = unit * slots.room + first,
                   key_line = slots.shared_keys ? unit % n.kv_heads * slots.room + first : line;
     keys = slots.keys + key_line * n.d;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void copy_versions(int32_t (&versions)[kRows], const 
 template <int kRows, int kWidth>
 __device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values,
                                                   float* bias, const int32_t* versions, const Source& from,
-                                                  const Layout& n, int base HEBB_WHERE_PARAMETER) {
+                                                  const ReadLayout& n, int base HEBB_WHERE_PARAMETER) {
   using P = Pieces<kRows, kWidth>;
   const P piece;
   const int count = from.count - base;
@@ -109,7 +109,8 @@ __device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, T
 /// becomes zeros.
 template <int kRows, int kWidth>
 __device__ __forceinline__ void copy_dictionary(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias,
-                                                const Source& from, const Layout& n, int base HEBB_WHERE_PARAMETER) {
+                                                const Source& from, const ReadLayout& n,
+                                                int base HEBB_WHERE_PARAMETER) {
   const int count = from.count - base, i = static_cast<int>(threadIdx.x);
   copy_rows(keys, from.keys + int64_t{base} * n.d, n.d, n.d, count HEBB_WHERE_ARGUMENT);
   copy_rows(values, from.values + int64_t{base} * n.dv, n.dv, n.dv, count HEBB_WHERE_ARGUMENT);
@@ -124,7 +125,7 @@ __device__ __forceinline__ void copy_dictionary(TileOf<kRows, kWidth>& keys, Til
 template <int kRows, int kWidth>
 __device__ __forceinline__ void copy_slots_of(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias,
                                               const int32_t (&versions)[kRows], int32_t (&next)[kRows],
-                                              const Source& from, const Layout& n, int base HEBB_WHERE_PARAMETER) {
+                                              const Source& from, const ReadLayout& n, int base HEBB_WHERE_PARAMETER) {
   if (from.old.table == nullptr) {
     copy_dictionary(keys, values, bias, from, n, base HEBB_WHERE_ARGUMENT);
     return;

@@ -55,7 +55,7 @@ __device__ __forceinline__ void weigh(float (&scores)[kQueryTiles][kRowTiles][4]
 /// d_q += temperature x sums of one query, and along = q . sums.
 template <int kWidth>
 __device__ __forceinline__ void write_gradients(float (&sums)[kQueryTiles][kWidth / 8][4], const Shared<kWidth>& s,
-                                                const Backward<bf16>& a) {
+                                                const SlotReadBackward<bf16>& a) {
   float temps[2 * kQueryTiles];
   HEBB_UNROLL
   for (int i = 0; i < 2 * kQueryTiles; ++i) {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void write_gradients(float (&sums)[kQueryTiles][kWidt
 
 template <int kWidth>
 __device__ __forceinline__ void write_part(const float (&sums)[kQueryTiles][kWidth / 8][4], const Shared<kWidth>& s,
-                                           const Backward<bf16>& a, int64_t part) {
+                                           const SlotReadBackward<bf16>& a, int64_t part) {
   HEBB_UNROLL
   for (int i = 0; i < 2 * kQueryTiles; ++i) {
     if (s.queries.line[query_of(i)] >= 0) {
@@ -96,13 +96,13 @@ __device__ __forceinline__ void write_part(const float (&sums)[kQueryTiles][kWid
 /// Grid: query tiles of the chunk x units and steps, parts of the slots.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2)
-    slot_queries_mma_kernel(Backward<bf16> a, int64_t query_tiles) {
+    slot_queries_mma_kernel(SlotReadBackward<bf16> a, int64_t query_tiles) {
   using namespace queries;
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<queries::Shared<kWidth>*>(raw);
   const int64_t first_query = blockIdx.x % query_tiles * kQueries, number = blockIdx.x / query_tiles,
                 unit = a.steps.unit(number);
-  const Place at(a.n, unit, a.steps.step(number));
+  const UnitChunk at(a.n, unit, a.steps.step(number));
   const int64_t width = a.parts.tiles(at.step.slots) * kTile, first = blockIdx.y * width;
   const int64_t end = first + width < at.step.slots ? first + width : at.step.slots;
   if (!at.reads() || at.line(a.n, first_query) < 0 || first >= end) {
@@ -165,11 +165,11 @@ __global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2)
 
 /// Adds the parts of a query's gradient. A warp has one query of one unit and step.
 struct JoinGradients {
-  Backward<bf16> a;
+  SlotReadBackward<bf16> a;
 
   __device__ void operator()(int64_t item, int lane) const {
     const int64_t number = item / a.n.queries();
-    const Place at(a.n, a.steps.unit(number), a.steps.step(number));
+    const UnitChunk at(a.n, a.steps.unit(number), a.steps.step(number));
     const int64_t query = item % a.n.queries(), line = at.reads() && at.step.slots > 0 ? at.line(a.n, query) : -1;
     if (line < 0) { return; }
     const float temp = a.slot_temp != nullptr ? a.slot_temp[line % a.n.heads] : 1.0f;
@@ -205,7 +205,7 @@ static_assert(attention_mma::fits_shared_memory<Shared>());
 
 template <int kWidth>
 __device__ __forceinline__ void copy_queries(Shared<kWidth>& s, int buffer,
-                                             const Backward<bf16>& a HEBB_WHERE_PARAMETER) {
+                                             const SlotReadBackward<bf16>& a HEBB_WHERE_PARAMETER) {
   copy_lines<kTileQueries, kWidth>({{s.q[buffer], a.q, a.n.d}, {s.d_o[buffer], a.d_o, a.n.dv}},
                                    [&](int row) { return s.line[buffer][row]; } HEBB_WHERE_ARGUMENT);
   const int i = static_cast<int>(threadIdx.x);
@@ -266,7 +266,7 @@ template <int kWidth> struct Sums {
   float keys[1][kWidth / 8][4] = {}, values[1][kWidth / 8][4] = {};
 
   /// f(sums, width, gradients of the tile's slots in memory) for keys and for values.
-  template <class F> __device__ __forceinline__ void each(const Backward<bf16>& a, int64_t first_row, F&& f) {
+  template <class F> __device__ __forceinline__ void each(const SlotReadBackward<bf16>& a, int64_t first_row, F&& f) {
     f(keys, a.n.d, a.d_keys + first_row * a.n.d);
     f(values, a.n.dv, a.d_values + first_row * a.n.dv);
   }
@@ -274,9 +274,9 @@ template <int kWidth> struct Sums {
 
 /// Takes back what a step did to the warp's slots, and brings them and their biases up to date in shared memory.
 template <int kWidth, class Undo>
-__device__ __forceinline__ void undo_slots(Sums<kWidth>& sums, gradients::Shared<kWidth>& s, const Backward<bf16>& a,
-                                           const Undo& undo, int64_t unit, int64_t step, int64_t base,
-                                           int slots_of_tile) {
+__device__ __forceinline__ void undo_slots(Sums<kWidth>& sums, gradients::Shared<kWidth>& s,
+                                           const SlotReadBackward<bf16>& a, const Undo& undo, int64_t unit,
+                                           int64_t step, int64_t base, int slots_of_tile) {
   using namespace gradients;
   const int own = warp_number() * 16, lane = lane_number();
   const int32_t place = lane < 16 && own + lane < slots_of_tile ? undo.place_of(unit, step, base + own + lane) : -1;
@@ -313,8 +313,8 @@ __device__ __forceinline__ void undo_slots(Sums<kWidth>& sums, gradients::Shared
 
 /// Adds the gradients of a step's readout. Ends with a barrier.
 template <int kWidth>
-__device__ __forceinline__ void add_gradients(Sums<kWidth>& sums, gradients::Shared<kWidth>& s, const Backward<bf16>& a,
-                                              const Place& at, int count) {
+__device__ __forceinline__ void add_gradients(Sums<kWidth>& sums, gradients::Shared<kWidth>& s,
+                                              const SlotReadBackward<bf16>& a, const UnitChunk& at, int count) {
   using namespace gradients;
   const int own = warp_number() * 16 * kStride<kWidth>;
   const auto load_lines = [&](int tile) {
@@ -354,14 +354,14 @@ __device__ __forceinline__ void add_gradients(Sums<kWidth>& sums, gradients::Sha
 /// that entered them.
 template <int kWidth, class Undo>
 __global__ void __launch_bounds__(kThreads, 2)
-    slot_gradients_mma_kernel(Backward<bf16> a, Undo undo, int64_t slot_tiles) {
+    slot_gradients_mma_kernel(SlotReadBackward<bf16> a, Undo undo, int64_t slot_tiles) {
   using namespace gradients;
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<gradients::Shared<kWidth>*>(raw);
   const int64_t base = blockIdx.x % slot_tiles * kRows, unit = blockIdx.x / slot_tiles, left = a.slots.room - base;
   const int slots_of_tile = static_cast<int>(left < kRows ? left : kRows);
   if (!Undo::kUndoes) {
-    const Place at(a.n, unit, a.steps.first);
+    const UnitChunk at(a.n, unit, a.steps.first);
     if (!at.reads() || base >= at.step.slots) {
       return;  // the whole block
     }
@@ -386,7 +386,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   });
   for (int64_t step = a.steps.first + a.steps.count - 1; step >= a.steps.first; --step) {
     if constexpr (Undo::kUndoes) { undo_slots(sums, s, a, undo, unit, step, base, slots_of_tile); }
-    const Place at(a.n, unit, step);
+    const UnitChunk at(a.n, unit, step);
     if (at.reads() && base < at.step.slots) {
       add_gradients(sums, s, a, at, static_cast<int>(at.step.slots - base < kRows ? at.step.slots - base : kRows));
     }
@@ -400,7 +400,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 }  // namespace mma
 
 template <class Undo>
-void read_slots_backward_mma(Stream& stream, int64_t batch, const Backward<bf16>& a, const Undo& undo) {
+void read_slots_backward_mma(Stream& stream, int64_t batch, const SlotReadBackward<bf16>& a, const Undo& undo) {
   HEBB_ASSERT(Undo::kUndoes || a.steps.count == 1);
   const int64_t units = a.n.units(batch), query_tiles = (a.n.queries() + mma::kQueries - 1) / mma::kQueries,
                 slot_tiles = (a.slots.room + kTile - 1) / kTile;
@@ -416,7 +416,7 @@ void read_slots_backward_mma(Stream& stream, int64_t batch, const Backward<bf16>
   }
 }
 
-template void read_slots_backward_mma(Stream&, int64_t, const Backward<bf16>&, const NoUndo&);
-template void read_slots_backward_mma(Stream&, int64_t, const Backward<bf16>&, const ovq::Undo&);
+template void read_slots_backward_mma(Stream&, int64_t, const SlotReadBackward<bf16>&, const NoUndo&);
+template void read_slots_backward_mma(Stream&, int64_t, const SlotReadBackward<bf16>&, const ovq::Undo&);
 
 }  // namespace hebb::HEBB_DEVICE::slots

@@ -58,7 +58,7 @@ struct Score {
 enum class Against { old_slots, new_slots, old_slots_or_founder };
 
 template <class T> struct Compare {
-  Layout n;
+  ReadLayout n;
   const T *items, *keys;  // [B, K, chunk, D], [B, K, R, D]
   const T* tokens;        // [B, T, K, D]: items of chunks that begin in this pass, or null: all are in `items`
   Score* partial;         // [B, K, tiles, chunk]

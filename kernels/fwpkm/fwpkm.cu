@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kScanThreads)
 }
 
 /// Row: token of the chunk.
-template <class T> struct Read {
+template <class T> struct FastRead {
   T* vh;
   float* error;  // null: not wanted
   const int32_t* slots;
@@ -124,14 +124,14 @@ struct WriteSum : WeightedRows {
   Readers readers;
   float step;
 
-  struct Place {
+  struct OldValue {
     float *to, before;
   };
-  __device__ __forceinline__ Place begin(int64_t u, int64_t c) const {
+  __device__ __forceinline__ OldValue begin(int64_t u, int64_t c) const {
     float* const to = values + readers.slots[u] * width + c;
     return {to, *to};
   }
-  __device__ __forceinline__ void finish(const Place& at, int64_t u, int64_t c, int32_t count, float sum) const {
+  __device__ __forceinline__ void finish(const OldValue& at, int64_t u, int64_t c, int32_t count, float sum) const {
     if (old != nullptr) { old[u * width + c] = at.before; }
     *at.to = at.before + step / static_cast<float>(count) * sum;
   }
@@ -220,9 +220,10 @@ void run(Stream& stream, const FastReadValues& a) {
   const int64_t entries = entries_of(a.lookup), width = a.values.size(1);
   dispatch_float(a.vh.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_element("fast_read", stream, a.chunk.tokens(), width,
-                 Read<T>{a.vh.as<T>(), a.error.as<float>(), a.lookup.slots.as<int32_t>(), a.lookup.weights.as<float>(),
-                         a.values.as<float>(), Pairs<T>(a.pairs), a.chunk, entries, width});
+    each_element(
+        "fast_read", stream, a.chunk.tokens(), width,
+        FastRead<T>{a.vh.as<T>(), a.error.as<float>(), a.lookup.slots.as<int32_t>(), a.lookup.weights.as<float>(),
+                    a.values.as<float>(), Pairs<T>(a.pairs), a.chunk, entries, width});
   });
 }
 

@@ -127,17 +127,17 @@ __global__ void __launch_bounds__(kEachThreads) fast_token_backward_kernel(Fwpkm
 template <class T> struct AdjointSum : WeightedRows {
   FwpkmValuesBackwardTask<T> b;
 
-  struct Place {
+  struct AdjointEntry {
     float *to, before;
     bool is_read_later;
   };
-  __device__ __forceinline__ Place begin(int64_t u, int64_t c) const {
+  __device__ __forceinline__ AdjointEntry begin(int64_t u, int64_t c) const {
     const int64_t slot = b.readers.slots[u];
     float* const to = b.adjoint_of(slot) + c;
     const bool later = b.is_read_later(slot);
     return {to, later ? *to : 0.0f, later};
   }
-  __device__ __forceinline__ void finish(const Place& at, int64_t, int64_t, int32_t, float sum) const {
+  __device__ __forceinline__ void finish(const AdjointEntry& at, int64_t, int64_t, int32_t, float sum) const {
     *at.to = at.is_read_later ? at.before + sum : sum;
   }
 };

@@ -1,22 +1,20 @@
+#include "kernels/gated_delta/chunk_scan.h"
 #include "kernels/gated_delta/scratch.h"
-#include "kernels/gated_delta/sweep.h"
 #include "kernels/gemm/kernel.h"
 
 namespace hebb {
 namespace cpu {
 namespace {
 
-using delta::Chunk;
+using delta::ChunkScan;
 using delta::HeadInputs;
-using delta::Sizes;
-using delta::Sweep;
 
-/// Walks backward over the chunks of one value head of one row (docs/layers/gdn.md, Chunk form). Stacked matrices: KQ =
-/// [K; Q], XO = [X; dO].
+/// The reverse scan over the chunks of one value head of one row (docs/layers/gdn.md, Chunk form). Stacked matrices: KQ
+/// = [K; Q], XO = [X; dO].
 template <class S> class Adjoint {
  public:
   /// additive: E = v, and the keys' parts that come from the correction are absent.
-  Adjoint(delta::ScratchParts<S>& parts, const Sizes& sizes, int64_t longest, bool additive)
+  Adjoint(ScratchParts<S>& parts, const DeltaSizes& sizes, int64_t longest, bool additive)
       : n_(sizes),
         additive_(additive),
         decays_(parts, longest),
@@ -37,7 +35,7 @@ template <class S> class Adjoint {
   void begin_row() { has_d_state_ = false; }
 
   /// state: before the chunk, or null for 0. errors: E of the chunk. d_o: row stride as v.
-  void enter(const HeadInputs<S>& in, const Chunk& chunk, S scale, const S* state, const S* errors, const S* d_o) {
+  void enter(const HeadInputs<S>& in, const DeltaChunk& chunk, S scale, const S* state, const S* errors, const S* d_o) {
     c_ = chunk.length;
     state_ = state;
     errors_ = errors;
@@ -257,7 +255,7 @@ template <class S> class Adjoint {
     }
   }
 
-  Sizes n_;
+  DeltaSizes n_;
   bool additive_;
   delta::Decays<S> decays_;
   S *beta_, *kq_, *d_kq_, *work_;  // [c] [2 c, dk] three times
@@ -273,37 +271,37 @@ template <class S> class Adjoint {
 
 /// E of one chunk of one value head, [length, dv]: a chunk's heads lie one after the other.
 template <class S>
-S* errors_of(const GatedDeltaBackwardScratch& scratch, const Sizes& n, const Chunk& chunk, int64_t head) {
+S* errors_of(const GatedDeltaBackwardScratch& scratch, const DeltaSizes& n, const DeltaChunk& chunk, int64_t head) {
   return scratch.errors.as<S>() + (chunk.token * n.value_heads + head * chunk.length) * n.value_dim;
 }
 template <class S>
-S* start_of(const GatedDeltaBackwardScratch& scratch, const Sizes& n, const Chunk& chunk, int64_t head) {
+S* start_of(const GatedDeltaBackwardScratch& scratch, const DeltaSizes& n, const DeltaChunk& chunk, int64_t head) {
   return scratch.starts.as<S>() + (chunk.state * n.value_heads + head) * n.state();
 }
 
 /// States at chunk starts and prediction errors of one value head of one row.
 template <class S>
-void recompute_head(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch, const Sizes& n, int64_t row,
-                    int64_t head, S* work) {
-  delta::ScratchParts<S> parts(work);
-  Sweep<S> sweep(parts, n, a.grid.longest);
+void recompute_head(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch, const DeltaSizes& n,
+                    int64_t row, int64_t head, S* work) {
+  ScratchParts<S> parts(work);
+  ChunkScan<S> scan(parts, n, a.grid.longest);
   const HeadInputs<S> in(a, n, head);
-  sweep.begin_row(nullptr, a.initial_state.defined() ? a.initial_state.as<S>() + head * n.state() : nullptr);
+  scan.begin_row(nullptr, a.initial_state.defined() ? a.initial_state.as<S>() + head * n.state() : nullptr);
   const int64_t* rows = a.grid.rows.as<int64_t>();
   for (int64_t i = rows[row]; i < rows[row + 1]; ++i) {
-    const Chunk chunk = delta::chunk_at(a.grid, i);
-    sweep.enter(chunk.state < 0);
-    sweep.solve(in, chunk, S(1), !a.additive, false, errors_of<S>(scratch, n, chunk, head));
+    const DeltaChunk chunk = delta::chunk_at(a.grid, i);
+    scan.enter(chunk.state < 0);
+    scan.solve(in, chunk, S(1), !a.additive, false, errors_of<S>(scratch, n, chunk, head));
     if (i + 1 < rows[row + 1] && delta::chunk_at(a.grid, i + 1).state >= 0) {
-      sweep.advance(chunk.length, start_of<S>(scratch, n, delta::chunk_at(a.grid, i + 1), head));
+      scan.advance(chunk.length, start_of<S>(scratch, n, delta::chunk_at(a.grid, i + 1), head));
     }
   }
 }
 
 template <class S>
-void backward_head(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch, const Sizes& n, int64_t row,
-                   int64_t head, bool accumulate, S* work) {
-  delta::ScratchParts<S> parts(work);
+void backward_head(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch, const DeltaSizes& n,
+                   int64_t row, int64_t head, bool accumulate, S* work) {
+  ScratchParts<S> parts(work);
   Adjoint<S> adjoint(parts, n, a.grid.longest, a.additive);
   const HeadInputs<S> in(a, n, head);
   const S scale = static_cast<S>(a.scale);
@@ -315,12 +313,12 @@ void backward_head(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch&
   const int64_t* rows = a.grid.rows.as<int64_t>();
   adjoint.begin_row();
   for (int64_t i = rows[row + 1] - 1; i >= rows[row]; --i) {
-    const Chunk chunk = delta::chunk_at(a.grid, i);
+    const DeltaChunk chunk = delta::chunk_at(a.grid, i);
     const bool continues = chunk.state >= 0;
     const S* state = continues ? start_of<S>(scratch, n, chunk, head) : initial;
     const int64_t value_at = chunk.token * in.value_stride + head * n.value_dim;
     const int64_t gate_at = chunk.token * in.gate_stride + head;
-    const int64_t key_at = chunk.token * in.key_stride + n.key_head(head) * n.key_dim;
+    const int64_t key_at = chunk.token * in.key_stride + head / n.group() * n.key_dim;
     adjoint.enter(in, chunk, scale, state, errors_of<S>(scratch, n, chunk, head), a.d_o.as<S>() + value_at);
     adjoint.solve();
     adjoint.write_values(a.d_v.as<S>() + value_at, in.value_stride, a.d_beta.as<S>() + gate_at, in.gate_stride);
@@ -336,10 +334,10 @@ void backward_head(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch&
 }
 
 template <class S> void backward(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch) {
-  const Sizes n(a.k, a.v);
+  const DeltaSizes n(a.k, a.v);
   const int64_t slots = scratch.work.size(0), group = n.value_heads / n.key_heads;
   // A key head's gradient is the sum over its value heads, in order: they share a task.
-  delta::for_tasks(n.batch * n.key_heads, slots, [&](int64_t task, int64_t slot) {
+  for_tasks(n.batch * n.key_heads, slots, [&](int64_t task, int64_t slot) {
     S* work = scratch.work.as<S>() + slot * scratch.work.size(1);
     const int64_t row = task / n.key_heads, first = task % n.key_heads * group;
     for (int64_t head = first; head < first + group; ++head) {
@@ -380,10 +378,10 @@ GatedDeltaBackwardScratch plan(Workspace& workspace, const GatedDeltaBackward& a
     const int64_t initial = args.initial_state.defined() ? args.initial_state.numel() / 2 : 0;
     scratch.adjoints = workspace.tensor({v.numel() + initial}, dtype, "delta rule adjoints");
   } else {
-    const cpu::delta::Sizes sizes(args.k, args.v);
-    cpu::delta::ScratchParts<float> parts(nullptr);
+    const DeltaSizes sizes(args.k, args.v);
+    cpu::ScratchParts<float> parts(nullptr);
     const cpu::Adjoint<float> adjoint(parts, sizes, args.grid.longest, false);
-    const int64_t elements = std::max(parts.used(), cpu::delta::sweep_elements(sizes, args.grid.longest));
+    const int64_t elements = std::max(parts.used(), cpu::delta::scan_elements(sizes, args.grid.longest));
     scratch.work =
         workspace.tensor({scratch_slots(workspace.stream(), k[0] * k[2]), elements}, dtype, "delta rule scratch");
   }

@@ -1,8 +1,8 @@
 #include "kernels/common/cuda/column_sums.cuh"
 #include "kernels/gated_delta/mma.cuh"
 
-// One block a row and key head: per value head it walks forward for states and errors, then backward. Scratch and bound
-// as in forward.cu; FLOPs of a chunk of C: 2 C (8 C dk + 6 C dv + 8 dk dv). In bf16 tensor cores do it
+// One block a row and key head: per value head it scans forward for states and errors, then in reverse. Scratch and
+// bound as in forward.cu; FLOPs of a chunk of C: 2 C (8 C dk + 6 C dv + 8 dk dv). In bf16 tensor cores do it
 // (mma_backward.cu).
 namespace hebb::HEBB_DEVICE {
 namespace {
@@ -10,7 +10,7 @@ namespace {
 using namespace delta;
 
 template <class T> struct GatedDeltaBackwardTask {
-  Sizes n;
+  DeltaSizes n;
   Inputs<T> in;
   Chunks chunks;
   T *d_q, *d_k, *d_v;
@@ -22,10 +22,10 @@ template <class T> struct GatedDeltaBackwardTask {
   bool additive;
 
   /// E of a chunk, [length, dv]: a chunk's heads lie one after the other.
-  __device__ float* errors_of(const Chunk& chunk, int64_t head) const {
+  __device__ float* errors_of(const DeltaChunk& chunk, int64_t head) const {
     return errors + (chunk.token * n.value_heads + head * chunk.length) * n.value_dim;
   }
-  __device__ float* start_of(const Chunk& chunk, int64_t head) const {
+  __device__ float* start_of(const DeltaChunk& chunk, int64_t head) const {
     return starts + (chunk.state * n.value_heads + head) * n.state();
   }
 };
@@ -43,7 +43,7 @@ struct Adjoint {
   bool has_d_state = false, additive;
 
   /// additive: E = v, and the keys' parts that come from the correction are 0.
-  __device__ Adjoint(ScratchParts& parts, const Sizes& n, int64_t longest, bool additive)
+  __device__ Adjoint(ScratchParts& parts, const DeltaSizes& n, int64_t longest, bool additive)
       : decays(parts, longest),
         beta(parts.take(longest)),
         kq(parts.take(2 * longest * n.key_dim)),
@@ -61,8 +61,8 @@ struct Adjoint {
         additive(additive) {}
 
   template <class T>
-  __device__ void enter(const HeadInputs<T>& in, const Chunk& chunk, float scale, const float* before, const float* e,
-                        const T* d_o) {
+  __device__ void enter(const HeadInputs<T>& in, const DeltaChunk& chunk, float scale, const float* before,
+                        const float* e, const T* d_o) {
     c = chunk.length;
     state = before;
     errors = e;
@@ -216,16 +216,16 @@ template <class T>
 __device__ __forceinline__ void recompute(const GatedDeltaBackwardTask<T>& a, int64_t row, int64_t head,
                                           float* scratch) {
   ScratchParts parts(scratch);
-  Sweep sweep(parts, a.n, a.longest);
+  ChunkScan scan(parts, a.n, a.longest);
   const HeadInputs<T> in = a.in.head(a.n, head);
-  sweep.begin_row(nullptr, a.initial != nullptr ? a.initial + head * a.n.state() : nullptr);
+  scan.begin_row(nullptr, a.initial != nullptr ? a.initial + head * a.n.state() : nullptr);
   const int64_t end = a.chunks.rows[row + 1];
   for (int64_t i = a.chunks.rows[row]; i < end; ++i) {
-    const Chunk chunk = a.chunks.at(i);
-    sweep.enter(chunk.state < 0);
-    sweep.solve(in, chunk, 1.0f, !a.additive, false, a.errors_of(chunk, head));
+    const DeltaChunk chunk = a.chunks.at(i);
+    scan.enter(chunk.state < 0);
+    scan.solve(in, chunk, 1.0f, !a.additive, false, a.errors_of(chunk, head));
     if (i + 1 < end && a.chunks.at(i + 1).state >= 0) {
-      sweep.advance(chunk.length, a.start_of(a.chunks.at(i + 1), head));
+      scan.advance(chunk.length, a.start_of(a.chunks.at(i + 1), head));
     }
   }
 }
@@ -233,7 +233,7 @@ __device__ __forceinline__ void recompute(const GatedDeltaBackwardTask<T>& a, in
 template <class T>
 __device__ __forceinline__ void differentiate(const GatedDeltaBackwardTask<T>& a, int64_t row, int64_t head,
                                               bool accumulate, float* scratch, BlockReducer<double>& reduce) {
-  const Sizes& n = a.n;
+  const DeltaSizes& n = a.n;
   ScratchParts parts(scratch);
   Adjoint adjoint(parts, n, a.longest, a.additive);
   const HeadInputs<T> in = a.in.head(n, head);
@@ -244,7 +244,7 @@ __device__ __forceinline__ void differentiate(const GatedDeltaBackwardTask<T>& a
     block_each(n.state(), [&](int64_t i) { initial_sum[i] = 0; });
   }
   for (int64_t i = a.chunks.rows[row + 1] - 1; i >= a.chunks.rows[row]; --i) {
-    const Chunk chunk = a.chunks.at(i);
+    const DeltaChunk chunk = a.chunks.at(i);
     const bool continues = chunk.state >= 0;
     const int64_t value_at = chunk.token * in.value_stride + head * n.value_dim,
                   gate_at = chunk.token * in.gate_stride + head,
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kBlockThreads) gated_delta_backward_kernel(Gat
 }
 
 void on_plain_cores(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch) {
-  const Sizes n(a.k, a.v);
+  const DeltaSizes n(a.k, a.v);
   HEBB_ASSERT(scratch.work.size(0) >= n.batch * n.key_heads);
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);

@@ -1,10 +1,10 @@
 #pragma once
 #include <algorithm>
-#include <atomic>
 
-#include "core/parallel.h"
+#include "kernels/common/cpu/scratch_parts.h"
 #include "kernels/common/cpu/simd.h"
 #include "kernels/gated_delta/gated_delta.h"
+#include "kernels/gated_delta/sizes.h"
 #include "kernels/gemm/gemm_cpu.h"
 
 /// What the forward and backward passes of the chunked delta rule share. Matrices of a chunk of c
@@ -12,53 +12,7 @@
 /// a common factor are one.
 namespace hebb::cpu::delta {
 
-/// Hands out parts of one slot of scratch, each on a cache line of its own. Without memory it only counts.
-template <class S> class ScratchParts {
- public:
-  explicit ScratchParts(S* base) : base_(base) {}
-  S* take(int64_t count) {
-    S* p = base_ != nullptr ? base_ + used_ : nullptr;
-    used_ += (count + 15) / 16 * 16;
-    return p;
-  }
-  double* doubles(int64_t count) {
-    return reinterpret_cast<double*>(take(count * static_cast<int64_t>(sizeof(double) / sizeof(S))));
-  }
-  int64_t used() const { return used_; }
-
- private:
-  S* base_;
-  int64_t used_ = 0;
-};
-
-/// Calls f(task, slot) for every task, each slot on one thread at a time; f's result must not depend on the slot.
-template <class F> void for_tasks(int64_t tasks, int64_t slots, F&& f) {
-  std::atomic<int64_t> next{0};
-  parallel_for(std::min(slots, tasks), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t slot = begin; slot < end; ++slot) {
-      for (int64_t task = next++; task < tasks; task = next++) { f(task, slot); }
-    }
-  });
-}
-
-struct Sizes {
-  int64_t batch, length, key_heads, value_heads, key_dim, value_dim;
-
-  Sizes(const Tensor& k, const Tensor& v)
-      : batch(k.size(0)),
-        length(k.size(1)),
-        key_heads(k.size(2)),
-        value_heads(v.size(2)),
-        key_dim(k.size(3)),
-        value_dim(v.size(3)) {}
-  int64_t key_head(int64_t value_head) const { return value_head / (value_heads / key_heads); }
-  int64_t state() const { return key_dim * value_dim; }
-};
-
-struct Chunk {
-  int64_t token, length, state;
-};
-inline Chunk chunk_at(const ChunkGrid& grid, int64_t i) {
+inline DeltaChunk chunk_at(const ChunkGrid& grid, int64_t i) {
   const int64_t* row = grid.chunks.as<int64_t>() + i * 3;
   return {row[0], row[1], row[2]};
 }
@@ -218,9 +172,9 @@ template <class S> struct HeadInputs {
   int64_t key_stride, value_stride, gate_stride;
 
   template <class Args>
-  HeadInputs(const Args& a, const Sizes& n, int64_t value_head)
-      : q(a.q.template as<S>() + n.key_head(value_head) * n.key_dim),
-        k(a.k.template as<S>() + n.key_head(value_head) * n.key_dim),
+  HeadInputs(const Args& a, const DeltaSizes& n, int64_t value_head)
+      : q(a.q.template as<S>() + value_head / n.group() * n.key_dim),
+        k(a.k.template as<S>() + value_head / n.group() * n.key_dim),
         v(a.v.template as<S>() + value_head * n.value_dim),
         g(a.g.template as<S>() + value_head),
         beta(a.beta.template as<S>() + value_head),

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "kernels/gated_delta/sweep.h"
+#include "kernels/gated_delta/chunk_scan.h"
 
 namespace hebb {
 
@@ -26,7 +26,7 @@ Cores gated_delta_cores(const Tensor& k, const Tensor& v, int64_t longest, bool 
 
 GatedDeltaForwardScratch plan(Workspace& workspace, const GatedDeltaForward& args) {
   const int64_t slots = scratch_slots(workspace.stream(), args.v.size(0) * args.v.size(2));
-  const int64_t elements = cpu::delta::sweep_elements(cpu::delta::Sizes(args.k, args.v), args.grid.longest);
+  const int64_t elements = cpu::delta::scan_elements(DeltaSizes(args.k, args.v), args.grid.longest);
   const Cores cores =
       gated_delta_cores(args.k, args.v, args.grid.longest, args.prediction.defined(), {args.q, args.k, args.v, args.o});
   return {.work = workspace.tensor({slots, elements}, sum_dtype(args.v.dtype), "delta rule scratch"),
@@ -37,74 +37,70 @@ HEBB_KERNEL_PLANNED(GatedDeltaForward)
 namespace cpu {
 namespace {
 
-using delta::Chunk;
+using delta::ChunkScan;
 using delta::HeadInputs;
-using delta::Sizes;
-using delta::Sweep;
 
 /// o = diag(e^gam) Q S + P delta, P_ij = D_ij (q_i . k_j), j <= i.
-template <class S> void write_output(const Sweep<S>& sweep, const Sizes& n, int64_t c, S* o, int64_t stride) {
+template <class S> void write_output(const ChunkScan<S>& scan, const DeltaSizes& n, int64_t c, S* o, int64_t stride) {
   const int64_t dv = n.value_dim;
-  S* p = sweep.products + c * c;
+  S* p = scan.products + c * c;
   for (int64_t i = 0; i < c; ++i) {
-    const S* d = sweep.decays.table + i * c;
+    const S* d = scan.decays.table + i * c;
     delta::lower_row(i, c, p + i * c,
                      [&](int64_t j, auto lanes) { return load(p + i * c + j, lanes) * load(d + j, lanes); });
   }
-  if (sweep.has_state) {
+  if (scan.has_state) {
     for (int64_t i = 0; i < c; ++i) {
-      delta::scale_row(dv, sweep.decays.start[i], sweep.read + (c + i) * dv, o + i * stride);
+      delta::scale_row(dv, scan.decays.start[i], scan.read + (c + i) * dv, o + i * stride);
     }
   }
-  delta::multiply_lower(c, dv, p, sweep.delta, sweep.has_state, o, stride);
+  delta::multiply_lower(c, dv, p, scan.delta, scan.has_state, o, stride);
 }
 
 /// p_i = e^gam_{i-1} k_i S + sum_{j<i} e^(gam_{i-1} - gam_j) (k_i . k_j) delta_j (docs/layers/ham.md, Prediction in
 /// chunks); weights [c, c] is scratch.
 template <class S>
-void write_prediction(const Sweep<S>& sweep, const Sizes& n, int64_t c, S* weights, S* p, int64_t stride) {
+void write_prediction(const ChunkScan<S>& scan, const DeltaSizes& n, int64_t c, S* weights, S* p, int64_t stride) {
   const int64_t dv = n.value_dim;
   std::fill_n(weights, c, S(0));
   for (int64_t i = 1; i < c; ++i) {
-    const S *d = sweep.decays.table + (i - 1) * c, *kk = sweep.products + i * c;
+    const S *d = scan.decays.table + (i - 1) * c, *kk = scan.products + i * c;
     delta::lower_row(i - 1, c, weights + i * c,
                      [&](int64_t j, auto lanes) { return load(d + j, lanes) * load(kk + j, lanes); });
   }
-  for (int64_t i = 0; sweep.has_state && i < c; ++i) {
-    delta::scale_row(dv, i > 0 ? sweep.decays.start[i - 1] : S(1), sweep.read + i * dv, p + i * stride);
+  for (int64_t i = 0; scan.has_state && i < c; ++i) {
+    delta::scale_row(dv, i > 0 ? scan.decays.start[i - 1] : S(1), scan.read + i * dv, p + i * stride);
   }
-  delta::multiply_lower(c, dv, weights, sweep.delta, sweep.has_state, p, stride);
+  delta::multiply_lower(c, dv, weights, scan.delta, scan.has_state, p, stride);
 }
 
 template <class S>
-void forward_head(const GatedDeltaForward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
-  delta::ScratchParts<S> parts(scratch);
-  Sweep<S> sweep(parts, n, a.grid.longest);
+void forward_head(const GatedDeltaForward& a, const DeltaSizes& n, int64_t row, int64_t head, S* scratch) {
+  ScratchParts<S> parts(scratch);
+  ChunkScan<S> scan(parts, n, a.grid.longest);
   S* weights = parts.take(a.grid.longest * a.grid.longest);
   const HeadInputs<S> in(a, n, head);
   const bool carries = a.state.defined();
-  sweep.begin_row(carries ? a.state.as<S>() + (row * n.value_heads + head) * n.state() : nullptr,
-                  a.initial_state.defined() ? a.initial_state.as<S>() + head * n.state() : nullptr);
+  scan.begin_row(carries ? a.state.as<S>() + (row * n.value_heads + head) * n.state() : nullptr,
+                 a.initial_state.defined() ? a.initial_state.as<S>() + head * n.state() : nullptr);
   const int32_t* doc_start = a.doc_start.as<int32_t>();
   const int64_t *rows = a.grid.rows.as<int64_t>(), stride = n.value_heads * n.value_dim;
-  const auto begins = [&](const Chunk& chunk) { return doc_start[chunk.token] == chunk.token - row * n.length; };
+  const auto begins = [&](const DeltaChunk& chunk) { return doc_start[chunk.token] == chunk.token - row * n.length; };
   for (int64_t i = rows[row]; i < rows[row + 1]; ++i) {
-    const Chunk chunk = delta::chunk_at(a.grid, i);
-    sweep.enter(begins(chunk));
-    sweep.solve(in, chunk, static_cast<S>(a.scale), !a.additive, true, sweep.own_errors);
+    const DeltaChunk chunk = delta::chunk_at(a.grid, i);
+    scan.enter(begins(chunk));
+    scan.solve(in, chunk, static_cast<S>(a.scale), !a.additive, true, scan.own_errors);
     const int64_t at = chunk.token * stride + head * n.value_dim;
-    if (a.prediction.defined()) {
-      write_prediction(sweep, n, chunk.length, weights, a.prediction.as<S>() + at, stride);
-    }
-    write_output(sweep, n, chunk.length, a.o.as<S>() + at, stride);
+    if (a.prediction.defined()) { write_prediction(scan, n, chunk.length, weights, a.prediction.as<S>() + at, stride); }
+    write_output(scan, n, chunk.length, a.o.as<S>() + at, stride);
     const bool is_last = i + 1 == rows[row + 1];
-    if (is_last ? carries : !begins(delta::chunk_at(a.grid, i + 1))) { sweep.advance(chunk.length, sweep.state); }
+    if (is_last ? carries : !begins(delta::chunk_at(a.grid, i + 1))) { scan.advance(chunk.length, scan.state); }
   }
 }
 
 template <class S> void forward(const GatedDeltaForward& a, const Tensor& work) {
-  const Sizes n(a.k, a.v);
-  delta::for_tasks(n.batch * n.value_heads, work.size(0), [&](int64_t task, int64_t slot) {
+  const DeltaSizes n(a.k, a.v);
+  for_tasks(n.batch * n.value_heads, work.size(0), [&](int64_t task, int64_t slot) {
     forward_head<S>(a, n, task / n.value_heads, task % n.value_heads, work.as<S>() + slot * work.size(1));
   });
 }
@@ -163,7 +159,7 @@ template <class S> void step(const TokenInputs<S>& in, int64_t dk, int64_t dv, S
   }
 }
 
-template <class S> void steps_of_head(const GatedDeltaSteps& a, const Sizes& n, int64_t row, int64_t head) {
+template <class S> void steps_of_head(const GatedDeltaSteps& a, const DeltaSizes& n, int64_t row, int64_t head) {
   const HeadInputs<S> in(a, n, head);
   const int32_t* doc_start = a.doc_start.as<int32_t>();
   S* state = a.state.as<S>() + (row * n.value_heads + head) * n.state();
@@ -191,7 +187,7 @@ template <class S> void steps_of_head(const GatedDeltaSteps& a, const Sizes& n, 
 }
 
 template <class S> void steps(const GatedDeltaSteps& a) {
-  const Sizes n(a.k, a.v);
+  const DeltaSizes n(a.k, a.v);
   const int64_t grain = std::max<int64_t>(1, 32768 / (n.state() * n.length));  // waking a thread costs microseconds
   parallel_for(n.batch * n.value_heads, grain, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {

@@ -1,7 +1,7 @@
+#include "kernels/gated_delta/chunk_scan.cuh"
 #include "kernels/gated_delta/mma.cuh"
-#include "kernels/gated_delta/sweep.cuh"
 
-// One block a row and value head walks over its chunks; the matrices of a chunk lie in global scratch (0.3 MB at 64
+// One block a row and value head scans its chunks; the matrices of a chunk lie in global scratch (0.3 MB at 64
 // tokens and heads of 128) and are served by L1 and L2. FLOPs of a chunk of C: 2 C (2 C dk + 3 dk dv + 2 C dv). Bound:
 // fp32 multiply-adds of the B HV blocks that exist, and the latency of about 40 barriers' worth of small products a
 // chunk; in bf16 tensor cores do it (mma_forward.cu).
@@ -11,7 +11,7 @@ namespace {
 using namespace delta;
 
 template <class T> struct GatedDeltaForwardTask {
-  Sizes n;
+  DeltaSizes n;
   Inputs<T> in;
   Chunks chunks;
   T *o, *prediction;
@@ -26,58 +26,59 @@ template <class T> struct GatedDeltaForwardTask {
 /// p_i = e^gam_{i-1} k_i S + sum_{j<i} e^(gam_{i-1} - gam_j) (k_i . k_j) delta_j (docs/layers/ham.md, Prediction in
 /// chunks); overwrites the keys' reads.
 template <class T>
-__device__ __forceinline__ void write_prediction(const Sweep& sweep, int64_t c, T* p, int64_t stride) {
-  const int64_t dv = sweep.dv;
+__device__ __forceinline__ void write_prediction(const ChunkScan& scan, int64_t c, T* p, int64_t stride) {
+  const int64_t dv = scan.dv;
   block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) {
-    sweep.lower[at] = j < i ? sweep.decays.table[(i - 1) * c + j] * sweep.products[at] : 0.0f;
+    scan.lower[at] = j < i ? scan.decays.table[(i - 1) * c + j] * scan.products[at] : 0.0f;
   });
-  if (sweep.has_state) {
+  if (scan.has_state) {
     block_rows(c, dv,
-               [&](int64_t at, int64_t i, int64_t) { sweep.read[at] *= i == 0 ? 1.0f : sweep.decays.start[i - 1]; });
+               [&](int64_t at, int64_t i, int64_t) { scan.read[at] *= i == 0 ? 1.0f : scan.decays.start[i - 1]; });
   }
-  block_product<false, false>(c, dv, c, 1.0f, {sweep.lower, c}, {sweep.delta, dv}, sweep.has_state, {sweep.read, dv});
+  block_product<false, false>(c, dv, c, 1.0f, {scan.lower, c}, {scan.delta, dv}, scan.has_state, {scan.read, dv});
   block_rows(c, dv,
-             [&](int64_t at, int64_t i, int64_t channel) { p[i * stride + channel] = from_float<T>(sweep.read[at]); });
+             [&](int64_t at, int64_t i, int64_t channel) { p[i * stride + channel] = from_float<T>(scan.read[at]); });
 }
 
 /// o = diag(e^gam) Q S + P delta, P_ij = D_ij (q_i . k_j), j <= i; overwrites the queries' reads.
-template <class T> __device__ __forceinline__ void write_output(const Sweep& sweep, int64_t c, T* o, int64_t stride) {
-  const int64_t dv = sweep.dv;
-  float *const p = sweep.products + c * c, *const out = sweep.read + c * dv;
-  block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) { p[at] = j <= i ? p[at] * sweep.decays.table[at] : 0.0f; });
-  if (sweep.has_state) {
-    block_rows(c, dv, [&](int64_t at, int64_t i, int64_t) { out[at] *= sweep.decays.start[i]; });
+template <class T>
+__device__ __forceinline__ void write_output(const ChunkScan& scan, int64_t c, T* o, int64_t stride) {
+  const int64_t dv = scan.dv;
+  float *const p = scan.products + c * c, *const out = scan.read + c * dv;
+  block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) { p[at] = j <= i ? p[at] * scan.decays.table[at] : 0.0f; });
+  if (scan.has_state) {
+    block_rows(c, dv, [&](int64_t at, int64_t i, int64_t) { out[at] *= scan.decays.start[i]; });
   }
-  block_product<false, false>(c, dv, c, 1.0f, {p, c}, {sweep.delta, dv}, sweep.has_state, {out, dv});
+  block_product<false, false>(c, dv, c, 1.0f, {p, c}, {scan.delta, dv}, scan.has_state, {out, dv});
   block_rows(c, dv, [&](int64_t at, int64_t i, int64_t channel) { o[i * stride + channel] = from_float<T>(out[at]); });
 }
 
 template <class T>
 __global__ void __launch_bounds__(kBlockThreads) gated_delta_forward_kernel(GatedDeltaForwardTask<T> a) {
-  const Sizes& n = a.n;
+  const DeltaSizes& n = a.n;
   const int64_t task = blockIdx.x, row = task / n.value_heads, head = task % n.value_heads,
                 stride = n.value_heads * n.value_dim;
   ScratchParts parts(a.scratch + task * a.scratch_stride);
-  Sweep sweep(parts, n, a.longest);
+  ChunkScan scan(parts, n, a.longest);
   const HeadInputs<T> in = a.in.head(n, head);
-  sweep.begin_row(a.state != nullptr ? a.state + task * n.state() : nullptr,
-                  a.initial != nullptr ? a.initial + head * n.state() : nullptr);
-  const auto begins = [&](const Chunk& chunk) { return a.doc_start[chunk.token] == chunk.token - row * n.length; };
+  scan.begin_row(a.state != nullptr ? a.state + task * n.state() : nullptr,
+                 a.initial != nullptr ? a.initial + head * n.state() : nullptr);
+  const auto begins = [&](const DeltaChunk& chunk) { return a.doc_start[chunk.token] == chunk.token - row * n.length; };
   const int64_t end = a.chunks.rows[row + 1];
   for (int64_t i = a.chunks.rows[row]; i < end; ++i) {
-    const Chunk chunk = a.chunks.at(i);
-    sweep.enter(begins(chunk));
-    sweep.solve(in, chunk, a.scale, !a.additive, true, sweep.own_errors);
+    const DeltaChunk chunk = a.chunks.at(i);
+    scan.enter(begins(chunk));
+    scan.solve(in, chunk, a.scale, !a.additive, true, scan.own_errors);
     const int64_t at = chunk.token * stride + head * n.value_dim;
-    if (a.prediction != nullptr) { write_prediction(sweep, chunk.length, a.prediction + at, stride); }
-    write_output(sweep, chunk.length, a.o + at, stride);
-    if (i + 1 == end ? a.state != nullptr : !begins(a.chunks.at(i + 1))) { sweep.advance(chunk.length, sweep.state); }
+    if (a.prediction != nullptr) { write_prediction(scan, chunk.length, a.prediction + at, stride); }
+    write_output(scan, chunk.length, a.o + at, stride);
+    if (i + 1 == end ? a.state != nullptr : !begins(a.chunks.at(i + 1))) { scan.advance(chunk.length, scan.state); }
   }
 }
 
 // Token by token: a thread holds one value channel of a head's state. HBM: the state twice in and once out a token.
 template <class T> struct Steps {
-  Sizes n;
+  DeltaSizes n;
   Inputs<T> in;
   T *o, *prediction;
   float* state;
@@ -119,7 +120,7 @@ template <class T> struct Steps {
 }  // namespace
 
 void run(Stream& stream, const GatedDeltaForward& a, const GatedDeltaForwardScratch& scratch) {
-  const Sizes n(a.k, a.v);
+  const DeltaSizes n(a.k, a.v);
   HEBB_ASSERT(scratch.work.size(0) >= n.batch * n.value_heads);
   if (scratch.on_tensor_cores) {
     delta_mma::forward(stream, a);
@@ -145,7 +146,7 @@ void run(Stream& stream, const GatedDeltaForward& a, const GatedDeltaForwardScra
 }
 
 void run(Stream& stream, const GatedDeltaSteps& a) {
-  const Sizes n(a.k, a.v);
+  const DeltaSizes n(a.k, a.v);
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element(

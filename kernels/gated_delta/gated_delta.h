@@ -37,7 +37,7 @@ HEBB_KERNEL_WITH_SCRATCH(GatedDeltaForward)
 
 /// Gradients from d_o; nothing is carried into or out of the rows. All but d_initial_state (+=, may be
 /// undefined) are overwritten. q, k, v, g, beta as in the forward pass.
-/// A first sweep recomputes the states at chunk starts and the prediction errors E (delta = beta E; additive: E = v).
+/// A first scan recomputes the states at chunk starts and the prediction errors E (delta = beta E; additive: E = v).
 /// FLOPs of a chunk: about 2 C (5 C dk + 3.25 C dv + 8 dk dv) a value head; bound: multiply-adds.
 struct GatedDeltaBackward {
   Tensor d_q, d_k, d_v, d_g, d_beta, d_initial_state;

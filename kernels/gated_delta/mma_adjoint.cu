@@ -1,24 +1,24 @@
-#include "kernels/gated_delta/walk.cuh"
+#include "kernels/gated_delta/chunk_pipeline.cuh"
 
-// The sweep back of the chunked gated delta rule on tensor cores (docs/layers/gdn.md, Chunk form): one block a row,
-// value head and slice of 32 or 64 value channels walks from the last chunk to the first with the slice of dS in
-// registers, as the forward sweep does with S. It writes dv, X and the gradients of the states at chunk starts; all
-// else has no order among chunks and is left to mma_backward.cu. Precision as in the forward sweep: dS, the
+// The reverse scan of the chunked gated delta rule on tensor cores (docs/layers/gdn.md, Chunk form): one block a row,
+// value head and slice of 32 or 64 value channels goes from the last chunk to the first with the slice of dS in
+// registers, as the forward scan does with S. It writes dv, X and the gradients of the states at chunk starts; all
+// else has no order among chunks and is left to mma_backward.cu. Precision as in the forward scan: dS, the
 // matrices of pairs, X and e^gam dO are multiplied in two bf16 each. FLOPs of a chunk of 64 tokens and a slice of s
-// channels: 2 64 s (6 dk + 200) on tensor cores, and the pairs as in the forward sweep. HBM: q, k once a slice, d_o,
+// channels: 2 64 s (6 dk + 200) on tensor cores, and the pairs as in the forward scan. HBM: q, k once a slice, d_o,
 // d_v once, X 4 bytes, dS 2. No spills.
 namespace hebb::HEBB_DEVICE::delta_mma {
 namespace {
 
-struct Adjoint {
-  delta::Sizes n;
+struct DeltaReverseScan {
+  DeltaSizes n;
   delta::Inputs<bf16> in;
   delta::Chunks chunks;
   bf16* d_v;
   const bf16* d_o;
   const int32_t* doc_start;
   float* initial_sums;
-  Parts adjoints;
+  SplitTensor adjoints;
   bf16* d_starts;
   float scale;
   bool additive;
@@ -38,7 +38,7 @@ __device__ __forceinline__ void load_answers(uint32_t (&d_o)[kTiles][2], const S
 
 /// sums += scale Pᵀ dO.
 template <int kWidth, int kSlice, int kTiles>
-__device__ __forceinline__ void read_answers(Rows<kBlocks, kTiles>& sums, const Stage<kWidth, kSlice>& stage,
+__device__ __forceinline__ void read_answers(StateRows<kBlocks, kTiles>& sums, const Stage<kWidth, kSlice>& stage,
                                              const Pairs& pairs HEBB_WHERE_PARAMETER) {
   HEBB_UNROLL
   for (int query = 0; query < kBlocks; ++query) {
@@ -77,15 +77,15 @@ __device__ __forceinline__ void scale_answers(Operand (&to)[kTiles], const Stage
 /// X of a block of 16 tokens, whose right side is there, goes to the tokens before it and to dS before the chunk, and
 /// so does their dO.
 template <int kWidth, int kSlice, int kTiles>
-__device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& d_state, Rows<kBlocks, kTiles>& x,
-                                            const Adjoint& a, const Stage<kWidth, kSlice>& stage, const Pairs& pairs,
-                                            int block, bool additive HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void write_block(StateRows<kWidth / 16, kTiles>& d_state, StateRows<kBlocks, kTiles>& x,
+                                            const DeltaReverseScan& a, const Stage<kWidth, kSlice>& stage,
+                                            const Pairs& pairs, int block, bool additive HEBB_WHERE_PARAMETER) {
   Operand part[kTiles];
   if (!additive) {
     solve_block<true>(x, pairs, block, part HEBB_WHERE_ARGUMENT);
     HEBB_UNROLL
     for (int i = 0; i < block; ++i) { add_block<true>(x.x[i], pairs.system, i, block, part HEBB_WHERE_ARGUMENT); }
-    Rows<1, kTiles> writes;
+    StateRows<1, kTiles> writes;
     HEBB_UNROLL
     for (int i = 0; i < 4 * kTiles; ++i) {
       const int row = 16 * block + lane_number() / 4 + i % 4 / 2 * 8;
@@ -102,10 +102,10 @@ __device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& d_state, 
 /// additive; dS = e^gam_last dS + (diag(e^gam) Q)ᵀ dO - (diag(beta e^gam) K)ᵀ X. value_at: the slice at the chunk's
 /// first token.
 template <int kWidth, int kSlice, int kTiles>
-__device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& d_state, const Adjoint& a,
+__device__ __forceinline__ void pass_chunk(StateRows<kWidth / 16, kTiles>& d_state, const DeltaReverseScan& a,
                                            const Stage<kWidth, kSlice>& stage, const Pairs& pairs, int64_t value_at,
                                            int channels, bool additive HEBB_WHERE_PARAMETER) {
-  Rows<kBlocks, kTiles> x;
+  StateRows<kBlocks, kTiles> x;
   HEBB_UNROLL
   for (int m = 0; m < kWidth / 16; ++m) {
     Operand part[kTiles];
@@ -134,14 +134,14 @@ __device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& d_state, c
 }
 
 template <int kWidth, int kSlice, Rule kRule>
-__global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_adjoint_kernel(Adjoint a) {
+__global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_adjoint_kernel(DeltaReverseScan a) {
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth, kSlice>*>(raw);
-  const delta::Sizes& n = a.n;
-  const Place<kSlice> at(n);
-  at.begin(s.way, n, a.in, a.chunks, a.doc_start, a.d_o, a.scale, a.additive);
+  const DeltaSizes& n = a.n;
+  const HeadSlice<kSlice> at(n);
+  at.begin(s.inputs, n, a.in, a.chunks, a.doc_start, a.d_o, a.scale, a.additive);
   const int dk = static_cast<int>(n.key_dim);
-  Rows<kWidth / 16, kSlice / 32> d_state;
+  StateRows<kWidth / 16, kSlice / 32> d_state;
   // Each thread adds up its own part of the documents' gradients.
   const auto add_to_initial = [&](bool is_first) {
     d_state.each_pair([&](float first, float second, int row, int c) {
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_adjoint_kernel(Ad
   };
   if (a.initial_sums != nullptr && warp_number() < kStateWarps) { add_to_initial(true); }
   int64_t next_state = -1;  // number of the state behind the chunk; -1: nobody reads it, and dS is 0
-  walk<true, true>(s, [&](int, const Stage<kWidth, kSlice>& stage, const Pairs& pairs) {
+  run_pipeline<true, true>(s, [&](int, const Stage<kWidth, kSlice>& stage, const Pairs& pairs) {
     if (next_state >= 0) {
       bf16* const to = a.d_starts + (next_state * n.value_heads + at.head) * n.state() + at.first_channel;
       d_state.template each_pair_within <
@@ -176,19 +176,19 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_adjoint_kernel(Ad
 
 }  // namespace
 
-void sweep_back(Stream& stream, const GatedDeltaBackward& a, const Handed& to) {
-  const delta::Sizes n(a.k, a.v);
-  const Adjoint b{.n = n,
-                  .in = delta::Inputs<bf16>(a, n),
-                  .chunks = delta::Chunks(a.grid),
-                  .d_v = a.d_v.as<bf16>(),
-                  .d_o = a.d_o.as<bf16>(),
-                  .doc_start = a.doc_start.as<int32_t>(),
-                  .initial_sums = to.initial_sums,
-                  .adjoints = to.adjoints,
-                  .d_starts = to.d_starts,
-                  .scale = static_cast<float>(a.scale),
-                  .additive = a.additive};
+void reverse_scan(Stream& stream, const GatedDeltaBackward& a, const Handed& to) {
+  const DeltaSizes n(a.k, a.v);
+  const DeltaReverseScan b{.n = n,
+                           .in = delta::Inputs<bf16>(a, n),
+                           .chunks = delta::Chunks(a.grid),
+                           .d_v = a.d_v.as<bf16>(),
+                           .d_o = a.d_o.as<bf16>(),
+                           .doc_start = a.doc_start.as<int32_t>(),
+                           .initial_sums = to.initial_sums,
+                           .adjoints = to.adjoints,
+                           .d_starts = to.d_starts,
+                           .scale = static_cast<float>(a.scale),
+                           .additive = a.additive};
   dispatch_slices(n, a.additive, [&](auto width, auto slice, auto rule, dim3 blocks) {
     HEBB_LAUNCH((gated_delta_mma_adjoint_kernel<width, slice, rule>), blocks, kThreads, sizeof(Shared<width, slice>),
                 stream, b);

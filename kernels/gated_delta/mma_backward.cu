@@ -2,7 +2,7 @@
 #include "kernels/gated_delta/tiles.cuh"
 
 // The gradients of keys, queries and gates of the chunked gated delta rule on tensor cores (docs/layers/gdn.md, Chunk
-// form): one block a chunk and key head, from what the two sweeps left. It takes the value heads of the key head in
+// form): one block a chunk and key head, from what the two scans left. It takes the value heads of the key head in
 // order, and of each the value channels 32 at a time, copied while the 32 before are multiplied. Four groups of four
 // warps hold 64 sums a thread:
 //   0, 1  X Sᵀ and E dS1ᵀ, each half of the key channels; then dK
@@ -21,15 +21,15 @@ namespace {
 
 constexpr int kBlock = 512, kDepth = 32;  // threads; value channels at a time
 
-struct Backward {
-  delta::Sizes n;
+struct DeltaChunkGradients {
+  DeltaSizes n;
   delta::Inputs<bf16> in;
   delta::Chunks chunks;
   int64_t count;  // chunks
   bf16 *d_q, *d_k;
   float *d_g, *d_beta;
   const bf16* d_o;
-  Parts errors, adjoints;
+  SplitTensor errors, adjoints;
   const bf16 *starts, *d_starts, *initial;
   float scale;
   bool additive;
@@ -50,7 +50,7 @@ template <int kWidth> struct Shared {
   double rows[kChunk], columns[4][kChunk];    // sums of G, the latter for 16 rows each
   double kept[128];                           // <S, dS1>: a thread's part
   float reads[3][kChunk], writes[2][kChunk];  // d_gam of what tokens read from the state and leave in it
-  delta::Chunk chunk;
+  DeltaChunk chunk;
   int64_t first_head, next_state;  // first value head; number of the state behind the chunk, or -1
 };
 
@@ -173,8 +173,8 @@ __device__ __forceinline__ void scale_and_multiply(Sums& sums, const float (&fac
 /// From the products with E to the pairs' weights, the sums of G over rows and columns, and d_beta. The diagonal of G
 /// cancels and is left out; the sums are in double: rounding would hide what a strong decay leaves of dg.
 template <int kWidth>
-__device__ __forceinline__ void weigh_pairs(Shared<kWidth>& s, const Sums& sums, const Backward& a, int first_row,
-                                            float* d_beta, int length HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void weigh_pairs(Shared<kWidth>& s, const Sums& sums, const DeltaChunkGradients& a,
+                                            int first_row, float* d_beta, int length HEBB_WHERE_PARAMETER) {
   const int lane = lane_number();
   double rows[2] = {};
   HEBB_UNROLL
@@ -272,7 +272,8 @@ template <int kWidth> __device__ __forceinline__ float multiply_states(const Sta
 /// What the warp's group sums over the stage's channels.
 template <int kWidth>
 __device__ __forceinline__ void add_channels(Shared<kWidth>& s, Sums& sums, const Stage<kWidth>& stage,
-                                             const Backward& a, int group, int first_row HEBB_WHERE_PARAMETER) {
+                                             const DeltaChunkGradients& a, int group,
+                                             int first_row HEBB_WHERE_PARAMETER) {
   constexpr int kHalf = kWidth / 16;  // tiles of half the key channels
   const int row = first_row * kStride<kDepth>;
   const bool has_state = s.chunk.state >= 0 || a.initial != nullptr, has_d_state = s.next_state >= 0;
@@ -299,7 +300,8 @@ __device__ __forceinline__ void add_channels(Shared<kWidth>& s, Sums& sums, cons
 }
 
 /// Starts the copies of a step: one value head and 32 of its channels.
-template <int kWidth> __device__ __forceinline__ void copy_step(Shared<kWidth>& s, const Backward& a, int step) {
+template <int kWidth>
+__device__ __forceinline__ void copy_step(Shared<kWidth>& s, const DeltaChunkGradients& a, int step) {
   Stage<kWidth>& stage = s.stages[step % 2];
   const int dk = static_cast<int>(a.n.key_dim), dv = static_cast<int>(a.n.value_dim),
             depths = (dv + kDepth - 1) / kDepth;
@@ -323,7 +325,7 @@ template <int kWidth> __device__ __forceinline__ void copy_step(Shared<kWidth>& 
 /// Once all channels of a head are summed: the parts of d_gam, the rows' sums but for pairs of tokens, and the pairs'
 /// weights.
 template <int kWidth>
-__device__ __forceinline__ void finish_channels(Shared<kWidth>& s, Sums& sums, const Backward& a, int group,
+__device__ __forceinline__ void finish_channels(Shared<kWidth>& s, Sums& sums, const DeltaChunkGradients& a, int group,
                                                 int first_row, int64_t head HEBB_WHERE_PARAMETER) {
   constexpr int kHalf = kWidth / 16;
   const Gates& gates = s.gates;
@@ -347,8 +349,9 @@ __device__ __forceinline__ void finish_channels(Shared<kWidth>& s, Sums& sums, c
 
 /// Adds the pairs' parts of dK and dQ and writes them, or adds them to those of earlier heads; writes d_g.
 template <int kWidth>
-__device__ __forceinline__ void finish_head(const Shared<kWidth>& s, Sums& sums, const Backward& a, int group,
-                                            int first_row, int64_t head, bool accumulate HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void finish_head(const Shared<kWidth>& s, Sums& sums, const DeltaChunkGradients& a,
+                                            int group, int first_row, int64_t head,
+                                            bool accumulate HEBB_WHERE_PARAMETER) {
   constexpr int kHalf = kWidth / 16;
   const int length = static_cast<int>(s.chunk.length), dk = static_cast<int>(a.n.key_dim),
             channel = group % 2 * 8 * kHalf;
@@ -370,7 +373,7 @@ __device__ __forceinline__ void finish_head(const Shared<kWidth>& s, Sums& sums,
   }
 }
 
-template <int kWidth> __global__ void __launch_bounds__(kBlock, 1) gated_delta_mma_chunk_kernel(Backward a) {
+template <int kWidth> __global__ void __launch_bounds__(kBlock, 1) gated_delta_mma_chunk_kernel(DeltaChunkGradients a) {
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth>*>(raw);
   const int group_size = static_cast<int>(a.n.group()),
@@ -435,24 +438,24 @@ static_assert(sizeof(Shared<64>) <= gated_delta_shared_bytes(64) &&
 void backward(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch) {
   const Handed handed(a, scratch);
   recompute(stream, a, handed);
-  sweep_back(stream, a, handed);
-  const delta::Sizes n(a.k, a.v);
-  const Backward b{.n = n,
-                   .in = delta::Inputs<bf16>(a, n),
-                   .chunks = delta::Chunks(a.grid),
-                   .count = a.grid.chunks.size(0),
-                   .d_q = a.d_q.as<bf16>(),
-                   .d_k = a.d_k.as<bf16>(),
-                   .d_g = a.d_g.as<float>(),
-                   .d_beta = a.d_beta.as<float>(),
-                   .d_o = a.d_o.as<bf16>(),
-                   .errors = handed.errors,
-                   .adjoints = handed.adjoints,
-                   .starts = handed.starts,
-                   .d_starts = handed.d_starts,
-                   .initial = handed.initial,
-                   .scale = static_cast<float>(a.scale),
-                   .additive = a.additive};
+  reverse_scan(stream, a, handed);
+  const DeltaSizes n(a.k, a.v);
+  const DeltaChunkGradients b{.n = n,
+                              .in = delta::Inputs<bf16>(a, n),
+                              .chunks = delta::Chunks(a.grid),
+                              .count = a.grid.chunks.size(0),
+                              .d_q = a.d_q.as<bf16>(),
+                              .d_k = a.d_k.as<bf16>(),
+                              .d_g = a.d_g.as<float>(),
+                              .d_beta = a.d_beta.as<float>(),
+                              .d_o = a.d_o.as<bf16>(),
+                              .errors = handed.errors,
+                              .adjoints = handed.adjoints,
+                              .starts = handed.starts,
+                              .d_starts = handed.d_starts,
+                              .initial = handed.initial,
+                              .scale = static_cast<float>(a.scale),
+                              .additive = a.additive};
   const unsigned blocks = blocks_for(b.count * n.key_heads, 1);
   if (n.key_dim <= 64) {
     HEBB_LAUNCH((gated_delta_mma_chunk_kernel<64>), blocks, kBlock, sizeof(Shared<64>), stream, b);

@@ -1,22 +1,22 @@
-#include "kernels/gated_delta/walk.cuh"
+#include "kernels/gated_delta/chunk_pipeline.cuh"
 
 // The chunked gated delta rule on tensor cores, forward: one block a row, value head and slice of 32 or 64 value
-// channels walks over the chunks (walk.cuh). Precision: operands are bf16, sums fp32. What the kernel
+// channels scans the chunks (chunk_pipeline.cuh). Precision: operands are bf16, sums fp32. What the kernel
 // computes itself and multiplies again is split in two bf16 (16 bits): the state, what is written to it, the matrices
 // of pairs and E. Blocks of 16 tokens of the triangular system are inverted in fp32 on the plain cores. So nothing but
 // inputs and outputs is rounded to 8 bits. With P, delta and the state that queries read in one bf16 each, answers that
 // nearly cancel before a norm keep the rounding of their terms, and gradients of decays are off by up to 0.13 instead
 // of 0.03 (tests/device/bf16_test.cpp).
 // FLOPs of a chunk of 64 tokens and a slice of s channels: 2 64 s (6 dk + 240) on tensor cores, more than half of them
-// for lower parts, and 2 64 80 dk for pairs. HBM: q, k once a slice, v, o once. The backward pass repeats the sweep
+// for lower parts, and 2 64 80 dk for pairs. HBM: q, k once a slice, v, o once. The backward pass repeats the scan
 // (kRecomputes): no queries and answers, but E, in two bf16, and the state at each chunk's start, in one, are kept.
 // FLOPs of a chunk and a slice: 2 64 s (4 dk + 120), and half of the pairs; HBM: k once a slice, v once, E and the
 // states.
 namespace hebb::HEBB_DEVICE::delta_mma {
 namespace {
 
-struct Forward {
-  delta::Sizes n;
+struct DeltaScan {
+  DeltaSizes n;
   delta::Inputs<bf16> in;
   delta::Chunks chunks;
   bf16* o;
@@ -25,11 +25,11 @@ struct Forward {
   const int32_t* doc_start;
   float scale;
   bool additive;
-  Parts errors;                    // where it recomputes
+  SplitTensor errors;              // where it recomputes
   bf16 *starts, *rounded_initial;  // likewise
 
   template <class Args>
-  explicit Forward(const Args& a)
+  explicit DeltaScan(const Args& a)
       : n(a.k, a.v),
         in(a, n),
         chunks(a.grid),
@@ -45,8 +45,8 @@ struct Forward {
 
 /// The slice of a state in fp32, or zeros where `from` is null.
 template <int kRowTiles, int kTiles>
-__device__ __forceinline__ void load_state(Rows<kRowTiles, kTiles>& state, const float* from, int64_t stride, int dk,
-                                           int channels) {
+__device__ __forceinline__ void load_state(StateRows<kRowTiles, kTiles>& state, const float* from, int64_t stride,
+                                           int dk, int channels) {
   state.each_pair([&](float& first, float& second, int row, int c) {
     const bool exists = from != nullptr && row < dk && c < channels;
     first = exists ? from[row * stride + c] : 0.0f;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void load_state(Rows<kRowTiles, kTiles>& state, const
 
 /// Where the state before a chunk is kept; initial ones by the first row's blocks.
 template <int kSlice>
-__device__ __forceinline__ bf16* place_of_start(const Forward& a, const Place<kSlice>& at, int64_t state,
+__device__ __forceinline__ bf16* place_of_start(const DeltaScan& a, const HeadSlice<kSlice>& at, int64_t state,
                                                 bool is_first) {
   if (state >= 0) { return a.starts + (state * a.n.value_heads + at.head) * a.n.state() + at.first_channel; }
   return is_first && at.row == 0 && a.initial != nullptr ? a.rounded_initial + at.head * a.n.state() + at.first_channel
@@ -65,9 +65,9 @@ __device__ __forceinline__ bf16* place_of_start(const Forward& a, const Place<kS
 
 /// The products of keys, and of queries, with the state before a chunk.
 template <bool kRecomputes, int kWidth, int kSlice, int kTiles>
-__device__ __forceinline__ void read_state(Rows<kBlocks, kTiles>& predictions, Rows<kBlocks, kTiles>& answers,
+__device__ __forceinline__ void read_state(StateRows<kBlocks, kTiles>& predictions, StateRows<kBlocks, kTiles>& answers,
                                            const Stage<kWidth, kSlice>& stage,
-                                           const Rows<kWidth / 16, kTiles>& state HEBB_WHERE_PARAMETER) {
+                                           const StateRows<kWidth / 16, kTiles>& state HEBB_WHERE_PARAMETER) {
   HEBB_UNROLL
   for (int m = 0; m < kWidth / 16; ++m) {
     Operand part[kTiles];
@@ -80,8 +80,8 @@ __device__ __forceinline__ void read_state(Rows<kBlocks, kTiles>& predictions, R
 /// E of a block of 16 tokens, whose right side is there, goes to the tokens behind it, to answers and to the state
 /// behind the chunk.
 template <bool kRecomputes, int kWidth, int kSlice, int kTiles>
-__device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& state, Rows<kBlocks, kTiles>& errors,
-                                            Rows<kBlocks, kTiles>& answers, const Stage<kWidth, kSlice>& stage,
+__device__ __forceinline__ void write_block(StateRows<kWidth / 16, kTiles>& state, StateRows<kBlocks, kTiles>& errors,
+                                            StateRows<kBlocks, kTiles>& answers, const Stage<kWidth, kSlice>& stage,
                                             const Pairs& pairs, int block, bool additive HEBB_WHERE_PARAMETER) {
   Operand part[kTiles];
   if (additive) {
@@ -97,7 +97,7 @@ __device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& state, Ro
   for (int i = block; i < kBlocks; ++i) {
     if constexpr (!kRecomputes) { add_block<false>(answers.x[i], pairs.answers, i, block, part HEBB_WHERE_ARGUMENT); }
   }
-  Rows<1, kTiles> writes;
+  StateRows<1, kTiles> writes;
   HEBB_UNROLL
   for (int i = 0; i < 4 * kTiles; ++i) {
     const int row = 16 * block + lane_number() / 4 + i % 4 / 2 * 8;
@@ -109,10 +109,10 @@ __device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& state, Ro
 
 /// Takes the state through a chunk.
 template <bool kRecomputes, int kWidth, int kSlice, int kTiles>
-__device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& state, const Forward& a,
+__device__ __forceinline__ void pass_chunk(StateRows<kWidth / 16, kTiles>& state, const DeltaScan& a,
                                            const Stage<kWidth, kSlice>& stage, const Pairs& pairs,
-                                           const Place<kSlice>& at, bool additive HEBB_WHERE_PARAMETER) {
-  Rows<kBlocks, kTiles> errors, answers;
+                                           const HeadSlice<kSlice>& at, bool additive HEBB_WHERE_PARAMETER) {
+  StateRows<kBlocks, kTiles> errors, answers;
   read_state<kRecomputes>(errors, answers, stage, state HEBB_WHERE_ARGUMENT);
   errors.each_pair([&](float& first, float& second, int row, int c) {
     const uint32_t values = attention_mma::load_pair(&stage.values.data[row * kStride<kSlice> + c]);
@@ -148,18 +148,18 @@ __device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& state, con
 }
 
 template <int kWidth, int kSlice, bool kRecomputes, Rule kRule>
-__global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_kernel(Forward a) {
+__global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_kernel(DeltaScan a) {
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth, kSlice>*>(raw);
-  const Place<kSlice> at(a.n);
-  at.begin(s.way, a.n, a.in, a.chunks, a.doc_start, nullptr, a.scale, a.additive);
+  const HeadSlice<kSlice> at(a.n);
+  at.begin(s.inputs, a.n, a.in, a.chunks, a.doc_start, nullptr, a.scale, a.additive);
   const int dk = static_cast<int>(a.n.key_dim);
-  Rows<kWidth / 16, kSlice / 32> state;
+  StateRows<kWidth / 16, kSlice / 32> state;
   if (warp_number() < kStateWarps) {
     load_state(state, a.state != nullptr ? a.state + at.task * a.n.state() + at.first_channel : nullptr, a.n.value_dim,
                dk, at.channels);
   }
-  walk<!kRecomputes, false>(s, [&](int i, const Stage<kWidth, kSlice>& stage, const Pairs& pairs) {
+  run_pipeline<!kRecomputes, false>(s, [&](int i, const Stage<kWidth, kSlice>& stage, const Pairs& pairs) {
     if (stage.begins_document) {
       const float* const from = a.initial != nullptr ? a.initial + at.head * a.n.state() + at.first_channel : nullptr;
       load_state(state, from, a.n.value_dim, dk, at.channels);
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_kernel(Forward a)
   }
 }
 
-template <bool kRecomputes> void launch_sweep(Stream& stream, const Forward& f) {
+template <bool kRecomputes> void launch_scan(Stream& stream, const DeltaScan& f) {
   dispatch_slices(f.n, f.additive, [&](auto width, auto slice, auto rule, dim3 blocks) {
     HEBB_LAUNCH((gated_delta_mma_kernel<width, slice, kRecomputes, rule>), blocks, kThreads,
                 sizeof(Shared<width, slice>), stream, f);
@@ -194,18 +194,18 @@ template <bool kRecomputes> void launch_sweep(Stream& stream, const Forward& f) 
 }  // namespace
 
 void forward(Stream& stream, const GatedDeltaForward& a) {
-  Forward f(a);
+  DeltaScan f(a);
   f.o = a.o.as<bf16>();
   f.state = a.state.as<float>();
-  launch_sweep<false>(stream, f);
+  launch_scan<false>(stream, f);
 }
 
 void recompute(Stream& stream, const GatedDeltaBackward& a, const Handed& to) {
-  Forward f(a);
+  DeltaScan f(a);
   f.errors = to.errors;
   f.starts = to.starts;
   f.rounded_initial = to.initial;
-  launch_sweep<true>(stream, f);
+  launch_scan<true>(stream, f);
 }
 
 }  // namespace hebb::HEBB_DEVICE::delta_mma

@@ -11,7 +11,7 @@ using attention_mma::TileOf;
 using attention_mma::warp_number;
 
 constexpr int kChunk = 64;
-constexpr int kStateWarps = 4;  // the first of a block that walks over chunks
+constexpr int kStateWarps = 4;  // the first of a block that scans chunks
 
 /// Gates of a chunk.
 struct Gates {
@@ -40,7 +40,7 @@ struct SplitPair {
 struct GateInputs {
   float g[2], beta[2];
 
-  __device__ __forceinline__ GateInputs(const delta::HeadInputs<bf16>& in, const delta::Chunk& chunk) {
+  __device__ __forceinline__ GateInputs(const delta::HeadInputs<bf16>& in, const DeltaChunk& chunk) {
     HEBB_UNROLL
     for (int i = 0; i < 2; ++i) {
       const int token = 2 * lane_number() + i;
@@ -78,7 +78,7 @@ __device__ __forceinline__ void load_gates(Gates& gates, const GateInputs& in HE
 // ---- sums and operands of state warps
 
 /// Sums of mma that a warp holds: 16 kRowTiles rows, 8 kTiles of the slice's channels.
-template <int kRowTiles, int kTiles> struct Rows {
+template <int kRowTiles, int kTiles> struct StateRows {
   float x[kRowTiles][kTiles][4] = {};
 
   /// f(first value, second value, row, first channel of the slice) for all pairs that the thread holds.
@@ -139,8 +139,8 @@ __device__ __forceinline__ void load_left(uint32_t (&left)[4], const TileOf<kRow
 
 /// sums += tile (or its transpose) x right: 16 of its columns, from `column` on.
 template <bool kTransposed, int kRows, int kWidth, int kRowTiles, int kTiles>
-__device__ __forceinline__ void add_rows(Rows<kRowTiles, kTiles>& sums, const TileOf<kRows, kWidth>& tile, int column,
-                                         const Operand (&right)[kTiles] HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void add_rows(StateRows<kRowTiles, kTiles>& sums, const TileOf<kRows, kWidth>& tile,
+                                         int column, const Operand (&right)[kTiles] HEBB_WHERE_PARAMETER) {
   constexpr int kTogether = kRowTiles < 4 ? kRowTiles : 4, kSums = kTogether * kTiles;
   HEBB_UNROLL
   for (int first = 0; first < kRowTiles; first += kTogether) {
@@ -173,7 +173,7 @@ __device__ __forceinline__ void add_block(float (&sums)[kTiles][4], const TileOf
 }
 
 template <int kTiles, int kRowTiles>
-__device__ __forceinline__ void make_operands(Operand (&to)[kTiles], const Rows<kRowTiles, kTiles>& from,
+__device__ __forceinline__ void make_operands(Operand (&to)[kTiles], const StateRows<kRowTiles, kTiles>& from,
                                               int row_tile HEBB_WHERE_PARAMETER) {
   HEBB_UNROLL
   for (int n = 0; n < kTiles; ++n) { to[n] = Operand(from.x[row_tile][n] HEBB_WHERE_ARGUMENT); }

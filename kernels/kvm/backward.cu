@@ -235,7 +235,7 @@ void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work, const 
 
 template <class T> struct Walk {
   Undo undo;
-  slots::Backward<T> read;
+  slots::SlotReadBackward<T> read;
   Elements d_k, d_v;
   float* d_gate;
   int64_t units, count;
@@ -293,7 +293,7 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
   }
   auto* const steps = work.take<Step>(batch * count);
   make_steps(stream, a, steps, count);
-  const Layout n = slots::layout_of(a, steps, count);
+  const ReadLayout n = slots::layout_of(a, steps, count);
   const SlotGradients gradients = slot_gradients(stream, a, scratch.d_slots, work);
   auto* const versions = scratch.versions.as<float>();
   const Versions kept{versions,
@@ -317,7 +317,7 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
   const int64_t slices = (d + slots::kSliceColumns - 1) / slots::kSliceColumns;
   float* const temp_sums = a.d_state_temp.defined() ? work.take<float>(slices * queries) : nullptr;
   if (temp_sums != nullptr) { slots::fill(stream, temp_sums, slices * queries, 0.0f); }
-  slots::Backward<T> read{
+  slots::SlotReadBackward<T> read{
       .n = n,
       .slots = {scratch.slots.key_hats.as<T>(), scratch.slots.value_hats.as<T>(), nullptr, update.book.room},
       .q = a.q.as<T>(),

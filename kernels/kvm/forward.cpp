@@ -33,7 +33,7 @@ namespace cpu {
 namespace {
 
 /// Memory of one thread, of the size of a chunk.
-template <class S> struct Work {
+template <class S> struct KvmChunkMemory {
   std::vector<S> score, top, z;  // largest score over all slots, over slots that take tokens; a key
   std::vector<int32_t> target, order, codes;
 };
@@ -85,7 +85,7 @@ template <class S> class KvmForwardUnit : DictionaryUnit {
 
   /// Entry of `chunk`, whose first token is t: chunk - W goes from the ring to the slots.
   void fold(int64_t chunk, int64_t t) {
-    static thread_local Work<S> work;
+    static thread_local KvmChunkMemory<S> work;
     const int64_t place = own_block(chunk), before = chunk > a_.rule.window ? sizes_[chunk - 1] : 0;
     const int64_t fresh = sizes_[chunk] - before;
     work.z.resize(static_cast<size_t>(d_));
@@ -114,7 +114,7 @@ template <class S> class KvmForwardUnit : DictionaryUnit {
 
   /// The tokens that found slots: those least like any of the `before` slots. Leaves the best slot of the others in
   /// `work`.
-  void choose_founders(Work<S>& work, int64_t before, int64_t fresh, int32_t* codes) {
+  void choose_founders(KvmChunkMemory<S>& work, int64_t before, int64_t fresh, int32_t* codes) {
     work.order.resize(static_cast<size_t>(chunk_));
     for (int64_t i = 0; i < chunk_; ++i) { work.order[static_cast<size_t>(i)] = static_cast<int32_t>(i); }
     if (fresh < chunk_) {
@@ -139,7 +139,7 @@ template <class S> class KvmForwardUnit : DictionaryUnit {
   }
 
   /// The slots that the other tokens join: new slots take part, old ones win ties.
-  void choose_targets(Work<S>& work, int64_t before, int64_t fresh, int32_t* codes) {
+  void choose_targets(KvmChunkMemory<S>& work, int64_t before, int64_t fresh, int32_t* codes) {
     if (fresh == chunk_) { return; }
     if (fresh > 0) {
       each_score(before, fresh, [&](int64_t i, const S* x) {

@@ -18,7 +18,7 @@ using namespace kvm;
 using slots::Best, slots::Score, slots::score_of;
 
 struct Choose {
-  Layout n;
+  ReadLayout n;
   const Score* partial;
   Score* scores;    // [B, K, C]: against the slots before the step
   int32_t* founds;  // [B, K, C]
@@ -63,7 +63,7 @@ struct ChooseTargets {
   int64_t window;
 
   __device__ void operator()(int64_t unit, int64_t i) const {
-    const Layout& n = of.n;
+    const ReadLayout& n = of.n;
     const Step step = n.at(unit / n.kv_heads, of.step);
     if (step.fold == kNone) { return; }
     int32_t& code = of.codes[unit * n.chunk + i];
@@ -80,7 +80,7 @@ struct ChooseTargets {
 
 /// The newest tokens of the last document to the ring, of which place p mod size holds position p. Item: unit and age.
 struct Store {
-  Layout n;
+  ReadLayout n;
   Elements from, ring;  // from [B, T, K, width], or null: ones
   int64_t size, width, ages;
   bool gates;
@@ -95,7 +95,7 @@ struct Store {
   }
 };
 
-struct Parts {
+struct KvmForwardWork {
   int32_t *lo, *hi;
   float* own_lse;
   Step* steps;
@@ -107,22 +107,22 @@ struct Parts {
   OldHats old;
 };
 
-Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tiles, int64_t group,
-               bool on_tensor_cores) {
+KvmForwardWork parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tiles, int64_t group,
+                        bool on_tensor_cores) {
   const int64_t tokens = a.q.size(0) * a.q.size(1), keys = a.k.size(0) * a.k.size(2) * a.rule.chunk;
-  Parts p{.lo = work.take<int32_t>(tokens),
-          .hi = work.take<int32_t>(tokens),
-          .own_lse = work.take<float>(tokens * a.q.size(2)),
-          .steps = work.take<Step>(a.q.size(0) * count),
-          .partial = work.take<Score>(keys * tiles),
-          .scores = work.take<Score>(keys),
-          .gates = work.take<float>(keys),
-          .codes = work.take<int32_t>(keys),
-          .founds = work.take<int32_t>(keys),
-          .key_copies = a.q.dtype == DType::bf16 ? work.take<bf16>(keys * a.q.size(3)) : nullptr,
-          .parts = work.take<float>(
-              dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, a.slots.keys.size(2), on_tensor_cores)),
-          .old = {}};
+  KvmForwardWork p{.lo = work.take<int32_t>(tokens),
+                   .hi = work.take<int32_t>(tokens),
+                   .own_lse = work.take<float>(tokens * a.q.size(2)),
+                   .steps = work.take<Step>(a.q.size(0) * count),
+                   .partial = work.take<Score>(keys * tiles),
+                   .scores = work.take<Score>(keys),
+                   .gates = work.take<float>(keys),
+                   .codes = work.take<int32_t>(keys),
+                   .founds = work.take<int32_t>(keys),
+                   .key_copies = a.q.dtype == DType::bf16 ? work.take<bf16>(keys * a.q.size(3)) : nullptr,
+                   .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group,
+                                                                   a.slots.keys.size(2), on_tensor_cores)),
+                   .old = {}};
   if (group > 1) {
     p.old = {work.take<int32_t>(a.k.size(0) * a.k.size(2) * group * a.slots.keys.size(2)),
              work.take<bf16>(keys * group * a.q.size(3)), work.take<bf16>(keys * group * a.v.size(3)),
@@ -132,7 +132,8 @@ Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tile
 }
 
 /// The tokens of each query's window that this pass holds.
-void attend_window(Stream& stream, const KvmForward& a, const Parts& p, WorkParts& work, bool on_tensor_cores) {
+void attend_window(Stream& stream, const KvmForward& a, const KvmForwardWork& p, WorkParts& work,
+                   bool on_tensor_cores) {
   const Shape tokens{a.q.size(0), a.q.size(1)};
   const Tensor lo{p.lo, DType::i32, tokens}, hi{p.hi, DType::i32, tokens},
       lse{p.own_lse, DType::f32, {tokens[0], tokens[1], a.q.size(2)}};
@@ -160,8 +161,8 @@ void attend_window(Stream& stream, const KvmForward& a, const Parts& p, WorkPart
 
 /// One update: from the chunk that leaves the window to the slots.
 template <class T>
-void fold(Stream& stream, const KvmForward& a, const Update& update, const Parts& p, slots::Compare<T> comparison,
-          bool on_tensor_cores) {
+void fold(Stream& stream, const KvmForward& a, const Update& update, const KvmForwardWork& p,
+          slots::Compare<T> comparison, bool on_tensor_cores) {
   const int64_t batch = a.k.size(0), units = batch * a.k.size(2), items = units * a.rule.chunk, step = update.step;
   each_warp("kvm_memory_keys", stream, items, MemoryKeys{update});
   const Choose choose{update.n, p.partial, p.scores, p.founds, p.codes, comparison.tiles(), step, a.rule.sinks};
@@ -193,10 +194,10 @@ template <class T> void forward(Stream& stream, const KvmForward& a, const KvmFo
   const bool on_tensor_cores = scratch.on_tensor_cores;
   const int64_t most = kvm_group(a.q.shape, a.rule, on_tensor_cores);
   WorkParts work(scratch.work);
-  const Parts p = parts_of(work, a, count, tiles, most, on_tensor_cores);
+  const KvmForwardWork p = parts_of(work, a, count, tiles, most, on_tensor_cores);
   attend_window(stream, a, p, work, on_tensor_cores);
   make_steps(stream, a, p.steps, count);
-  const Layout n = slots::layout_of(a, p.steps, count);
+  const ReadLayout n = slots::layout_of(a, p.steps, count);
   if (a.routes.defined() && !a.forced) { slots::fill(stream, a.routes.as<int32_t>(), a.routes.numel(), -1); }
   const Codes codes = a.forced ? Codes{a.routes.as<int32_t>(), true} : Codes{p.codes, false};
   Update update{n,
@@ -212,19 +213,19 @@ template <class T> void forward(Stream& stream, const KvmForward& a, const KvmFo
                 p.gates,
                 0,
                 p.old};
-  slots::Read<T> read{.n = n,
-                      .slots = {key_hats, value_hats, nullptr, room},
-                      .ring = {ring_k, ring_v, ring, a.rule.window},
-                      .q = a.q.as<T>(),
-                      .o = a.o.as<T>(),
-                      .lse = a.lse.as<float>(),
-                      .own_lse = p.own_lse,
-                      .slot_temp = a.state_temp.as<float>(),
-                      .ring_temp = a.window_temp.as<float>(),
-                      .scale = static_cast<float>(a.rule.scale),
-                      .parts = slots::parts_of(n, batch, most, room, p.parts, on_tensor_cores),
-                      .on_tensor_cores = on_tensor_cores,
-                      .old = p.old.slots()};
+  slots::SlotRead<T> read{.n = n,
+                          .slots = {key_hats, value_hats, nullptr, room},
+                          .ring = {ring_k, ring_v, ring, a.rule.window},
+                          .q = a.q.as<T>(),
+                          .o = a.o.as<T>(),
+                          .lse = a.lse.as<float>(),
+                          .own_lse = p.own_lse,
+                          .slot_temp = a.state_temp.as<float>(),
+                          .ring_temp = a.window_temp.as<float>(),
+                          .scale = static_cast<float>(a.rule.scale),
+                          .parts = slots::parts_of(n, batch, most, room, p.parts, on_tensor_cores),
+                          .on_tensor_cores = on_tensor_cores,
+                          .old = p.old.slots()};
   const T* items;
   if constexpr (std::is_same_v<T, bf16>) {
     items = p.key_copies;

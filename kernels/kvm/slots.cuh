@@ -8,7 +8,7 @@
 
 namespace hebb::HEBB_DEVICE::kvm {
 
-using slots::kNone, slots::Layout, slots::Step, slots::WorkParts;
+using slots::kNone, slots::ReadLayout, slots::Step, slots::WorkParts;
 
 /// Fills the steps of a pass. A warp makes one step.
 struct MakeSteps {
@@ -56,15 +56,15 @@ struct Tokens {
     int64_t token, place;
     bool is_earlier;
   };
-  __device__ One at(const Layout& n, int64_t unit, int64_t t) const {
+  __device__ One at(const ReadLayout& n, int64_t unit, int64_t t) const {
     const int64_t row = unit / n.kv_heads;
     if (t >= 0) { return {(row * n.length + t) * n.kv_heads + unit % n.kv_heads, 0, false}; }
     return {0, unit * ring + (t - n.doc_start[row * n.length]) % ring, true};
   }
-  __device__ float key(const Layout& n, const One& one, int64_t c) const {
+  __device__ float key(const ReadLayout& n, const One& one, int64_t c) const {
     return one.is_earlier ? ring_k[one.place * n.d + c] : k[one.token * n.d + c];
   }
-  __device__ float value(const Layout& n, const One& one, int64_t c) const {
+  __device__ float value(const ReadLayout& n, const One& one, int64_t c) const {
     return one.is_earlier ? ring_v[one.place * n.dv + c] : v[one.token * n.dv + c];
   }
   __device__ float gate_at(const One& one) const {
@@ -164,7 +164,7 @@ struct Codes {
   int32_t* data;
   bool by_token;
 
-  __device__ int32_t* chunk(const Layout& n, int64_t unit, int64_t first) const {
+  __device__ int32_t* chunk(const ReadLayout& n, int64_t unit, int64_t first) const {
     return data + (by_token ? unit * n.length + first : unit * n.chunk);
   }
 };
@@ -198,7 +198,7 @@ struct Member {
 
 /// What the kernels of an update share.
 struct Update {
-  Layout n;
+  ReadLayout n;
   KvmRule rule;
   Book book;
   Norm norm;
@@ -351,7 +351,7 @@ struct Merge : Update {
 
 /// Value norm "updates": what queries of the step's chunk read of every slot.
 struct ReadValues {
-  Layout n;
+  ReadLayout n;
   KvmRule rule;
   Book book;
   int64_t step;

@@ -7,8 +7,7 @@ namespace {
 
 using lact::HeadInputs;
 using lact::kTile;
-using lact::ScratchParts;
-using lact::Sizes;
+using lact::LactSizes;
 using lact::Weights;
 
 /// Where the gradients of one head's tokens go; null: not wanted.
@@ -16,7 +15,7 @@ template <class S> struct HeadGradients {
   S *q, *k, *v, *rates, *mix;
   bool accumulate_q, accumulate_k, accumulate_v, accumulate_rates, accumulate_mix;
 
-  HeadGradients(const LactBackward& a, const Sizes& n, int64_t head)
+  HeadGradients(const LactBackward& a, const LactSizes& n, int64_t head)
       : q(at(a.d_q, head * n.dim)),
         k(at(a.d_k, head * n.dim)),
         v(at(a.d_v, head * n.dim)),
@@ -37,7 +36,7 @@ template <class S> void put(S* to, S value, bool accumulate) { *to = accumulate 
 /// Walks backward over the chunks of one head of one row.
 template <class S> class Adjoint {
  public:
-  Adjoint(ScratchParts<S>& parts, const Sizes& sizes, int64_t updates)
+  Adjoint(ScratchParts<S>& parts, const LactSizes& sizes, int64_t updates)
       : n_(sizes),
         memory_(parts, n_),
         muon_(parts, n_.fast, n_.dim, true),
@@ -53,11 +52,11 @@ template <class S> class Adjoint {
     for (S*& tile : tiles_) { tile = parts.take(kTile * n_.fast); }
   }
 
-  /// Sweeps forward over the row: W and M after every update, and the sums of sigmoid(mix).
-  int64_t sweep(const LactBackward& a, const HeadInputs<S>& in, const Weights<S>& initial, int64_t row);
+  /// The forward scan over the row: W and M after every update, and the sums of sigmoid(mix).
+  int64_t scan(const LactBackward& a, const HeadInputs<S>& in, const Weights<S>& initial, int64_t row);
 
   /// One chunk, the latest that is not done; `update`: number of the update behind it, or -1.
-  struct Chunk {
+  struct LactChunk {
     int64_t token, length, update;
     bool first;  // of its document
   };
@@ -67,7 +66,7 @@ template <class S> class Adjoint {
     std::fill_n(d_lengths_, 2 * n_.fast + n_.dim, S(0));
   }
   /// current: W of the chunk.
-  void differentiate(const LactRule& rule, const HeadInputs<S>& in, const Chunk& chunk, const Weights<S>& current,
+  void differentiate(const LactRule& rule, const HeadInputs<S>& in, const LactChunk& chunk, const Weights<S>& current,
                      const Weights<S>& initial, const S* d_y, const HeadGradients<S>& out) {
     if (chunk.update >= 0) {
       undo_update(rule, chunk, current, initial);
@@ -92,17 +91,18 @@ template <class S> class Adjoint {
 
  private:
   S* lengths_of(int m) const { return d_lengths_ + (m == 0 ? 0 : m == 1 ? n_.fast : n_.fast + n_.dim); }
-  void undo_update(const LactRule& rule, const Chunk& chunk, const Weights<S>& current, const Weights<S>& initial);
+  void undo_update(const LactRule& rule, const LactChunk& chunk, const Weights<S>& current, const Weights<S>& initial);
   void undo_move(int m, const S* w, const S* step, const S* initial);
   void weigh_back(const HeadInputs<S>& in, S shift, int64_t token, int64_t at, const HeadGradients<S>& out);
   void gather_back(const LactRule& rule, const HeadInputs<S>& in, int64_t token, int64_t rows,
                    const Weights<S>& current, const HeadGradients<S>& out);
   void read_back(const HeadInputs<S>& in, int64_t token, int64_t rows, const Weights<S>& current, const S* d_y,
                  const HeadGradients<S>& out);
-  void write_mix(const LactRule& rule, const HeadInputs<S>& in, const Chunk& chunk, const HeadGradients<S>& out) const;
-  void write_zeros(const HeadInputs<S>& in, const Chunk& chunk, const HeadGradients<S>& out) const;
+  void write_mix(const LactRule& rule, const HeadInputs<S>& in, const LactChunk& chunk,
+                 const HeadGradients<S>& out) const;
+  void write_zeros(const HeadInputs<S>& in, const LactChunk& chunk, const HeadGradients<S>& out) const;
 
-  Sizes n_;
+  LactSizes n_;
   lact::Memory<S> memory_;
   NewtonSchulz<S> muon_;
   S *versions_, *momenta_, *mixed_;  // [updates, 3 h D] twice, [updates]
@@ -113,7 +113,7 @@ template <class S> class Adjoint {
 };
 
 template <class S>
-int64_t Adjoint<S>::sweep(const LactBackward& a, const HeadInputs<S>& in, const Weights<S>& initial, int64_t row) {
+int64_t Adjoint<S>::scan(const LactBackward& a, const HeadInputs<S>& in, const Weights<S>& initial, int64_t row) {
   const int32_t* doc_start = a.doc_start.as<int32_t>() + row * n_.length;
   const int64_t c = a.rule.chunk;
   int64_t updates = 0;
@@ -139,7 +139,7 @@ int64_t Adjoint<S>::sweep(const LactBackward& a, const HeadInputs<S>& in, const 
 
 /// From the gradient at W after the update to those at W before it, at G (in d_g_) and at M before it.
 template <class S>
-void Adjoint<S>::undo_update(const LactRule& rule, const Chunk& chunk, const Weights<S>& current,
+void Adjoint<S>::undo_update(const LactRule& rule, const LactChunk& chunk, const Weights<S>& current,
                              const Weights<S>& initial) {
   const S* momentum = momenta_ + chunk.update * n_.all();
   for (int m = 0; m < 3; ++m) {
@@ -269,7 +269,7 @@ void Adjoint<S>::read_back(const HeadInputs<S>& in, int64_t token, int64_t rows,
 }
 
 template <class S>
-void Adjoint<S>::write_mix(const LactRule& rule, const HeadInputs<S>& in, const Chunk& chunk,
+void Adjoint<S>::write_mix(const LactRule& rule, const HeadInputs<S>& in, const LactChunk& chunk,
                            const HeadGradients<S>& out) const {
   if (out.mix == nullptr) { return; }
   for (int64_t t = 0; t < chunk.length; ++t) {
@@ -281,7 +281,7 @@ void Adjoint<S>::write_mix(const LactRule& rule, const HeadInputs<S>& in, const 
 
 /// Tokens of a document's last chunk write nothing.
 template <class S>
-void Adjoint<S>::write_zeros(const HeadInputs<S>& in, const Chunk& chunk, const HeadGradients<S>& out) const {
+void Adjoint<S>::write_zeros(const HeadInputs<S>& in, const LactChunk& chunk, const HeadGradients<S>& out) const {
   for (int64_t t = chunk.token; t < chunk.token + chunk.length; ++t) {
     if (out.k != nullptr && !out.accumulate_k) { std::fill_n(out.k + t * in.stride, n_.dim, S(0)); }
     if (out.v != nullptr && !out.accumulate_v) { std::fill_n(out.v + t * in.stride, n_.dim, S(0)); }
@@ -306,7 +306,7 @@ template <class S> void Adjoint<S>::end_document(const Weights<S>& initial, S* t
 int64_t max_updates(int64_t length, int64_t chunk) { return (length - 1) / chunk; }
 
 template <class S>
-void backward_head(const LactBackward& a, const Sizes& n, int64_t row, int64_t head, S* total, S* memory) {
+void backward_head(const LactBackward& a, const LactSizes& n, int64_t row, int64_t head, S* total, S* memory) {
   ScratchParts<S> parts(memory);
   Adjoint<S> adjoint(parts, n, max_updates(n.length, a.rule.chunk));
   const HeadInputs<S> in(a, n, head);
@@ -315,7 +315,7 @@ void backward_head(const LactBackward& a, const Sizes& n, int64_t row, int64_t h
   const int32_t* doc_start = a.doc_start.as<int32_t>() + row * n.length;
   const S* d_y = a.d_y.as<S>() + head * n.dim;
   std::fill_n(total, n.all(), S(0));
-  int64_t updates = adjoint.sweep(a, in, initial, row);
+  int64_t updates = adjoint.scan(a, in, initial, row);
   for (int64_t end = n.length; end > 0;) {
     const int64_t last = end - 1, begin = last - (last - doc_start[last]) % a.rule.chunk;
     const bool has_later = end < n.length && doc_start[end] == doc_start[last], first = doc_start[begin] == begin;
@@ -332,8 +332,8 @@ void backward_head(const LactBackward& a, const Sizes& n, int64_t row, int64_t h
 }
 
 template <class S> void backward(const LactBackward& a, const LactBackwardScratch& scratch) {
-  const Sizes n(a.q, a.w0);
-  delta::for_tasks(n.batch * n.heads, scratch.memory.size(0), [&](int64_t task, int64_t slot) {
+  const LactSizes n(a.q, a.w0);
+  for_tasks(n.batch * n.heads, scratch.memory.size(0), [&](int64_t task, int64_t slot) {
     backward_head<S>(a, n, task / n.heads, task % n.heads, scratch.sums.as<S>() + task * n.all(),
                      scratch.memory.as<S>() + slot * scratch.memory.size(1));
   });
@@ -365,8 +365,8 @@ LactBackwardScratch plan(Workspace& workspace, const LactBackward& args) {
   if (workspace.on_gpu()) {
     elements = LactLayout(q[1], args.rule, dim, fast, false, true).total;
   } else {
-    cpu::delta::ScratchParts<float> parts(nullptr);
-    const cpu::Adjoint<float> adjoint(parts, cpu::lact::Sizes(dim, fast), cpu::max_updates(q[1], args.rule.chunk));
+    cpu::ScratchParts<float> parts(nullptr);
+    const cpu::Adjoint<float> adjoint(parts, cpu::lact::LactSizes(dim, fast), cpu::max_updates(q[1], args.rule.chunk));
     slots = std::min<int64_t>(threads(), pairs);
     elements = parts.used();
   }

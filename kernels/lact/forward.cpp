@@ -6,8 +6,7 @@ namespace cpu {
 namespace {
 
 using lact::HeadInputs;
-using lact::ScratchParts;
-using lact::Sizes;
+using lact::LactSizes;
 using lact::Weights;
 
 template <class S> struct LactForwardParts {
@@ -15,7 +14,7 @@ template <class S> struct LactForwardParts {
   NewtonSchulz<S> muon;
   S *weights, *momentum, *sums, *mixed;  // used where nothing is carried
 
-  LactForwardParts(ScratchParts<S>& parts, const Sizes& n)
+  LactForwardParts(ScratchParts<S>& parts, const LactSizes& n)
       : memory(parts, n),
         muon(parts, n.fast, n.dim, false),
         weights(parts.take(n.all())),
@@ -23,7 +22,7 @@ template <class S> struct LactForwardParts {
         sums(parts.take(n.all())),
         mixed(parts.take(1)) {}
 
-  void carry(const LactForward& a, const Sizes& n, int64_t at) {
+  void carry(const LactForward& a, const LactSizes& n, int64_t at) {
     weights = a.weights.as<S>() + at * n.all();
     momentum = a.momentum.as<S>() + at * n.all();
     sums = a.sums.as<S>() + at * n.all();
@@ -31,18 +30,18 @@ template <class S> struct LactForwardParts {
   }
 
   /// What stands before a document's first chunk.
-  void begin_document(const Sizes& n, const Weights<S>& initial) {
+  void begin_document(const LactSizes& n, const Weights<S>& initial) {
     for (int m = 0; m < 3; ++m) { std::copy_n(initial.w[m], n.matrix(), weights + m * n.matrix()); }
     std::fill_n(momentum, n.all(), S(0));
     begin_chunk(n);
   }
-  void begin_chunk(const Sizes& n) {
+  void begin_chunk(const LactSizes& n) {
     std::fill_n(sums, n.all(), S(0));
     *mixed = S(0);
   }
 
   /// The update behind a full chunk.
-  void update(const Sizes& n, const LactRule& rule, const Weights<S>& initial) {
+  void update(const LactSizes& n, const LactRule& rule, const Weights<S>& initial) {
     const S decay = *mixed / static_cast<S>(rule.chunk);
     lact::accumulate(n, sums, decay, rule.momentum ? momentum : nullptr, momentum);
     lact::move(n, rule, Weights<S>::together(weights, n), momentum, initial, muon, weights);
@@ -50,7 +49,7 @@ template <class S> struct LactForwardParts {
   }
 };
 
-template <class S> void forward_head(const LactForward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
+template <class S> void forward_head(const LactForward& a, const LactSizes& n, int64_t row, int64_t head, S* scratch) {
   ScratchParts<S> parts(scratch);
   LactForwardParts<S> f(parts, n);
   const bool carries = a.weights.defined();
@@ -78,8 +77,8 @@ template <class S> void forward_head(const LactForward& a, const Sizes& n, int64
 }
 
 template <class S> void forward(const LactForward& a, const Tensor& memory) {
-  const Sizes n(a.q, a.w0);
-  delta::for_tasks(n.batch * n.heads, memory.size(0), [&](int64_t task, int64_t slot) {
+  const LactSizes n(a.q, a.w0);
+  for_tasks(n.batch * n.heads, memory.size(0), [&](int64_t task, int64_t slot) {
     forward_head<S>(a, n, task / n.heads, task % n.heads, memory.as<S>() + slot * memory.size(1));
   });
 }
@@ -98,8 +97,8 @@ LactForwardScratch plan(Workspace& workspace, const LactForward& args) {
   if (workspace.on_gpu()) {
     elements = LactLayout(args.q.size(1), args.rule, dim, fast, args.weights.defined(), false).total;
   } else {
-    cpu::delta::ScratchParts<float> parts(nullptr);
-    const cpu::LactForwardParts<float> forward(parts, cpu::lact::Sizes(dim, fast));
+    cpu::ScratchParts<float> parts(nullptr);
+    const cpu::LactForwardParts<float> forward(parts, cpu::lact::LactSizes(dim, fast));
     slots = std::min<int64_t>(threads(), pairs);
     elements = parts.used();
   }

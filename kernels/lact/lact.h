@@ -32,7 +32,7 @@ HEBB_KERNEL_WITH_SCRATCH(LactForward)
 /// Gradients from d_y through reads, updates, momentum, Muon and row norms; nothing is carried into or out of the
 /// rows. All but the d_w (+=) are overwritten or added to where told so. d_k, d_v and d_rates are undefined where
 /// no document has a second chunk, d_mix too or without momentum; any may be.
-/// A first sweep keeps W and M after every update, 6 h D numbers each, for one row and head at a time.
+/// A first scan keeps W and M after every update, 6 h D numbers each, for one row and head at a time.
 /// FLOPs a token and head: about 18 h D for reads and 48 h D for what is gathered; 16 h D and 42 h D on a GPU.
 struct LactBackward {
   Tensor d_q, d_k, d_v, d_rates, d_mix, d_w0, d_w1, d_w2;

@@ -7,18 +7,16 @@
 /// What the forward and backward passes of lact's fast weights share.
 namespace hebb::cpu::lact {
 
-using delta::ScratchParts;
-
 inline constexpr int64_t kTile = 128;     // tokens that go through the fast weights together
 inline constexpr double kNormEps = 1e-5;  // beside the length of a row
 
-struct Sizes {
+struct LactSizes {
   int64_t batch, length, heads, dim, fast;  // D, h
 
-  Sizes(const Tensor& q, const Tensor& w0)
+  LactSizes(const Tensor& q, const Tensor& w0)
       : batch(q.size(0)), length(q.size(1)), heads(q.size(2)), dim(q.size(3)), fast(w0.size(1)) {}
   /// Sizes of one head alone, for counting scratch.
-  Sizes(int64_t d, int64_t h) : batch(1), length(1), heads(1), dim(d), fast(h) {}
+  LactSizes(int64_t d, int64_t h) : batch(1), length(1), heads(1), dim(d), fast(h) {}
 
   int64_t matrix() const { return fast * dim; }
   int64_t all() const { return 3 * matrix(); }
@@ -30,8 +28,10 @@ struct Sizes {
 /// W0, W1, W2 wherever they lie.
 template <class S> struct Weights {
   const S* w[3];
-  static Weights together(const S* base, const Sizes& n) { return {{base, base + n.matrix(), base + 2 * n.matrix()}}; }
-  template <class Args> static Weights initial(const Args& a, const Sizes& n, int64_t head) {
+  static Weights together(const S* base, const LactSizes& n) {
+    return {{base, base + n.matrix(), base + 2 * n.matrix()}};
+  }
+  template <class Args> static Weights initial(const Args& a, const LactSizes& n, int64_t head) {
     const int64_t at = head * n.matrix();
     return {{a.w0.template as<S>() + at, a.w1.template as<S>() + at, a.w2.template as<S>() + at}};
   }
@@ -50,7 +50,7 @@ template <class S> struct HeadInputs {
   int64_t stride, heads;
 
   template <class Args>
-  HeadInputs(const Args& a, const Sizes& n, int64_t head)
+  HeadInputs(const Args& a, const LactSizes& n, int64_t head)
       : q(a.q.template as<S>() + head * n.dim),
         k(a.k.template as<S>() + head * n.dim),
         v(a.v.template as<S>() + head * n.dim),
@@ -62,26 +62,26 @@ template <class S> struct HeadInputs {
 };
 
 /// out [rows, h] = x [rows, D] Wᵀ for W [h, D]; x with a stride.
-template <class S> void project(const Sizes& n, int64_t rows, const S* x, int64_t stride, const S* w, S* out) {
+template <class S> void project(const LactSizes& n, int64_t rows, const S* x, int64_t stride, const S* w, S* out) {
   gemm_serial<S>(false, true, rows, n.fast, n.dim, S(1), x, stride, w, n.dim, false, out, n.fast);
 }
 /// out [rows, h] = x [rows, D] W for W [D, h].
-template <class S> void project_back(const Sizes& n, int64_t rows, const S* x, int64_t stride, const S* w, S* out) {
+template <class S> void project_back(const LactSizes& n, int64_t rows, const S* x, int64_t stride, const S* w, S* out) {
   gemm_serial<S>(false, false, rows, n.fast, n.dim, S(1), x, stride, w, n.fast, false, out, n.fast);
 }
 /// g [h, D] += aᵀ x for a [rows, h], x [rows, D].
-template <class S> void gather_in(const Sizes& n, int64_t rows, const S* a, const S* x, int64_t stride, S* g) {
+template <class S> void gather_in(const LactSizes& n, int64_t rows, const S* a, const S* x, int64_t stride, S* g) {
   gemm_serial<S>(true, false, n.fast, n.dim, rows, S(1), a, n.fast, x, stride, true, g, n.dim);
 }
 /// g [D, h] += xᵀ a.
-template <class S> void gather_out(const Sizes& n, int64_t rows, const S* a, const S* x, int64_t stride, S* g) {
+template <class S> void gather_out(const LactSizes& n, int64_t rows, const S* a, const S* x, int64_t stride, S* g) {
   gemm_serial<S>(true, false, n.dim, n.fast, rows, S(1), x, stride, a, n.fast, true, g, n.fast);
 }
 
 /// Reads with and gathers for the fast weights of one head.
 template <class S> class Memory {
  public:
-  Memory(ScratchParts<S>& parts, const Sizes& sizes)
+  Memory(ScratchParts<S>& parts, const LactSizes& sizes)
       : n_(sizes),
         z0_(parts.take(kTile * n_.fast)),
         z2_(parts.take(kTile * n_.fast)),
@@ -134,12 +134,12 @@ template <class S> class Memory {
     });
   }
 
-  Sizes n_;
+  LactSizes n_;
   S *z0_, *z2_, *dh_;  // [kTile, h]
 };
 
 /// M = sums + decay M (momentum), or sums.
-template <class S> void accumulate(const Sizes& n, const S* sums, S decay, const S* before, S* momentum) {
+template <class S> void accumulate(const LactSizes& n, const S* sums, S decay, const S* before, S* momentum) {
   if (before == nullptr) {
     std::copy_n(sums, n.all(), momentum);
     return;
@@ -164,7 +164,7 @@ template <class S> void move_rows(int64_t rows, int64_t columns, const S* w, con
 
 /// Moves all three matrices by M, or by what Muon makes of it.
 template <class S>
-void move(const Sizes& n, const LactRule& rule, const Weights<S>& w, const S* momentum, const Weights<S>& initial,
+void move(const LactSizes& n, const LactRule& rule, const Weights<S>& w, const S* momentum, const Weights<S>& initial,
           NewtonSchulz<S>& muon, S* next) {
   for (int m = 0; m < 3; ++m) {
     const S* step = momentum + m * n.matrix();

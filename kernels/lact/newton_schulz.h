@@ -13,7 +13,7 @@ namespace hebb::cpu {
 template <class S> class NewtonSchulz {
  public:
   /// keeps: room for the iterates that backward needs.
-  NewtonSchulz(delta::ScratchParts<S>& parts, int64_t rows, int64_t columns, bool keeps)
+  NewtonSchulz(ScratchParts<S>& parts, int64_t rows, int64_t columns, bool keeps)
       : size_(rows * columns), keeps_(keeps) {
     const int64_t n = std::min(rows, columns);
     iterates_ = parts.take(size_ * (keeps ? kSteps + 1 : 2));

@@ -5,17 +5,14 @@ namespace hebb {
 namespace cpu {
 namespace {
 
-using delta::Chunk;
-using delta::ScratchParts;
 using mesa::ChunkSystems;
 using mesa::HeadInputs;
 using mesa::Memory;
-using mesa::Sizes;
 
 /// Walks backward over the chunks of one head of one row (docs/layers/mesanet.md, Chunk form).
 template <class S> class Adjoint {
  public:
-  Adjoint(ScratchParts<S>& parts, const Sizes& sizes, int64_t longest)
+  Adjoint(ScratchParts<S>& parts, const MesaSizes& sizes, int64_t longest)
       : systems(parts, sizes, longest),
         n_(sizes),
         x_(parts.take(longest * n_.key_dim)),
@@ -38,7 +35,7 @@ template <class S> class Adjoint {
   void begin_row() { has_d_memory_ = false; }
 
   /// x, d_o: of the chunk's first token; strides as keys and values.
-  void enter(const HeadInputs<S>& in, const Chunk& chunk, const Memory<S>& start, const S* x, const S* d_o) {
+  void enter(const HeadInputs<S>& in, const DeltaChunk& chunk, const Memory<S>& start, const S* x, const S* d_o) {
     systems.enter(in, chunk, start);
     systems.fill_weights();
     delta::gather_rows(systems.c, n_.key_dim, x, in.key_stride, S(1), x_);
@@ -188,7 +185,7 @@ template <class S> class Adjoint {
     d_gam_[c - 1] += total;
   }
 
-  Sizes n_;
+  MesaSizes n_;
   S *x_, *w_, *d_o_;                    // [c, dk] [c, dk] [c, dv]
   S *d_x_, *d_keys_;                    // [c, dk]
   S *d_values_, *read_, *value_read_;   // [c, dv] [c, dk] [c, dv]
@@ -200,19 +197,19 @@ template <class S> class Adjoint {
 };
 
 template <class S>
-Memory<S> start_of(const MesaBackwardScratch& scratch, const Sizes& n, const Chunk& chunk, int64_t head) {
+Memory<S> start_of(const MesaBackwardScratch& scratch, const MesaSizes& n, const DeltaChunk& chunk, int64_t head) {
   const int64_t at = chunk.state * n.heads + head;
   return {scratch.key_starts.as<S>() + at * n.keys(), scratch.value_starts.as<S>() + at * n.values()};
 }
 
 /// R and S at chunk starts of one head of one row.
 template <class S>
-void recompute_head(const MesaBackward& a, const MesaBackwardScratch& scratch, const Sizes& n, int64_t row,
+void recompute_head(const MesaBackward& a, const MesaBackwardScratch& scratch, const MesaSizes& n, int64_t row,
                     int64_t head, ChunkSystems<S>& systems) {
   const HeadInputs<S> in(a, n, head);
   const int64_t* rows = a.grid.rows.as<int64_t>();
   for (int64_t i = rows[row]; i + 1 < rows[row + 1]; ++i) {
-    const Chunk chunk = delta::chunk_at(a.grid, i), next = delta::chunk_at(a.grid, i + 1);
+    const DeltaChunk chunk = delta::chunk_at(a.grid, i), next = delta::chunk_at(a.grid, i + 1);
     if (next.state >= 0) {
       systems.enter(in, chunk, chunk.state >= 0 ? start_of<S>(scratch, n, chunk, head) : Memory<S>{});
       systems.advance(start_of<S>(scratch, n, next, head));
@@ -221,8 +218,8 @@ void recompute_head(const MesaBackward& a, const MesaBackwardScratch& scratch, c
 }
 
 template <class S>
-void backward_head(const MesaBackward& a, const MesaBackwardScratch& scratch, const Sizes& n, int64_t row, int64_t head,
-                   S* work) {
+void backward_head(const MesaBackward& a, const MesaBackwardScratch& scratch, const MesaSizes& n, int64_t row,
+                   int64_t head, S* work) {
   ScratchParts<S> parts(work);
   Adjoint<S> adjoint(parts, n, a.grid.longest);
   const HeadInputs<S> in(a, n, head);
@@ -233,7 +230,7 @@ void backward_head(const MesaBackward& a, const MesaBackwardScratch& scratch, co
   const int64_t* rows = a.grid.rows.as<int64_t>();
   adjoint.begin_row();
   for (int64_t i = rows[row + 1] - 1; i >= rows[row]; --i) {
-    const Chunk chunk = delta::chunk_at(a.grid, i);
+    const DeltaChunk chunk = delta::chunk_at(a.grid, i);
     const bool continues = chunk.state >= 0;
     const int64_t value_at = chunk.token * in.value_stride + head * n.value_dim;
     const int64_t gate_at = chunk.token * in.gate_stride + head;
@@ -256,9 +253,9 @@ void backward_head(const MesaBackward& a, const MesaBackwardScratch& scratch, co
 }
 
 template <class S> void backward(const MesaBackward& a, const MesaBackwardScratch& scratch) {
-  const Sizes n(a.k, a.v);
+  const MesaSizes n(a.k, a.v);
   const Tensor& work = scratch.work;
-  delta::for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
+  for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
     backward_head<S>(a, scratch, n, task / n.heads, task % n.heads, work.as<S>() + slot * work.size(1));
   });
   if (a.d_lambda_raw.defined()) {
@@ -283,8 +280,8 @@ void run(Stream&, const MesaBackward& args, const MesaBackwardScratch& scratch) 
 MesaBackwardScratch plan(Workspace& workspace, const MesaBackward& args) {
   const Shape &k = args.k.shape, &v = args.v.shape;
   const DType dtype = sum_dtype(args.v.dtype);
-  cpu::delta::ScratchParts<float> parts(nullptr);
-  const cpu::Adjoint<float> adjoint(parts, cpu::mesa::Sizes(k[3], v[3]), args.grid.longest);
+  cpu::ScratchParts<float> parts(nullptr);
+  const cpu::Adjoint<float> adjoint(parts, MesaSizes(k[3], v[3]), args.grid.longest);
   MesaBackwardScratch scratch;
   scratch.key_starts = mesa_starts(workspace, args.grid, args.k, k[3], dtype);
   scratch.value_starts = mesa_starts(workspace, args.grid, args.k, v[3], dtype);

@@ -11,8 +11,8 @@ namespace {
 
 using namespace mesa;
 
-struct BackwardParts : Parts {
-  BackwardParts(const Sizes& n, int64_t c) : Parts(n, c) {
+struct BackwardParts : MesaParts {
+  BackwardParts(const MesaSizes& n, int64_t c) : MesaParts(n, c) {
     const int64_t dk = n.key_dim, dv = n.value_dim;
     for (int* part : {&x, &w, &d_x, &d_keys, &read}) { *part = take(c * dk); }
     for (int* part : {&d_o, &d_values, &value_read}) { *part = take(c * dv); }
@@ -24,7 +24,7 @@ struct BackwardParts : Parts {
 };
 
 struct MesaBackwardTask {
-  StateSweep sweep;
+  StateScan scan;
   BackwardParts parts;
   Rule rule;
   float *d_q, *d_k, *d_v, *d_a, *d_b;
@@ -37,19 +37,19 @@ struct MesaBackwardTask {
 
   /// The gradient at R and S behind chunk i; none: 0.
   __device__ Memory behind(int64_t i, int64_t head) const {
-    const int64_t next = i + 1 < count ? sweep.chunks.at(i + 1).state : -1;
-    return next >= 0 ? d_starts.of(next * sweep.n.heads + head, sweep.n) : Memory{};
+    const int64_t next = i + 1 < count ? scan.chunks.at(i + 1).state : -1;
+    return next >= 0 ? d_starts.of(next * scan.n.heads + head, scan.n) : Memory{};
   }
 };
 
 /// One chunk at a time (docs/layers/mesanet.md, Chunk form).
 class Adjoint {
  public:
-  __device__ Adjoint(float* scratch, const BackwardParts& parts, const Sizes& sizes, int64_t longest)
+  __device__ Adjoint(float* scratch, const BackwardParts& parts, const MesaSizes& sizes, int64_t longest)
       : systems(scratch, parts, sizes, longest), n_(sizes), at_(parts), scratch_(scratch) {}
 
   /// from: d_o of the chunk's first token.
-  __device__ void enter(const HeadInputs& in, const Chunk& chunk, const Memory& start, const float* from) {
+  __device__ void enter(const HeadInputs& in, const DeltaChunk& chunk, const Memory& start, const float* from) {
     systems.enter(in, chunk, start);
     systems.fill_weights();
     gather_outputs(in, from);
@@ -250,16 +250,16 @@ class Adjoint {
   __device__ double* d_beta() const { return doubles(at_.d_beta); }  // [c]
   __device__ double* shares() const { return doubles(at_.shares); }  // [c]
 
-  const Sizes& n_;
+  const MesaSizes& n_;
   const BackwardParts& at_;
   float* scratch_;
 };
 
 __global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_solve_kernel(MesaBackwardTask a) {
-  const StateSweep& s = a.sweep;
+  const StateScan& s = a.scan;
   Adjoint adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, s.n, s.longest);
   for (int64_t task = blockIdx.x; task < a.count * s.n.heads; task += gridDim.x) {
-    const Chunk chunk = s.chunks.at(task / s.n.heads);
+    const DeltaChunk chunk = s.chunks.at(task / s.n.heads);
     const int64_t head = task % s.n.heads;
     const HeadInputs in = s.in.head(s.n, head);
     adjoint.systems.fill_lambda(a.rule, s.in.lambda_raw + head * s.n.key_dim);
@@ -271,15 +271,15 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_solve_kernel(Me
 
 // One block a row and head: gradients at the chunks' starts, from the last to the first, and at lambda.
 __global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_starts_kernel(MesaBackwardTask a) {
-  const StateSweep& s = a.sweep;
-  const Sizes& n = s.n;
+  const StateScan& s = a.scan;
+  const MesaSizes& n = s.n;
   const int64_t row = blockIdx.x / n.heads, head = blockIdx.x % n.heads;
   Adjoint adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, n, s.longest);
   const HeadInputs in = s.in.head(n, head);
   float* const d_lambda = a.lambda_sums + blockIdx.x * n.key_dim;
   block_each(n.key_dim, [&](int64_t i) { d_lambda[i] = 0; });
   for (int64_t i = s.chunks.rows[row + 1] - 1; i >= s.chunks.rows[row]; --i) {
-    const Chunk chunk = s.chunks.at(i);
+    const DeltaChunk chunk = s.chunks.at(i);
     const int64_t key_at = chunk.token * in.key_stride + head * n.key_dim;
     adjoint.systems.enter_gates(in, chunk);
     adjoint.gather_solutions(a.x + key_at, a.solutions + key_at, in.key_stride);
@@ -292,13 +292,13 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_starts_kernel(M
 }
 
 __global__ void __launch_bounds__(kBlockThreads, 2) mesa_backward_kernel(MesaBackwardTask a) {
-  const StateSweep& s = a.sweep;
-  const Sizes& n = s.n;
+  const StateScan& s = a.scan;
+  const MesaSizes& n = s.n;
   Adjoint adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, n, s.longest);
   BlockReducer<double> reduce;
   for (int64_t task = blockIdx.x; task < a.count * n.heads; task += gridDim.x) {
     const int64_t i = task / n.heads, head = task % n.heads;
-    const Chunk chunk = s.chunks.at(i);
+    const DeltaChunk chunk = s.chunks.at(i);
     const HeadInputs in = s.in.head(n, head);
     const int64_t value_at = chunk.token * in.value_stride + head * n.value_dim,
                   gate_at = chunk.token * in.gate_stride + head,
@@ -328,18 +328,18 @@ struct AddLambda {
 }  // namespace
 
 void run(Stream& stream, const MesaBackward& a, const MesaBackwardScratch& scratch) {
-  const Sizes n(a.k, a.v);
+  const MesaSizes n(a.k, a.v);
   const int64_t rows = n.batch * n.heads, slots = scratch.work.size(0), count = a.grid.chunks.size(0);
   HEBB_ASSERT(a.v.dtype == DType::f32 && slots >= rows && scratch.solutions.defined());
-  const StateSweep sweep{.n = n,
-                         .in = Inputs(a, n),
-                         .chunks = Chunks(a.grid),
-                         .starts = Starts(scratch, Memory{}, a.doc_start),
-                         .parts = Parts(n, a.grid.longest),
-                         .scratch = scratch.work.as<float>(),
-                         .scratch_stride = scratch.work.size(1),
-                         .longest = a.grid.longest};
-  const MesaBackwardTask b{.sweep = sweep,
+  const StateScan scan{.n = n,
+                       .in = Inputs(a, n),
+                       .chunks = Chunks(a.grid),
+                       .starts = Starts(scratch, Memory{}, a.doc_start),
+                       .parts = MesaParts(n, a.grid.longest),
+                       .scratch = scratch.work.as<float>(),
+                       .scratch_stride = scratch.work.size(1),
+                       .longest = a.grid.longest};
+  const MesaBackwardTask b{.scan = scan,
                            .parts = BackwardParts(n, a.grid.longest),
                            .rule = Rule(a.rule),
                            .d_q = a.d_q.as<float>(),
@@ -356,7 +356,7 @@ void run(Stream& stream, const MesaBackward& a, const MesaBackwardScratch& scrat
                            .accumulate_a = a.accumulate_a,
                            .accumulate_b = a.accumulate_b};
   HEBB_ASSERT(scratch.work.size(1) >= b.parts.used());
-  if (a.grid.states > 0) { HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep); }
+  if (a.grid.states > 0) { HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, scan); }
   const unsigned blocks = blocks_for(slots < count * n.heads ? slots : count * n.heads, 1);
   HEBB_LAUNCH(mesa_adjoint_solve_kernel, blocks, kBlockThreads, 0, stream, b);
   HEBB_LAUNCH(mesa_adjoint_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, b);

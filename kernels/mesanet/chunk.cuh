@@ -1,29 +1,20 @@
 #pragma once
 // Chunks of the mesa recurrence of one head, by one block; matrices of a chunk lie in the block's scratch, row-major
 // without gaps. The algebra is docs/layers/mesanet.md, Chunk form, in the order of the CPU's kernels.
-#include "kernels/gated_delta/sweep.cuh"
+#include "kernels/gated_delta/chunk_scan.cuh"
 #include "kernels/mesanet/mesanet.h"
+#include "kernels/mesanet/sizes.h"
 
 namespace hebb::HEBB_DEVICE::mesa {
 
-using delta::Chunk;
 using delta::Chunks;
 using delta::gather_rows;
 
-struct Sizes {
-  int64_t batch, length, heads, key_dim, value_dim;
-
-  Sizes(const Tensor& k, const Tensor& v)
-      : batch(k.size(0)), length(k.size(1)), heads(k.size(2)), key_dim(k.size(3)), value_dim(v.size(3)) {}
-  __device__ int64_t keys() const { return key_dim * key_dim; }
-  __device__ int64_t values() const { return key_dim * value_dim; }
-};
-
 /// Where the parts of a block's scratch begin, in floats: numbers of the kernel's arguments instead of pointers in
 /// registers, which would be spilled across calls. The same parts, hence the same room, as in the CPU's kernels.
-class Parts {
+class MesaParts {
  public:
-  Parts(const Sizes& n, int64_t longest) {
+  MesaParts(const MesaSizes& n, int64_t longest) {
     const int64_t c = longest, dk = n.key_dim;
     decays = take(2 * c);
     take(c);
@@ -87,12 +78,12 @@ struct Inputs {
   const int32_t* doc_start;
 
   template <class Args>
-  Inputs(const Args& a, const Sizes& n)
+  Inputs(const Args& a, const MesaSizes& n)
       : all{a.q.template as<float>(), a.k.template as<float>(), a.v.template as<float>(), a.a.template as<float>(),
             a.b.template as<float>(), n.heads * n.key_dim,      n.heads * n.value_dim,    n.heads},
         lambda_raw(a.lambda_raw.template as<float>()),
         doc_start(a.doc_start.template as<int32_t>()) {}
-  __device__ HeadInputs head(const Sizes& n, int64_t head) const {
+  __device__ HeadInputs head(const MesaSizes& n, int64_t head) const {
     HeadInputs in = all;
     in.q += head * n.key_dim;
     in.k += head * n.key_dim;
@@ -108,7 +99,9 @@ struct Memory {
   float *keys = nullptr, *values = nullptr;  // [dk, dk] [dk, dv]
 
   __device__ bool is_there() const { return keys != nullptr; }
-  __device__ Memory of(int64_t at, const Sizes& n) const { return {keys + at * n.keys(), values + at * n.values()}; }
+  __device__ Memory of(int64_t at, const MesaSizes& n) const {
+    return {keys + at * n.keys(), values + at * n.values()};
+  }
 };
 
 /// R and S at the chunks' starts.
@@ -122,7 +115,7 @@ struct Starts {
         carried(carried),
         doc_start(doc_start.as<int32_t>()) {}
   /// None: 0.
-  __device__ Memory at(const Sizes& n, const Chunk& chunk, int64_t head) const {
+  __device__ Memory at(const MesaSizes& n, const DeltaChunk& chunk, int64_t head) const {
     const int64_t row = chunk.token / n.length;
     if (chunk.state >= 0) { return kept.of(chunk.state * n.heads + head, n); }
     return carried.is_there() && doc_start[chunk.token] < chunk.token - row * n.length
@@ -266,7 +259,7 @@ __device__ __forceinline__ void write_token(int64_t rows, int64_t columns, float
 /// One chunk of one head: its rows, decays and systems A_i = R_i + diag(lambda).
 class ChunkSystems {
  public:
-  __device__ ChunkSystems(float* scratch, const Parts& parts, const Sizes& sizes, int64_t longest)
+  __device__ ChunkSystems(float* scratch, const MesaParts& parts, const MesaSizes& sizes, int64_t longest)
       : n(sizes), scratch_(scratch), at_(parts), longest_(longest) {}
 
   __device__ float* g() const { return scratch_ + at_.g; }
@@ -285,7 +278,7 @@ class ChunkSystems {
   }
 
   /// start: R and S before the chunk, or none for 0.
-  __device__ void enter(const HeadInputs& in, const Chunk& chunk, const Memory& before) {
+  __device__ void enter(const HeadInputs& in, const DeltaChunk& chunk, const Memory& before) {
     enter_gates(in, chunk);
     start = before;
     gather_rows(c, n.key_dim, in.k + chunk.token * in.key_stride, in.key_stride, 1.0f, keys());
@@ -293,7 +286,7 @@ class ChunkSystems {
   }
 
   /// Without keys and values.
-  __device__ void enter_gates(const HeadInputs& in, const Chunk& chunk) {
+  __device__ void enter_gates(const HeadInputs& in, const DeltaChunk& chunk) {
     c = chunk.length;
     block_each(c, [&](int64_t i) {
       g()[i] = log_logistic(in.a[(chunk.token + i) * in.gate_stride]);
@@ -355,7 +348,7 @@ class ChunkSystems {
     block_product<true, false>(dk, dk, c, 1.0f, {keys(), dk}, {scaled(), dk}, has_start, {next.keys, dk});
   }
 
-  const Sizes& n;
+  const MesaSizes& n;
   Memory start;
   int64_t c = 0;
 
@@ -375,28 +368,28 @@ class ChunkSystems {
   __device__ float* scaled() const { return scratch_ + at_.scaled; }  // [c, dk]
 
   float* scratch_;
-  const Parts& at_;
+  const MesaParts& at_;
   int64_t longest_;
 };
 
-/// What the kernels that sweep over chunk starts read.
-struct StateSweep {
-  Sizes n;
+/// What the kernels that scan chunk starts read.
+struct StateScan {
+  MesaSizes n;
   Inputs in;
   Chunks chunks;
   Starts starts;
-  Parts parts;
+  MesaParts parts;
   float* scratch;
   int64_t scratch_stride, longest;
 };
 
 // One block a row and head: R and S at the starts of its chunks, one after the other.
-static __global__ void __launch_bounds__(kBlockThreads, 2) mesa_starts_kernel(StateSweep a) {
+static __global__ void __launch_bounds__(kBlockThreads, 2) mesa_starts_kernel(StateScan a) {
   const int64_t row = blockIdx.x / a.n.heads, head = blockIdx.x % a.n.heads;
   ChunkSystems systems(a.scratch + blockIdx.x * a.scratch_stride, a.parts, a.n, a.longest);
   const HeadInputs in = a.in.head(a.n, head);
   for (int64_t i = a.chunks.rows[row]; i + 1 < a.chunks.rows[row + 1]; ++i) {
-    const Chunk chunk = a.chunks.at(i), next = a.chunks.at(i + 1);
+    const DeltaChunk chunk = a.chunks.at(i), next = a.chunks.at(i + 1);
     if (next.state >= 0) {
       systems.enter(in, chunk, a.starts.at(a.n, chunk, head));
       systems.advance(a.starts.at(a.n, next, head));

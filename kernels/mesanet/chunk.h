@@ -1,24 +1,12 @@
 #pragma once
 #include "kernels/common/formulas.h"
+#include "kernels/mesanet/sizes.h"
 #include "kernels/mesanet/solve.h"
 
 /// What the forward and backward passes of the chunked mesa recurrence share.
 namespace hebb::cpu::mesa {
 
 using cpu::logistic;
-using delta::Chunk;
-using delta::ScratchParts;
-
-struct Sizes {
-  int64_t batch, length, heads, key_dim, value_dim;
-
-  Sizes(const Tensor& k, const Tensor& v)
-      : batch(k.size(0)), length(k.size(1)), heads(k.size(2)), key_dim(k.size(3)), value_dim(v.size(3)) {}
-  /// Sizes alone, for counting scratch.
-  Sizes(int64_t dk, int64_t dv) : batch(1), length(1), heads(1), key_dim(dk), value_dim(dv) {}
-  int64_t keys() const { return key_dim * key_dim; }
-  int64_t values() const { return key_dim * value_dim; }
-};
 
 template <class S> void fill_lambda(const MesaRule& rule, int64_t n, const S* raw, S* lambda) {
   for (int64_t i = 0; i < n; ++i) { lambda[i] = static_cast<S>(rule.lambda_min) + softplus(raw[i]); }
@@ -30,7 +18,7 @@ template <class S> struct HeadInputs {
   int64_t key_stride, value_stride, gate_stride;
 
   template <class Args>
-  HeadInputs(const Args& args, const Sizes& n, int64_t head)
+  HeadInputs(const Args& args, const MesaSizes& n, int64_t head)
       : q(args.q.template as<S>() + head * n.key_dim),
         k(args.k.template as<S>() + head * n.key_dim),
         v(args.v.template as<S>() + head * n.value_dim),
@@ -58,7 +46,7 @@ template <class S> struct Memory {
 /// One chunk of one head: its rows, decays and systems A_i = R_i + diag(lambda).
 template <class S> class ChunkSystems {
  public:
-  ChunkSystems(ScratchParts<S>& parts, const Sizes& sizes, int64_t longest)
+  ChunkSystems(ScratchParts<S>& parts, const MesaSizes& sizes, int64_t longest)
       : n(sizes),
         decays(parts, longest),
         g(parts.take(longest)),
@@ -74,7 +62,7 @@ template <class S> class ChunkSystems {
         cholesky_(parts, n.key_dim) {}
 
   /// start: R and S before the chunk, or none for 0.
-  void enter(const HeadInputs<S>& in, const Chunk& chunk, const Memory<S>& before) {
+  void enter(const HeadInputs<S>& in, const DeltaChunk& chunk, const Memory<S>& before) {
     c = chunk.length;
     start = before;
     delta::gather_rows(c, n.key_dim, in.k + chunk.token * in.key_stride, in.key_stride, S(1), keys);
@@ -137,7 +125,7 @@ template <class S> class ChunkSystems {
     gemm_serial<S>(true, false, dk, dk, c, S(1), keys, dk, scaled_, dk, static_cast<bool>(start), next.keys, dk);
   }
 
-  const Sizes n;
+  const MesaSizes n;
   delta::Decays<S> decays;
   S *g, *beta;       // [c]
   S *keys, *values;  // [c, dk] [c, dv]

@@ -5,12 +5,9 @@ namespace hebb {
 namespace cpu {
 namespace {
 
-using delta::Chunk;
-using delta::ScratchParts;
 using mesa::ChunkSystems;
 using mesa::HeadInputs;
 using mesa::Memory;
-using mesa::Sizes;
 
 /// Walks forward over the chunks of one head of one row.
 template <class S> struct MesaForwardParts {
@@ -18,7 +15,7 @@ template <class S> struct MesaForwardParts {
   S *q, *x, *read, *pairs, *output;  // [c, dk] three times, [c, c], [c, dv]
   Memory<S> own;
 
-  MesaForwardParts(ScratchParts<S>& parts, const Sizes& n, int64_t longest)
+  MesaForwardParts(ScratchParts<S>& parts, const MesaSizes& n, int64_t longest)
       : systems(parts, n, longest),
         q(parts.take(longest * n.key_dim)),
         x(parts.take(longest * n.key_dim)),
@@ -29,7 +26,7 @@ template <class S> struct MesaForwardParts {
 
   /// o = diag(e^gam) X S + (M * (X Kᵀ)) V
   void write_output(S* o, int64_t stride) {
-    const Sizes& n = systems.n;
+    const MesaSizes& n = systems.n;
     const int64_t c = systems.c;
     delta::lower_products(c, n.key_dim, S(1), x, systems.keys, false, pairs);
     mesa::weigh(c, systems.weights, pairs, pairs);
@@ -57,7 +54,7 @@ template <class S> struct MesaForwardParts {
   }
 };
 
-template <class S> void forward_head(const MesaForward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
+template <class S> void forward_head(const MesaForward& a, const MesaSizes& n, int64_t row, int64_t head, S* scratch) {
   ScratchParts<S> parts(scratch);
   MesaForwardParts<S> f(parts, n, a.grid.longest);
   const HeadInputs<S> in(a, n, head);
@@ -68,9 +65,9 @@ template <class S> void forward_head(const MesaForward& a, const Sizes& n, int64
       carries ? Memory<S>{a.keys.as<S>() + at * n.keys(), a.values.as<S>() + at * n.values()} : f.own;
   const int32_t* doc_start = a.doc_start.as<int32_t>();
   const int64_t* rows = a.grid.rows.as<int64_t>();
-  const auto begins = [&](const Chunk& chunk) { return doc_start[chunk.token] == chunk.token - row * n.length; };
+  const auto begins = [&](const DeltaChunk& chunk) { return doc_start[chunk.token] == chunk.token - row * n.length; };
   for (int64_t i = rows[row]; i < rows[row + 1]; ++i) {
-    const Chunk chunk = delta::chunk_at(a.grid, i);
+    const DeltaChunk chunk = delta::chunk_at(a.grid, i);
     f.systems.enter(in, chunk, begins(chunk) ? Memory<S>{} : home);
     f.systems.fill_weights();
     const int64_t key_at = chunk.token * in.key_stride + head * n.key_dim;
@@ -89,8 +86,8 @@ template <class S> void forward_head(const MesaForward& a, const Sizes& n, int64
 }
 
 template <class S> void forward(const MesaForward& a, const Tensor& work) {
-  const Sizes n(a.k, a.v);
-  delta::for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
+  const MesaSizes n(a.k, a.v);
+  for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
     forward_head<S>(a, n, task / n.heads, task % n.heads, work.as<S>() + slot * work.size(1));
   });
 }
@@ -134,14 +131,14 @@ template <class S> struct Step {
   mesa::Cholesky<S> cholesky;
   S *lambda, *x;  // [dk]
 
-  Step(ScratchParts<S>& parts, const Sizes& n)
+  Step(ScratchParts<S>& parts, const MesaSizes& n)
       : gradients(parts, 1, n.key_dim),
         cholesky(parts, n.key_dim),
         lambda(parts.take(n.key_dim)),
         x(parts.take(n.key_dim)) {}
 };
 
-template <class S> void steps_of_head(const MesaSteps& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
+template <class S> void steps_of_head(const MesaSteps& a, const MesaSizes& n, int64_t row, int64_t head, S* scratch) {
   ScratchParts<S> parts(scratch);
   Step<S> step(parts, n);
   const HeadInputs<S> in(a, n, head);
@@ -173,8 +170,8 @@ template <class S> void steps_of_head(const MesaSteps& a, const Sizes& n, int64_
 }
 
 template <class S> void steps(const MesaSteps& a, const Tensor& work) {
-  const Sizes n(a.k, a.v);
-  delta::for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
+  const MesaSizes n(a.k, a.v);
+  for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
     steps_of_head<S>(a, n, task / n.heads, task % n.heads, work.as<S>() + slot * work.size(1));
   });
 }
@@ -193,8 +190,8 @@ void run(Stream&, const MesaSteps& args, const MesaStepsScratch& scratch) {
 
 // Parts are counted in floats: in doubles they take as many elements or fewer.
 MesaStepsScratch plan(Workspace& workspace, const MesaSteps& args) {
-  cpu::delta::ScratchParts<float> parts(nullptr);
-  const cpu::Step<float> step(parts, cpu::mesa::Sizes(args.k.size(3), args.v.size(3)));
+  cpu::ScratchParts<float> parts(nullptr);
+  const cpu::Step<float> step(parts, MesaSizes(args.k.size(3), args.v.size(3)));
   return {.work = mesa_work(workspace, args.k.size(0) * args.k.size(2), 0, parts.used(), sum_dtype(args.v.dtype))};
 }
 HEBB_KERNEL_PLANNED(MesaSteps)
@@ -202,8 +199,8 @@ HEBB_KERNEL_PLANNED(MesaSteps)
 MesaForwardScratch plan(Workspace& workspace, const MesaForward& args) {
   const Shape &k = args.k.shape, &v = args.v.shape;
   const DType dtype = sum_dtype(args.v.dtype);
-  cpu::delta::ScratchParts<float> parts(nullptr);
-  const cpu::MesaForwardParts<float> forward(parts, cpu::mesa::Sizes(k[3], v[3]), args.grid.longest);
+  cpu::ScratchParts<float> parts(nullptr);
+  const cpu::MesaForwardParts<float> forward(parts, MesaSizes(k[3], v[3]), args.grid.longest);
   MesaForwardScratch scratch;
   scratch.work = mesa_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], parts.used(), dtype);
   if (workspace.on_gpu()) {

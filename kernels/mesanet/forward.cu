@@ -10,8 +10,8 @@ namespace {
 
 using namespace mesa;
 
-struct ForwardParts : Parts {
-  ForwardParts(const Sizes& n, int64_t c) : Parts(n, c) {
+struct ForwardParts : MesaParts {
+  ForwardParts(const MesaSizes& n, int64_t c) : MesaParts(n, c) {
     q = take(c * n.key_dim);
     x = take(c * n.key_dim);
     read = take(c * n.key_dim);
@@ -22,7 +22,7 @@ struct ForwardParts : Parts {
 };
 
 struct MesaForwardTask {
-  StateSweep sweep;
+  StateScan scan;
   ForwardParts parts;
   Rule rule;
   float* o;
@@ -36,7 +36,7 @@ struct ChunkForward {
   const ForwardParts& at;
   float* scratch;
 
-  __device__ ChunkForward(float* scratch, const ForwardParts& parts, const Sizes& n, int64_t longest)
+  __device__ ChunkForward(float* scratch, const ForwardParts& parts, const MesaSizes& n, int64_t longest)
       : systems(scratch, parts, n, longest), at(parts), scratch(scratch) {}
   __device__ float* q() const { return scratch + at.q; }               // [c, dk]
   __device__ float* x() const { return scratch + at.x; }               // [c, dk]
@@ -76,11 +76,11 @@ struct ChunkForward {
 };
 
 __global__ void __launch_bounds__(kBlockThreads, 2) mesa_forward_kernel(MesaForwardTask a) {
-  const StateSweep& s = a.sweep;
+  const StateScan& s = a.scan;
   ChunkForward f(s.scratch + blockIdx.x * s.scratch_stride, a.parts, s.n, s.longest);
   const int64_t dk = s.n.key_dim;
   for (int64_t task = blockIdx.x; task < a.count * s.n.heads; task += gridDim.x) {
-    const Chunk chunk = s.chunks.at(task / s.n.heads);
+    const DeltaChunk chunk = s.chunks.at(task / s.n.heads);
     const int64_t head = task % s.n.heads;
     const HeadInputs in = s.in.head(s.n, head);
     f.systems.fill_lambda(a.rule, s.in.lambda_raw + head * dk);
@@ -99,16 +99,16 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_forward_kernel(MesaForw
 }
 
 // One block a row and head: R and S after the row's last chunk.
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_carry_kernel(StateSweep a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_carry_kernel(StateScan a) {
   const int64_t row = blockIdx.x / a.n.heads, head = blockIdx.x % a.n.heads;
   ChunkSystems systems(a.scratch + blockIdx.x * a.scratch_stride, a.parts, a.n, a.longest);
-  const Chunk last = a.chunks.at(a.chunks.rows[row + 1] - 1);
+  const DeltaChunk last = a.chunks.at(a.chunks.rows[row + 1] - 1);
   systems.enter(a.in.head(a.n, head), last, a.starts.at(a.n, last, head));
   systems.advance(a.starts.carried.of(blockIdx.x, a.n));
 }
 
 struct Steps {
-  Sizes n;
+  MesaSizes n;
   Inputs in;
   Rule rule;
   float* o;
@@ -161,20 +161,20 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_steps_kernel(Steps a) {
 }  // namespace
 
 void run(Stream& stream, const MesaForward& a, const MesaForwardScratch& scratch) {
-  const Sizes n(a.k, a.v);
+  const MesaSizes n(a.k, a.v);
   const int64_t rows = n.batch * n.heads, slots = scratch.work.size(0), count = a.grid.chunks.size(0);
   HEBB_ASSERT(a.v.dtype == DType::f32 && slots >= rows && (a.grid.states == 0 || scratch.key_starts.defined()));
   const Memory carried{a.keys.as<float>(), a.values.as<float>()};
-  const StateSweep sweep{.n = n,
-                         .in = Inputs(a, n),
-                         .chunks = Chunks(a.grid),
-                         .starts = Starts(scratch, carried, a.doc_start),
-                         .parts = Parts(n, a.grid.longest),
-                         .scratch = scratch.work.as<float>(),
-                         .scratch_stride = scratch.work.size(1),
-                         .longest = a.grid.longest};
-  if (a.grid.states > 0) { HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep); }
-  const MesaForwardTask f{.sweep = sweep,
+  const StateScan scan{.n = n,
+                       .in = Inputs(a, n),
+                       .chunks = Chunks(a.grid),
+                       .starts = Starts(scratch, carried, a.doc_start),
+                       .parts = MesaParts(n, a.grid.longest),
+                       .scratch = scratch.work.as<float>(),
+                       .scratch_stride = scratch.work.size(1),
+                       .longest = a.grid.longest};
+  if (a.grid.states > 0) { HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, scan); }
+  const MesaForwardTask f{.scan = scan,
                           .parts = ForwardParts(n, a.grid.longest),
                           .rule = Rule(a.rule),
                           .o = a.o.as<float>(),
@@ -184,11 +184,11 @@ void run(Stream& stream, const MesaForward& a, const MesaForwardScratch& scratch
   HEBB_ASSERT(scratch.work.size(1) >= f.parts.used());
   HEBB_LAUNCH(mesa_forward_kernel, blocks_for(slots < count * n.heads ? slots : count * n.heads, 1), kBlockThreads, 0,
               stream, f);
-  if (a.keys.defined()) { HEBB_LAUNCH(mesa_carry_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep); }
+  if (a.keys.defined()) { HEBB_LAUNCH(mesa_carry_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, scan); }
 }
 
 void run(Stream& stream, const MesaSteps& a, const MesaStepsScratch& scratch) {
-  const Sizes n(a.k, a.v);
+  const MesaSizes n(a.k, a.v);
   HEBB_ASSERT(a.v.dtype == DType::f32 && scratch.work.size(0) >= n.batch * n.heads);
   const Steps s{.n = n,
                 .in = Inputs(a, n),

@@ -41,7 +41,7 @@ HEBB_KERNEL_WITH_SCRATCH(MesaForward)
 
 /// Gradients from d_o, by a second solve for each token (docs/layers/mesanet.md, Gradients and Chunk form); nothing is
 /// carried into or out of the rows. d_q, d_k, d_v are overwritten, d_a and d_b too or added to by their flag,
-/// d_lambda_raw +=. A first sweep recomputes R and S at chunk starts. FLOPs: the forward pass's steps again, and about
+/// d_lambda_raw +=. A first scan recomputes R and S at chunk starts. FLOPs: the forward pass's steps again, and about
 /// C (10 dk (dk + dv) + 6 C (dk + dv)) a chunk of C and head.
 struct MesaBackward {
   Tensor d_q, d_k, d_v, d_a, d_b, d_lambda_raw;

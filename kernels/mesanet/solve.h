@@ -12,7 +12,7 @@ namespace hebb::cpu::mesa {
 /// Conjugate gradients on up to `rows` systems of n unknowns together, each on scalars of its own.
 template <class S> class ConjugateGradients {
  public:
-  ConjugateGradients(delta::ScratchParts<S>& parts, int64_t rows, int64_t n)
+  ConjugateGradients(ScratchParts<S>& parts, int64_t rows, int64_t n)
       : n_(n),
         residual_(parts.take(rows * n)),
         direction_(parts.take(rows * n)),
@@ -77,7 +77,7 @@ template <class S> class ConjugateGradients {
 /// x A = b for one symmetric positive definite A = matrix + diag(lambda), of which the lower triangle is read.
 template <class S> class Cholesky {
  public:
-  Cholesky(delta::ScratchParts<S>& parts, int64_t n) : n_(n), factor_(parts.take(n * n)) {}
+  Cholesky(ScratchParts<S>& parts, int64_t n) : n_(n), factor_(parts.take(n * n)) {}
 
   void solve(const S* matrix, const S* lambda, const S* b, S* x) {
     for (int64_t i = 0; i < n_; ++i) {

@@ -16,7 +16,7 @@ using namespace ovq;
 
 /// The keys that are the first of the group's chunks to enter their slots, to the table. A warp has one key.
 struct Mark {
-  Layout n;
+  ReadLayout n;
   Kept kept;
   const int32_t* ids;  // [B, K, T]
   slots::Steps steps;
@@ -99,7 +99,7 @@ void attend_own(Stream& stream, const OvqBackward& a, int32_t* lo, int32_t* hi,
                    scratch);
 }
 
-struct Parts {
+struct OvqBackwardWork {
   int32_t *lo, *hi;
   Step* steps;
   float* statistics;
@@ -107,25 +107,25 @@ struct Parts {
   float* parts;  // of the readout, on tensor cores
 };
 
-Parts parts_of(const OvqBackward& a, const OvqBackwardScratch& scratch, int64_t count) {
+OvqBackwardWork parts_of(const OvqBackward& a, const OvqBackwardScratch& scratch, int64_t count) {
   const int64_t d = a.q.size(3), dv = a.v.size(3), length = a.q.size(1), units = a.q.size(0) * a.k.size(2),
                 versions = units * length;
   const int64_t group = ovq_group(length, a.rule.chunk), room = a.room;
   WorkParts work(scratch.work);
   auto* const old = scratch.versions.as<float>();
-  Parts s{.lo = work.take<int32_t>(a.q.size(0) * length),
-          .hi = work.take<int32_t>(a.q.size(0) * length),
-          .steps = work.take<Step>(a.q.size(0) * count),
-          .statistics = work.take<float>(attention_statistics(a.q.shape, scratch.on_tensor_cores)),
-          .kept = {.table = work.take<int32_t>(units * group * room),
-                   .keys = old,
-                   .values = old + versions * d,
-                   .inverse_norms = scratch.inverse_norms.as<float>(),
-                   .counts = work.take<int32_t>(versions),
-                   .versions = length,
-                   .group = group,
-                   .by_token = true},
-          .parts = nullptr};
+  OvqBackwardWork s{.lo = work.take<int32_t>(a.q.size(0) * length),
+                    .hi = work.take<int32_t>(a.q.size(0) * length),
+                    .steps = work.take<Step>(a.q.size(0) * count),
+                    .statistics = work.take<float>(attention_statistics(a.q.shape, scratch.on_tensor_cores)),
+                    .kept = {.table = work.take<int32_t>(units * group * room),
+                             .keys = old,
+                             .values = old + versions * d,
+                             .inverse_norms = scratch.inverse_norms.as<float>(),
+                             .counts = work.take<int32_t>(versions),
+                             .versions = length,
+                             .group = group,
+                             .by_token = true},
+                    .parts = nullptr};
   if (scratch.on_tensor_cores) {
     s.kept.key_copies = work.take<bf16>(versions * d);
     s.kept.value_copies = work.take<bf16>(versions * dv);
@@ -144,7 +144,7 @@ void mark(Stream& stream, const Mark& m, int64_t units) {
 template <class T> void backward(Stream& stream, const OvqBackward& a, const OvqBackwardScratch& scratch) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), chunk = a.rule.chunk;
   const int64_t count = slots::steps_of(length, chunk);
-  const Parts s = parts_of(a, scratch, count);
+  const OvqBackwardWork s = parts_of(a, scratch, count);
   attend_own(stream, a, s.lo, s.hi,
              {.statistics = {s.statistics, DType::f32, {attention_statistics(a.q.shape, scratch.on_tensor_cores)}},
               .on_tensor_cores = scratch.on_tensor_cores});
@@ -152,7 +152,7 @@ template <class T> void backward(Stream& stream, const OvqBackward& a, const Ovq
   auto *const d_keys = scratch.d_dictionary.keys.as<float>(), *const d_values = scratch.d_dictionary.values.as<float>();
   slots::fill(stream, d_keys, scratch.d_dictionary.keys.numel(), 0.0f);
   slots::fill(stream, d_values, scratch.d_dictionary.values.numel(), 0.0f);
-  const Layout n = slots::layout_of(a, s.steps, count);
+  const ReadLayout n = slots::layout_of(a, s.steps, count);
   const Walk walk{n, a.rule, Book(scratch.dictionary), s.kept};
   auto* const ids = a.ids.as<int32_t>();
   const int64_t group = s.kept.group, room = walk.book.room;
@@ -164,19 +164,19 @@ template <class T> void backward(Stream& stream, const OvqBackward& a, const Ovq
   }
   const slots::Slots<T> dictionary = slots_of<T>(scratch.dictionary);
   const bool on_tensor_cores = scratch.on_tensor_cores;
-  slots::Backward<T> read{.n = n,
-                          .slots = dictionary,
-                          .q = a.q.as<T>(),
-                          .d_o = a.d_o.as<T>(),
-                          .o = a.o.as<T>(),
-                          .lse = a.lse.as<float>(),
-                          .slot_temp = nullptr,
-                          .d_q = a.d_q.as<T>(),
-                          .d_keys = d_keys,
-                          .d_values = d_values,
-                          .temp_sums = nullptr,
-                          .queries = a.lse.numel(),
-                          .scale = 1.0f};
+  slots::SlotReadBackward<T> read{.n = n,
+                                  .slots = dictionary,
+                                  .q = a.q.as<T>(),
+                                  .d_o = a.d_o.as<T>(),
+                                  .o = a.o.as<T>(),
+                                  .lse = a.lse.as<float>(),
+                                  .slot_temp = nullptr,
+                                  .d_q = a.d_q.as<T>(),
+                                  .d_keys = d_keys,
+                                  .d_values = d_values,
+                                  .temp_sums = nullptr,
+                                  .queries = a.lse.numel(),
+                                  .scale = 1.0f};
   const Undo undo{walk, ids, d_keys, d_values, Elements(a.d_k), Elements(a.d_v)};
   if constexpr (std::is_same_v<T, bf16>) {
     if (on_tensor_cores) {

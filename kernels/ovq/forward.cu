@@ -25,7 +25,7 @@ using slots::Best, slots::Score;
 /// Copies keys and values of this pass to their places in the pending chunk. Item: unit and place; channel of key, then
 /// of value.
 struct Stage {
-  Layout n;
+  ReadLayout n;
   ChunkItems keys, values;
   bool at_end;  // the chunk that the row leaves unfinished; else one of an earlier pass that is folded in
 
@@ -89,7 +89,7 @@ __device__ __forceinline__ uint32_t order_of(float score) {
 }
 
 struct Choose {
-  Layout n;
+  ReadLayout n;
   const Score* partial;
   const StreamKey* keys;  // of the heads; null: the least similar keys found
   uint64_t* order;        // [B, K, folders, L]: the first of it found
@@ -168,7 +168,7 @@ struct FoldGiven {
   }
 };
 
-struct Parts {
+struct OvqForwardWork {
   int32_t *lo, *hi;
   float* own_lse;
   Step* steps;
@@ -181,23 +181,24 @@ struct Parts {
   Kept kept;     // where steps are read together
 };
 
-Parts parts_of(const OvqForward& a, const OvqForwardScratch& scratch, int64_t count, int64_t tiles, int64_t group) {
+OvqForwardWork parts_of(const OvqForward& a, const OvqForwardScratch& scratch, int64_t count, int64_t tiles,
+                        int64_t group) {
   WorkParts work(scratch.work);
   const int64_t tokens = a.q.size(0) * a.q.size(1), units = a.k.size(0) * a.k.size(2), keys = units * a.rule.chunk,
                 room = a.dictionary.keys.size(2);
   const int64_t folders = ovq_folders(a.rule.chunk), versions = a.rule.chunk * group;
-  Parts p{.lo = work.take<int32_t>(tokens),
-          .hi = work.take<int32_t>(tokens),
-          .own_lse = work.take<float>(tokens * a.q.size(2)),
-          .steps = work.take<Step>(a.q.size(0) * count),
-          .partial = work.take<Score>(keys * tiles),
-          .order = work.take<uint64_t>(keys * folders),
-          .ids = work.take<int32_t>(keys * folders),
-          .founds = work.take<uint32_t>(units * folders * ((a.rule.chunk + 31) / 32)),
-          .keys = work.take<StreamKey>(a.k.size(2)),
-          .parts = work.take<float>(
-              dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, room, scratch.on_tensor_cores)),
-          .kept = {}};
+  OvqForwardWork p{.lo = work.take<int32_t>(tokens),
+                   .hi = work.take<int32_t>(tokens),
+                   .own_lse = work.take<float>(tokens * a.q.size(2)),
+                   .steps = work.take<Step>(a.q.size(0) * count),
+                   .partial = work.take<Score>(keys * tiles),
+                   .order = work.take<uint64_t>(keys * folders),
+                   .ids = work.take<int32_t>(keys * folders),
+                   .founds = work.take<uint32_t>(units * folders * ((a.rule.chunk + 31) / 32)),
+                   .keys = work.take<StreamKey>(a.k.size(2)),
+                   .parts = work.take<float>(
+                       dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, room, scratch.on_tensor_cores)),
+                   .kept = {}};
   if (group > 1) {
     p.kept = {.table = work.take<int32_t>(units * group * room),
               .key_copies = work.take<bf16>(units * versions * a.q.size(3)),
@@ -257,7 +258,7 @@ template <class T> struct Pass {
 
 /// Steps of a group one after the other, then what all of them read; a group of one step reads first.
 template <class T>
-void run_group(Stream& stream, Pass<T>& pass, slots::Read<T>& read, const Kept& kept, slots::Steps steps) {
+void run_group(Stream& stream, Pass<T>& pass, slots::SlotRead<T>& read, const Kept& kept, slots::Steps steps) {
   const int64_t room = pass.fold.book.room;
   read.steps = steps;
   if (kept.table == nullptr) {
@@ -280,29 +281,29 @@ template <class T> void forward(Stream& stream, const OvqForward& a, const OvqFo
   const slots::Slots<T> dictionary = slots_of<T>(a.dictionary);
   const bool on_tensor_cores = scratch.on_tensor_cores;
   const int64_t group = on_tensor_cores ? ovq_group(length, chunk) : 1;
-  const Parts p = parts_of(a, scratch, count, tiles, group);
+  const OvqForwardWork p = parts_of(a, scratch, count, tiles, group);
   const Shape tokens{batch, length};
   attend_own(stream, a, {p.lo, DType::i32, tokens}, {p.hi, DType::i32, tokens},
              {p.own_lse, DType::f32, {batch, length, a.q.size(2)}}, on_tensor_cores);
   each_warp("ovq_steps", stream, batch * count, MakeSteps{p.steps, a.doc_start.as<int32_t>(), a.rule, length, count});
-  const Layout n = slots::layout_of(a, p.steps, count);
+  const ReadLayout n = slots::layout_of(a, p.steps, count);
   if (a.ids.defined() && !a.forced) { slots::fill(stream, a.ids.as<int32_t>(), a.ids.numel(), -1); }
   if (a.rule.random && !a.forced) { store_stream_keys(stream, a.rule, p.keys, a.k.size(2)); }
   const ChunkItems keys{Elements(a.k), Elements(a.pending_k), n.d}, values{Elements(a.v), Elements(a.pending_v), n.dv};
   each_element("ovq_stage", stream, units * chunk, n.d + n.dv, Stage{n, keys, values, false});
-  slots::Read<T> read{.n = n,
-                      .slots = dictionary,
-                      .ring = {pending_k, pending_v, chunk, 1},
-                      .q = a.q.as<T>(),
-                      .o = a.o.as<T>(),
-                      .lse = a.lse.as<float>(),
-                      .own_lse = p.own_lse,
-                      .slot_temp = nullptr,
-                      .ring_temp = nullptr,
-                      .scale = 1.0f,
-                      .parts = slots::parts_of(n, batch, group, room, p.parts, on_tensor_cores),
-                      .on_tensor_cores = on_tensor_cores,
-                      .old = p.kept.slots()};
+  slots::SlotRead<T> read{.n = n,
+                          .slots = dictionary,
+                          .ring = {pending_k, pending_v, chunk, 1},
+                          .q = a.q.as<T>(),
+                          .o = a.o.as<T>(),
+                          .lse = a.lse.as<float>(),
+                          .own_lse = p.own_lse,
+                          .slot_temp = nullptr,
+                          .ring_temp = nullptr,
+                          .scale = 1.0f,
+                          .parts = slots::parts_of(n, batch, group, room, p.parts, on_tensor_cores),
+                          .on_tensor_cores = on_tensor_cores,
+                          .old = p.kept.slots()};
   Pass<T> pass{a,
                units,
                {{n, a.rule, Book(a.dictionary), p.kept}, keys, values},

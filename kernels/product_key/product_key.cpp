@@ -41,16 +41,16 @@ HEBB_KERNEL_PLANNED(ProductKeyBackward)
 namespace cpu {
 namespace {
 
-struct Sizes {
+struct ProductKeySizes {
   int64_t tokens, heads, n, half, k;
 };
 
-Sizes sizes(const Tensor& slots, const Tensor& keys) {
+ProductKeySizes sizes(const Tensor& slots, const Tensor& keys) {
   return {slots.size(0), slots.size(1), keys.size(2), keys.size(3), slots.size(2)};
 }
 
 template <class S> void top_k_tokens(const ProductKeyTopK& a) {
-  const Sizes s = sizes(a.slots, a.keys);
+  const ProductKeySizes s = sizes(a.slots, a.keys);
   // Tiles whose two score blocks stay in the L2 cache.
   const int64_t tile = std::clamp<int64_t>(32768 / s.n, 1, 64);
   parallel_for(s.tokens, tile, [&](int64_t begin, int64_t end) {
@@ -76,7 +76,7 @@ template <class S> void top_k_tokens(const ProductKeyTopK& a) {
 }
 
 template <class S> void backward(const ProductKeyBackward& a, const ProductKeyBackwardScratch& scratch) {
-  const Sizes s = sizes(a.slots, a.keys);
+  const ProductKeySizes s = sizes(a.slots, a.keys);
   const int64_t width = s.heads * 2 * s.half;
   const S *q = a.q.as<S>(), *keys = a.keys.as<S>();
   const int32_t* slots = a.slots.as<int32_t>();
@@ -135,7 +135,7 @@ void run(Stream&, const ProductKeyTopK& args, const ProductKeyTopKScratch&) {
 void run(Stream&, const ProductKeyScore& a) {
   dispatch_real(a.q.dtype, [&](auto zero) {
     using S = decltype(zero);
-    const Sizes s = sizes(a.slots, a.keys);
+    const ProductKeySizes s = sizes(a.slots, a.keys);
     parallel_for(s.tokens * s.heads, 16, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t h = i % s.heads;

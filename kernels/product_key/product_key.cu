@@ -130,7 +130,7 @@ struct Softmax {
   }
 };
 
-template <class T> struct Read {
+template <class T> struct ProductKeyRead {
   T* r;
   const int32_t* slots;
   const float* weights;
@@ -260,8 +260,8 @@ void run(Stream& stream, const SlotRead& a) {
   dispatch_float(a.r.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element("slot_read", stream, tokens, width,
-                 Read<T>{a.r.as<T>(), a.slots.as<int32_t>(), a.weights.as<float>(), a.values.as<T>(),
-                         a.slots.numel() / tokens, width});
+                 ProductKeyRead<T>{a.r.as<T>(), a.slots.as<int32_t>(), a.weights.as<float>(), a.values.as<T>(),
+                                   a.slots.numel() / tokens, width});
   });
 }
 

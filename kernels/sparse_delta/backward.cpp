@@ -8,8 +8,8 @@ namespace hebb {
 SparseDeltaProducts sparse_delta_products(Workspace& workspace, const SparseDeltaInputs& in) {
   const int64_t tokens = in.v.size(0), heads = in.v.size(1), dim = in.v.size(2);
   const DType dtype = sum_dtype(in.v.dtype);
-  const int64_t slices =
-      workspace.on_gpu() ? cpu::sparse_delta::divide_up(dim, kSparseDeltaSlice) : cpu::sparse_delta::Sizes(in).slices;
+  const int64_t slices = workspace.on_gpu() ? cpu::sparse_delta::divide_up(dim, kSparseDeltaSlice)
+                                            : cpu::sparse_delta::SparseDeltaSizes(in).slices;
   return {.by_write = workspace.tensor({slices, tokens, heads, 2, in.write_slots.size(2)}, dtype, "slice sums"),
           .by_read = workspace.tensor({slices, tokens, heads, in.read_slots.size(2)}, dtype, "slice sums"),
           .by_token = workspace.tensor({slices, tokens, heads}, dtype, "slice sums")};
@@ -39,7 +39,7 @@ HEBB_KERNEL_PLANNED(SparseDeltaScan)
 namespace cpu {
 
 using sparse_delta::Channels;
-using sparse_delta::Sizes;
+using sparse_delta::SparseDeltaSizes;
 using sparse_delta::Task;
 using sparse_delta::Token;
 
@@ -49,7 +49,7 @@ namespace {
 template <class S> struct Partial {
   S *e_adjoint, *m_d_u, *d_q, *d_beta;
 
-  Partial(const SparseDeltaBackward& a, const Sizes& n, const Task<S>& task, int64_t at) {
+  Partial(const SparseDeltaBackward& a, const SparseDeltaSizes& n, const Task<S>& task, int64_t at) {
     const int64_t i = task.slice * n.tokens * n.heads + at;
     e_adjoint = a.products.by_write.as<S>() + i * 2 * n.writes;
     m_d_u = e_adjoint + n.writes;
@@ -60,7 +60,7 @@ template <class S> struct Partial {
 
 /// Backward in time: the adjoint G of M in the private table, d_u of every token.
 template <class S, int NV>
-void adjoint_sweep(const SparseDeltaBackward& a, const Tensor& d_u_of, const Sizes& n, const Task<S>& task) {
+void adjoint_scan(const SparseDeltaBackward& a, const Tensor& d_u_of, const SparseDeltaSizes& n, const Task<S>& task) {
   using Slot = Channels<S, NV>;
   std::fill_n(task.places, task.count * task.stride, S(0));
   const int tail = task.tail;
@@ -99,7 +99,7 @@ void adjoint_sweep(const SparseDeltaBackward& a, const Tensor& d_u_of, const Siz
 
 /// Forward in time: M again, with known writes, and everything that needs it.
 template <class S, int NV>
-void value_sweep(const SparseDeltaBackward& a, const Tensor& d_u_of, const Sizes& n, const Task<S>& task) {
+void value_scan(const SparseDeltaBackward& a, const Tensor& d_u_of, const SparseDeltaSizes& n, const Task<S>& task) {
   using Slot = Channels<S, NV>;
   const int tail = task.tail;
   const int32_t *writes = task.writes, *reads = task.reads;
@@ -132,7 +132,8 @@ void value_sweep(const SparseDeltaBackward& a, const Tensor& d_u_of, const Sizes
 }
 
 /// d_memory += G at the start of the sequence.
-template <class S, int NV> void add_adjoint(const SparseDeltaBackward& a, const Sizes& n, const Task<S>& task) {
+template <class S, int NV>
+void add_adjoint(const SparseDeltaBackward& a, const SparseDeltaSizes& n, const Task<S>& task) {
   S* d_memory = a.d_memory.as<S>() + task.head * n.slots * n.dim + task.first_channel;
   for (int32_t c = 0; c < task.count; ++c) {
     S* to = d_memory + task.numbered[c] * n.dim;
@@ -143,22 +144,22 @@ template <class S, int NV> void add_adjoint(const SparseDeltaBackward& a, const 
 }
 
 template <class S> void backward(const SparseDeltaBackward& a, const SparseDeltaBackwardScratch& scratch) {
-  const Sizes n(a.in);
+  const SparseDeltaSizes n(a.in);
   // Contributions to d_memory add in the order of the sequences, whoever computes them. Tasks are handed
   // out in that order, so the task that a worker waits for is running or done.
   const int64_t chains = n.heads * n.slices;
   const auto added = std::make_unique<std::atomic<int64_t>[]>(static_cast<size_t>(chains));
-  sparse_delta::for_tasks(n.tasks(), scratch.table.size(0), [&](int64_t i, int64_t worker) {
+  for_tasks(n.tasks(), scratch.table.size(0), [&](int64_t i, int64_t worker) {
     const Task<S> task = sparse_delta::make_task<S>(a.in, n, i, scratch.table, worker, {});
     sparse_delta::with_vectors(task.vectors, [&](auto vectors) {
-      adjoint_sweep<S, vectors()>(a, scratch.d_u, n, task);
+      adjoint_scan<S, vectors()>(a, scratch.d_u, n, task);
       if (a.d_memory.defined()) {
         std::atomic<int64_t>& turn = added[static_cast<size_t>(i % chains)];
         while (turn.load(std::memory_order_acquire) != i / chains) { std::this_thread::yield(); }
         add_adjoint<S, vectors()>(a, n, task);
         turn.store(i / chains + 1, std::memory_order_release);
       }
-      value_sweep<S, vectors()>(a, scratch.d_u, n, task);
+      value_scan<S, vectors()>(a, scratch.d_u, n, task);
     });
   });
 }
@@ -166,7 +167,7 @@ template <class S> void backward(const SparseDeltaBackward& a, const SparseDelta
 /// One head of a sequence, backward in time.
 template <class S> class Scan {
  public:
-  Scan(const SparseDeltaScan& a, const Sizes& n, int64_t sequence, int64_t head, double* carry)
+  Scan(const SparseDeltaScan& a, const SparseDeltaSizes& n, int64_t sequence, int64_t head, double* carry)
       : a_(a), n_(n), s_(sparse_delta::sequences(a.in.sequences)[sequence]), head_(head), carry_(carry) {
     std::fill_n(carry, a.in.uses.count.as<int32_t>()[sequence * n.heads + head], 0.0);
   }
@@ -219,16 +220,16 @@ template <class S> class Scan {
   }
 
   const SparseDeltaScan& a_;
-  const Sizes& n_;
+  const SparseDeltaSizes& n_;
   const SparseDeltaSequence& s_;
   const int64_t head_;
   double* carry_;
 };
 
 template <class S> void scan(const SparseDeltaScan& a, const Tensor& carry) {
-  const Sizes n(a.in);
+  const SparseDeltaSizes n(a.in);
   const int64_t places = carry.size(1);
-  sparse_delta::for_tasks(n.sequences * n.heads, carry.size(0), [&](int64_t i, int64_t worker) {
+  for_tasks(n.sequences * n.heads, carry.size(0), [&](int64_t i, int64_t worker) {
     Scan<S>(a, n, i / n.heads, i % n.heads, carry.as<double>() + worker * places).run();
   });
 }

@@ -28,12 +28,12 @@ template <class Stored> struct AdjointStep {
   Pair d_reading, e;
   float beta;
 
-  __device__ __forceinline__ void load_writes(const Inputs<Stored>& in, const Place<Stored>& at, uint32_t token,
+  __device__ __forceinline__ void load_writes(const Inputs<Stored>& in, const BlockSlice<Stored>& at, uint32_t token,
                                               int first, int count) {
     writes.load(in, at, in.next_write, token, first, count);
     load_entries(pair, at, in.paired_read + product(token, in.writes), first, count, kUnpaired);
   }
-  __device__ __forceinline__ void load(const Inputs<Stored>& in, const Place<Stored>& at, const float* d_y,
+  __device__ __forceinline__ void load(const Inputs<Stored>& in, const BlockSlice<Stored>& at, const float* d_y,
                                        const float* error, uint32_t token, bool exists) {
     load_writes(in, at, token, at.first_entry(), exists ? in.writes : 0);
     reads.load(in, at, in.next_read, token, at.first_entry(), exists ? in.reads : 0);
@@ -53,16 +53,16 @@ template <class Stored> struct ValueStep {
   Pair d_write, d_reading, e;
   float beta;
 
-  __device__ __forceinline__ void load_writes(const Inputs<Stored>& in, const Place<Stored>& at, uint32_t token,
+  __device__ __forceinline__ void load_writes(const Inputs<Stored>& in, const BlockSlice<Stored>& at, uint32_t token,
                                               int first, int count) {
     writes.load(in, at, in.write_codes, token, first, count);
     load_entries(pair, at, in.paired_read + product(token, in.writes), first, count, kUnpaired);
   }
-  __device__ __forceinline__ void load_reads(const Inputs<Stored>& in, const Place<Stored>& at, uint32_t token,
+  __device__ __forceinline__ void load_reads(const Inputs<Stored>& in, const BlockSlice<Stored>& at, uint32_t token,
                                              int first, int count) {
     load_entries(read, at, in.read_codes + product(token, in.reads), first, count, kNoSlot);
   }
-  __device__ __forceinline__ void load(const Inputs<Stored>& in, const Place<Stored>& at, const float* d_u,
+  __device__ __forceinline__ void load(const Inputs<Stored>& in, const BlockSlice<Stored>& at, const float* d_u,
                                        const float* d_y, const float* error, uint32_t token, bool exists) {
     load_writes(in, at, token, at.first_entry(), exists ? in.writes : 0);
     load_reads(in, at, token, at.first_entry(), exists ? in.reads : 0);
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(32 * Tiling<Stored>::kWarps)
   constexpr int kHeld = Tiling<Stored>::kHeld;
   constexpr bool kIsAhead = Tiling<Stored>::kNarrow;  // 16 warps have no registers for a second token
   HEBB_SHARED(Partial<Stored>, partial);
-  const Place<Stored> at(in);
+  const BlockSlice<Stored> at(in);
   const Memory<Stored> memory(in, at);
   const int64_t stream = at.row * in.heads + at.head;
   float* const sums = all_sums == nullptr ? nullptr : all_sums + stream * in.slots * in.dim + at.channel;
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(32 * Tiling<Stored>::kWarps)
                               Inputs<Stored> in, bool accumulate) {
   constexpr int kHeld = Tiling<Stored>::kHeld;
   constexpr bool kIsAhead = Tiling<Stored>::kNarrow;
-  const Place<Stored> at(in);
+  const BlockSlice<Stored> at(in);
   const Memory<Stored> memory(in, at, false);
   const int write_count = in.writes, read_count = in.reads;
   const int64_t first_place = at.slice * in.tokens * in.heads;

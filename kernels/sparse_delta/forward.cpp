@@ -46,7 +46,7 @@ Tensor sparse_delta_table(Workspace& workspace, const SparseDeltaInputs& in) {
     const int64_t slices = cpu::sparse_delta::divide_up(dim, kSparseDeltaSlice);
     return table({in.batch, heads, slices, in.slots, kSparseDeltaSlice});
   }
-  const cpu::sparse_delta::Sizes n(in);
+  const cpu::sparse_delta::SparseDeltaSizes n(in);
   return table({cpu::sparse_delta::workers_of(in.batch, heads, n.slices), cpu::sparse_delta::places_of(in), n.slice});
 }
 
@@ -60,7 +60,7 @@ HEBB_KERNEL_PLANNED(SparseDeltaForward)
 namespace cpu {
 
 using sparse_delta::Channels;
-using sparse_delta::Sizes;
+using sparse_delta::SparseDeltaSizes;
 using sparse_delta::Task;
 using sparse_delta::Token;
 
@@ -94,7 +94,8 @@ void index_head(const SparseDeltaIndex& a, const SparseDeltaSequence& s, int64_t
   for (int32_t c = 0; c < used; ++c) { map[numbered[c]] = kNoSlot; }
 }
 
-template <class S, int NV> void forward_task(const SparseDeltaForward& a, const Sizes& n, const Task<S>& task) {
+template <class S, int NV>
+void forward_task(const SparseDeltaForward& a, const SparseDeltaSizes& n, const Task<S>& task) {
   using Slot = Channels<S, NV>;
   const int tail = task.tail;
   const int32_t *writes = task.writes, *reads = task.reads;
@@ -122,10 +123,10 @@ template <class S, int NV> void forward_task(const SparseDeltaForward& a, const 
 }
 
 template <class S> void forward(const SparseDeltaForward& a, const Tensor& table) {
-  const Sizes n(a.in);
+  const SparseDeltaSizes n(a.in);
   // Without private tables any number of workers will do.
   const int64_t workers = table.defined() ? table.size(0) : threads();
-  sparse_delta::for_tasks(n.tasks(), workers, [&](int64_t i, int64_t worker) {
+  for_tasks(n.tasks(), workers, [&](int64_t i, int64_t worker) {
     const Task<S> task = sparse_delta::make_task<S>(a.in, n, i, table, worker, a.state);
     sparse_delta::with_vectors(task.vectors, [&](auto vectors) { forward_task<S, vectors()>(a, n, task); });
   });
@@ -137,7 +138,7 @@ void run(Stream&, const SparseDeltaIndex& a, const SparseDeltaIndexScratch& scra
   const int64_t heads = a.write_slots.size(1), sequences = a.sequences.size(0);
   int32_t* map = scratch.map.as<int32_t>();
   std::fill_n(map, scratch.map.numel(), kNoSlot);
-  sparse_delta::for_tasks(sequences * heads, scratch.map.size(0), [&](int64_t i, int64_t worker) {
+  for_tasks(sequences * heads, scratch.map.size(0), [&](int64_t i, int64_t worker) {
     const SparseDeltaSequence& s = sparse_delta::sequences(a.sequences)[i / heads];
     if (s.carried == 0) { index_head(a, s, heads, i % heads, a.uses.count.as<int32_t>() + i, map + worker * a.slots); }
   });

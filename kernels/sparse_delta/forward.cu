@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(32 * Tiling<Stored>::kWarps)
   constexpr int kHeld = Tiling<Stored>::kHeld;
   HEBB_SHARED(Partial<Stored>, old);
   HEBB_SHARED(Partial<Stored>, readings);
-  const Place<Stored> at(in);
+  const BlockSlice<Stored> at(in);
   const int write_count = in.writes, read_count = in.reads;
   for (int64_t s = first_sequence(in.sequences, in.sequence_count, at.row); s < in.sequence_count; ++s) {
     const SparseDeltaSequence sequence = in.sequences[s];

@@ -167,15 +167,15 @@ __device__ __forceinline__ void sum_over_lanes(float (&x)[K] HEBB_WHERE_PARAMETE
   }
 }
 
-/// The block's place and the thread's part of it.
-template <class Stored> struct Place {
+/// What a block works on: a slice of the channels of a sequence and head; and the part of its thread.
+template <class Stored> struct BlockSlice {
   using Tile = Tiling<Stored>;
 
   int heads, row, head, slice, channel;  // channel: the slice's first
   int lane, warp, warps;
   bool has[2], has_part, is_wide;  // channels of the pair; of the part of a slot (whole in bf16); more than 32 in all
 
-  __device__ explicit Place(const Inputs<Stored>& in)
+  __device__ explicit BlockSlice(const Inputs<Stored>& in)
       : heads(in.heads),
         lane(static_cast<int>(threadIdx.x % 32)),
         warp(static_cast<int>(threadIdx.x / 32)),
@@ -274,7 +274,7 @@ template <class Stored> struct Memory {
   int32_t lowest = 0;                  // codes from here on have a slot to read; of others all is zero
 
   /// M.
-  __device__ Memory(const Inputs<Stored>& in, const Place<Stored>& at, bool carried) : Memory(in, at) {
+  __device__ Memory(const Inputs<Stored>& in, const BlockSlice<Stored>& at, bool carried) : Memory(in, at) {
     if (in.memory != nullptr) {
       initial = in.memory + at.head * in.slots * in.dim + at.channel;
       lowest = kNoSlot + 1;
@@ -287,7 +287,7 @@ template <class Stored> struct Memory {
     }
   }
   /// G.
-  __device__ Memory(const Inputs<Stored>& in, const Place<Stored>& at)
+  __device__ Memory(const Inputs<Stored>& in, const BlockSlice<Stored>& at)
       : table(in.table + (static_cast<int64_t>(at.row * in.heads + at.head) * in.slices + at.slice) * in.slots *
                              kSparseDeltaSlice),
         initial(table),
@@ -306,7 +306,7 @@ template <class Stored> struct Memory {
     const auto* const first = reinterpret_cast<const char*>(is_own ? table : initial);
     return reinterpret_cast<const Stored*>(first + slot * (is_own ? slot_bytes : initial_bytes));
   }
-  __device__ __forceinline__ void load(Held<Stored> (&held)[Tiling<Stored>::kHeld], const Place<Stored>& at,
+  __device__ __forceinline__ void load(Held<Stored> (&held)[Tiling<Stored>::kHeld], const BlockSlice<Stored>& at,
                                        const int32_t (&codes)[Tiling<Stored>::kHeld] HEBB_WHERE_PARAMETER) const {
     HEBB_UNROLL
     for (int j = 0; j < Tiling<Stored>::kHeld; ++j) {
@@ -314,7 +314,7 @@ template <class Stored> struct Memory {
     }
   }
   /// To the slot of a code, or nowhere if it is kNoSlot.
-  __device__ __forceinline__ void store(const Place<Stored>& at, int32_t code,
+  __device__ __forceinline__ void store(const BlockSlice<Stored>& at, int32_t code,
                                         const Held<Stored>& value HEBB_WHERE_PARAMETER) const {
     at.store_slot(slot_of(code), code != kNoSlot, value HEBB_WHERE_ARGUMENT);
   }
@@ -339,7 +339,7 @@ class Prefetch {
   }
   /// sums: of the head, the slice of slot 0 of [slots, dim].
   template <class Stored>
-  __device__ __forceinline__ void issue(const Memory<Stored>& memory, const Place<Stored>& at,
+  __device__ __forceinline__ void issue(const Memory<Stored>& memory, const BlockSlice<Stored>& at,
                                         const float* sums = nullptr, int dim = 0) const {
     if (memory.has(code_)) {
       const Stored* const line = memory.source(code_);
@@ -359,8 +359,8 @@ class Prefetch {
 
 /// The lane's entries of a list of `count`; past its end `none`.
 template <class Stored, class T>
-__device__ __forceinline__ void load_entries(T (&out)[Tiling<Stored>::kHeld], const Place<Stored>& at, const T* list,
-                                             int first, int count, T none) {
+__device__ __forceinline__ void load_entries(T (&out)[Tiling<Stored>::kHeld], const BlockSlice<Stored>& at,
+                                             const T* list, int first, int count, T none) {
   HEBB_UNROLL
   for (int j = 0; j < Tiling<Stored>::kHeld; ++j) {
     const int entry = at.entry(first, j);
@@ -375,7 +375,7 @@ template <class Stored> struct Writes {
   float k[kHeld], decay[kHeld];
 
   /// count: 0 where there is no such token.
-  __device__ __forceinline__ void load(const Inputs<Stored>& in, const Place<Stored>& at, const int32_t* codes,
+  __device__ __forceinline__ void load(const Inputs<Stored>& in, const BlockSlice<Stored>& at, const int32_t* codes,
                                        uint32_t token, int first, int count) {
     const int64_t begin = product(token, in.writes);
     load_entries(code, at, codes + begin, first, count, kNoSlot);
@@ -395,7 +395,7 @@ template <class Stored> struct Reads {
   int32_t code[Tiling<Stored>::kHeld];
   float q[Tiling<Stored>::kHeld];
 
-  __device__ __forceinline__ void load(const Inputs<Stored>& in, const Place<Stored>& at, const int32_t* codes,
+  __device__ __forceinline__ void load(const Inputs<Stored>& in, const BlockSlice<Stored>& at, const int32_t* codes,
                                        uint32_t token, int first, int count) {
     const int64_t begin = product(token, in.reads);
     load_entries(code, at, codes + begin, first, count, kNoSlot);
@@ -406,7 +406,8 @@ template <class Stored> struct Reads {
 /// use(first) for the warp's groups of `count` entries of a token; load(first) before, but for the first group where it
 /// `is_loaded`.
 template <class Stored, class Load, class Use>
-__device__ __forceinline__ void each_group(const Place<Stored>& at, int count, bool is_loaded, Load&& load, Use&& use) {
+__device__ __forceinline__ void each_group(const BlockSlice<Stored>& at, int count, bool is_loaded, Load&& load,
+                                           Use&& use) {
   for (int first = at.first_entry(); first < count; first += at.entries_at_once()) {
     if (!is_loaded || first != at.first_entry()) { load(first); }
     use(first);
@@ -415,7 +416,8 @@ __device__ __forceinline__ void each_group(const Place<Stored>& at, int count, b
 
 /// to[place of entry j] = the sum of dots[j] over the lanes of its slot; places below 0: nowhere.
 template <class Stored>
-__device__ __forceinline__ void store_dots(float* to, const Place<Stored>& at, float (&dots)[Tiling<Stored>::kHeld],
+__device__ __forceinline__ void store_dots(float* to, const BlockSlice<Stored>& at,
+                                           float (&dots)[Tiling<Stored>::kHeld],
                                            const int (&places)[Tiling<Stored>::kHeld] HEBB_WHERE_PARAMETER) {
   constexpr int kLanes = Tiling<Stored>::kLanes, kEach = kLanes / Tiling<Stored>::kHeld;
   sum_over_lanes<kLanes / 2, 1>(dots HEBB_WHERE_ARGUMENT);
@@ -430,12 +432,13 @@ __device__ __forceinline__ void store_dots(float* to, const Place<Stored>& at, f
 template <class Stored> using Partial = Pair[Tiling<Stored>::kWarps][32];
 
 template <class Stored>
-__device__ __forceinline__ void put(Partial<Stored>& partial, const Place<Stored>& at, const Pair& sum) {
+__device__ __forceinline__ void put(Partial<Stored>& partial, const BlockSlice<Stored>& at, const Pair& sum) {
   partial[at.warp][at.lane] = sum;
 }
 
 /// The sum over the warps, in their order; every thread may ask for it after a barrier.
-template <class Stored> __device__ __forceinline__ Pair total(const Partial<Stored>& partial, const Place<Stored>& at) {
+template <class Stored>
+__device__ __forceinline__ Pair total(const Partial<Stored>& partial, const BlockSlice<Stored>& at) {
   Pair sum{};
   for (int w = 0; w < at.warps; ++w) {
     const Pair part = partial[w][at.lane];

@@ -1,10 +1,9 @@
 #pragma once
 // Slots of a sparse delta memory as one task sees them: one sequence, one head, one slice of channels.
 #include <algorithm>
-#include <atomic>
 #include <type_traits>
 
-#include "core/parallel.h"
+#include "kernels/common/cpu/scratch_parts.h"
 #include "kernels/common/cpu/simd.h"
 #include "kernels/sparse_delta/codes.h"
 #include "kernels/sparse_delta/scratch.h"
@@ -22,10 +21,10 @@ inline int64_t slice_of(int64_t dim, DType dtype) {
   return divide_up(vectors, divide_up(vectors, kMaxVectors)) * lanes;
 }
 
-struct Sizes {
+struct SparseDeltaSizes {
   int64_t tokens, heads, dim, slots, writes, reads, sequences, slices, slice;
 
-  explicit Sizes(const SparseDeltaInputs& in)
+  explicit SparseDeltaSizes(const SparseDeltaInputs& in)
       : tokens(in.v.size(0)),
         heads(in.v.size(1)),
         dim(in.v.size(2)),
@@ -37,16 +36,6 @@ struct Sizes {
         slice(slice_of(dim, in.v.dtype)) {}
   int64_t tasks() const { return sequences * heads * slices; }
 };
-
-/// Calls f(task, worker) for every task, handed out in order one at a time; a worker runs one at a time.
-template <class F> void for_tasks(int64_t tasks, int64_t workers, F&& f) {
-  std::atomic<int64_t> next{0};
-  parallel_for(workers, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t worker = begin; worker < end; ++worker) {
-      for (int64_t task = next++; task < tasks; task = next++) { f(task, worker); }
-    }
-  });
-}
 
 /// NV registers of one slot; `tail` is the number of channels in the last of them.
 template <class S, int NV> struct Channels {
@@ -121,8 +110,8 @@ template <class S> inline const S* zeros_of_slice() {
 }
 
 template <class S>
-Task<S> make_task(const SparseDeltaInputs& in, const Sizes& n, int64_t task, const Tensor& table, int64_t worker,
-                  const Tensor& state) {
+Task<S> make_task(const SparseDeltaInputs& in, const SparseDeltaSizes& n, int64_t task, const Tensor& table,
+                  int64_t worker, const Tensor& state) {
   Task<S> t;
   const int64_t s = task / (n.heads * n.slices);
   t.sequence = sequences(in.sequences) + s;
@@ -175,7 +164,7 @@ template <class S> struct Token {
   S beta;
 
   /// at = token * heads + head.
-  Token(const SparseDeltaInputs& in, const Sizes& n, int64_t at)
+  Token(const SparseDeltaInputs& in, const SparseDeltaSizes& n, int64_t at)
       : k(in.write_weights.as<S>() + at * n.writes),
         q(in.read_weights.as<S>() + at * n.reads),
         decay_step(in.decays_by_key() ? 1 : 0),

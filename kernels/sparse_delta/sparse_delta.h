@@ -68,7 +68,7 @@ struct SparseDeltaProducts {
 /// Room for them, in `workspace`.
 SparseDeltaProducts sparse_delta_products(Workspace& workspace, const SparseDeltaInputs& in);
 
-/// From d_y and e, in two sweeps that need no snapshots of M: backward in time for the adjoint G of M, which gives the
+/// From d_y and e, in two scans that need no snapshots of M: backward in time for the adjoint G of M, which gives the
 /// gradient d_u of u = beta e (and d_memory), then forward for M itself, whose writes k u are known.
 /// d_v overwritten or added to; d_memory += per sequence, in order. No sequence is carried.
 /// Bound: memory, 2 W + 2 R slots of G and 2 W + R of M a token and head.

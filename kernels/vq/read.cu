@@ -11,7 +11,7 @@
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-using slots::kNone, slots::Layout, slots::Step;
+using slots::kNone, slots::ReadLayout, slots::Step;
 
 /// The document that a chunk begins with reads, if it began earlier; the one that it ends with is kept.
 struct MakeSteps {
@@ -43,7 +43,7 @@ struct Intervals {
 
 /// Adds the chunk's last document to counts and means. A warp has one codeword of one unit.
 struct Join {
-  Layout n;
+  ReadLayout n;
   int32_t* counts;
   float *log_counts, *means;
   const float* v;
@@ -103,27 +103,27 @@ void read(Stream& stream, const VqRead& a, const VqReadScratch& scratch) {
       AttentionForwardScratch{});
   each_element("vq_steps", stream, batch, count,
                MakeSteps{steps, doc_start, length, a.chunk, count, static_cast<int32_t>(points)});
-  const Layout n{.doc_start = doc_start,
-                 .steps = steps,
-                 .length = length,
-                 .chunk = a.chunk,
-                 .count = count,
-                 .heads = static_cast<int>(heads),
-                 .kv_heads = static_cast<int>(kv_heads),
-                 .d = static_cast<int>(d),
-                 .dv = static_cast<int>(dv)};
+  const ReadLayout n{.doc_start = doc_start,
+                     .steps = steps,
+                     .length = length,
+                     .chunk = a.chunk,
+                     .count = count,
+                     .heads = static_cast<int>(heads),
+                     .kv_heads = static_cast<int>(kv_heads),
+                     .d = static_cast<int>(d),
+                     .dv = static_cast<int>(dv)};
   auto *const means = a.dictionary.means.as<float>(), *const log_counts = a.dictionary.log_counts.as<float>();
-  slots::Read<float> read{.n = n,
-                          .slots = {a.points.as<float>(), means, log_counts, points, true},
-                          .ring = {},
-                          .q = a.q.as<float>(),
-                          .o = a.o.as<float>(),
-                          .lse = nullptr,
-                          .own_lse = own_lse,
-                          .slot_temp = nullptr,
-                          .ring_temp = nullptr,
-                          .scale = 1.0f,
-                          .parts = slots::parts_of(n, batch, 1, points, parts, false)};
+  slots::SlotRead<float> read{.n = n,
+                              .slots = {a.points.as<float>(), means, log_counts, points, true},
+                              .ring = {},
+                              .q = a.q.as<float>(),
+                              .o = a.o.as<float>(),
+                              .lse = nullptr,
+                              .own_lse = own_lse,
+                              .slot_temp = nullptr,
+                              .ring_temp = nullptr,
+                              .scale = 1.0f,
+                              .parts = slots::parts_of(n, batch, 1, points, parts, false)};
   for (int64_t step = 0; step < count; ++step) {
     read.steps.first = step;
     slots::read_slots(stream, batch, read);

@@ -18,10 +18,10 @@ struct Orthogonalized {
 
 /// NS of a [rows, columns] matrix, and the gradient at it.
 Orthogonalized orthogonalize(int64_t rows, int64_t columns, const Values& g, const Values& d_out = {}) {
-  cpu::delta::ScratchParts<double> count(nullptr);
+  cpu::ScratchParts<double> count(nullptr);
   cpu::NewtonSchulz<double> sizes(count, rows, columns, true);
   Values scratch(static_cast<size_t>(count.used()) + 16);
-  cpu::delta::ScratchParts<double> parts(scratch.data());
+  cpu::ScratchParts<double> parts(scratch.data());
   cpu::NewtonSchulz<double> ns(parts, rows, columns, true);
   const double* out = ns.forward(rows, columns, g.data());
   Orthogonalized result{{out, out + g.size()}, Values(g.size())};

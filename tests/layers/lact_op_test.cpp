@@ -97,10 +97,10 @@ Values move(Values w, const Values& step, const Values& initial, int64_t columns
 }
 
 Values orthogonalize(int64_t rows, int64_t columns, const Values& g) {
-  cpu::delta::ScratchParts<double> count(nullptr);
+  cpu::ScratchParts<double> count(nullptr);
   cpu::NewtonSchulz<double> sizes(count, rows, columns, false);
   Values scratch(static_cast<size_t>(count.used()) + 16);
-  cpu::delta::ScratchParts<double> parts(scratch.data());
+  cpu::ScratchParts<double> parts(scratch.data());
   const double* out = cpu::NewtonSchulz<double>(parts, rows, columns, false).forward(rows, columns, g.data());
   return {out, out + g.size()};
 }

@@ -7,7 +7,7 @@ using namespace hebb;
 
 namespace {
 
-struct Sizes {
+struct FastCase {
   FastChunk chunk;
   int64_t size;  // of the chunks into which it is cut, where it is
   int64_t heads, n, half, k, dv;
@@ -35,22 +35,22 @@ struct Sizes {
 
 // More than a tile of tokens (32), two groups of keys (64) and several groups of channels; three chunks, the last one
 // shorter.
-constexpr Sizes kWide{{2, 21, 3, 17}, 7, 2, 67, 37, 3, 13};
+constexpr FastCase kWide{{2, 21, 3, 17}, 7, 2, 67, 37, 3, 13};
 // More slots per head than lanes.
-constexpr Sizes kDeep{{1, 4, 0, 3}, 2, 1, 41, 5, 35, 4};
+constexpr FastCase kDeep{{1, 4, 0, 3}, 2, 1, 41, 5, 35, 4};
 // More tokens than a row of the batch has a warp's entries for, more channels than a block's sum takes at once.
-constexpr Sizes kLong{{3, 60, 0, 60}, 23, 1, 61, 133, 5, 3};
-constexpr Sizes kSmall{{1, 5, 1, 3}, 2, 1, 4, 3, 2, 5};
+constexpr FastCase kLong{{3, 60, 0, 60}, 23, 1, 61, 133, 5, 3};
+constexpr FastCase kSmall{{1, 5, 1, 3}, 2, 1, 4, 3, 2, 5};
 // More slots than a round of the scans over them holds (4,096).
-constexpr Sizes kMany{{1, 601, 0, 600}, 400, 2, 131, 2, 15, 2};
+constexpr FastCase kMany{{1, 601, 0, 600}, 400, 2, 131, 2, 15, 2};
 
 /// Lookups of a chunk; other tokens hold numbers that nobody may touch.
-FastLookup lookup_of(Machine& m, const Sizes& s) {
+FastLookup lookup_of(Machine& m, const FastCase& s) {
   return {m.integer_output(s.per_book()), m.float_sum(s.per_book()), m.float_sum(s.per_book()),
           m.integer_output(s.per_slot()), m.float_sum(s.per_slot())};
 }
 
-FastLookupKeys keys_of(Machine& m, const Sizes& s, FastScore score) {
+FastLookupKeys keys_of(Machine& m, const FastCase& s, FastScore score) {
   return {.out = lookup_of(m, s),
           .key_norms = m.scratch(s.norms()),
           .q = m.input(s.queries()),
@@ -63,14 +63,14 @@ FastLookupKeys keys_of(Machine& m, const Sizes& s, FastScore score) {
 }
 
 /// The same lookup with slots and weights that are yet to come.
-FastSelectSlots select_of(Machine& m, const Sizes& s, FastLookup out, bool keep_slots = false) {
+FastSelectSlots select_of(Machine& m, const FastCase& s, FastLookup out, bool keep_slots = false) {
   if (!keep_slots) { out.slots = m.integer_output(s.per_slot()); }
   out.weights = m.float_sum(s.per_slot());
   return {out, s.chunk, s.n, keep_slots};
 }
 
 /// v, w and targets of every token: one token later in its row; every fifth token has none.
-FastPairs pairs_of(Machine& m, const Sizes& s, bool weighted, bool pairs_only) {
+FastPairs pairs_of(Machine& m, const FastCase& s, bool weighted, bool pairs_only) {
   std::vector<int64_t> targets;
   for (int64_t i = 0; i < s.tokens(); ++i) {
     targets.push_back(i % 5 == 2 || i % s.chunk.length + 1 == s.chunk.length ? -1 : i + 1);
@@ -79,7 +79,7 @@ FastPairs pairs_of(Machine& m, const Sizes& s, bool weighted, bool pairs_only) {
           pairs_only};
 }
 
-FastReaders readers_of_all(Machine& m, const Sizes& s) {
+FastReaders readers_of_all(Machine& m, const FastCase& s) {
   return {m.integer_output({s.capacity()}), m.integer_output({s.capacity() + s.chunks().count()}),
           m.integer_output({s.rows() * s.entries()}), m.integer_output({s.tokens() * s.entries()}),
           m.integer_output({s.chunks().count()})};
@@ -89,7 +89,7 @@ FastScore either_score() { return GENERATE(FastScore{true, 1e-3}, FastScore{fals
 
 TEST_CASE("fast lookups", "[fast]") {
   const FastScore score = either_score();
-  const Sizes& s = GENERATE(0, 1) == 0 ? kWide : kDeep;
+  const FastCase& s = GENERATE(0, 1) == 0 ? kWide : kDeep;
   CAPTURE(score.idw, s.k);
   check([&](Machine& m) {
     const FastLookupKeys keys = keys_of(m, s, score);
@@ -101,17 +101,17 @@ TEST_CASE("fast lookups", "[fast]") {
 TEST_CASE("fast lookups of bf16 queries rank on tensor cores, where the keys fit beside a tile", "[fast]") {
   // More than a tile of tokens (64), of keys (256) and of channels (32), one of a single token and few keys, and one
   // with too many keys.
-  constexpr Sizes kTiles{{2, 40, 1, 34}, 34, 1, 275, 40, 5, 1}, kFew{{1, 2, 1, 1}, 1, 2, 5, 8, 2, 1},
+  constexpr FastCase kTiles{{2, 40, 1, 34}, 34, 1, 275, 40, 5, 1}, kFew{{1, 2, 1, 1}, 1, 2, 5, 8, 2, 1},
       kMost{{1, 2, 0, 2}, 2, 1, 2300, 8, 3, 1};
   const FastScore score = either_score();
-  for (const Sizes& s : {kTiles, kFew, kMost}) {
+  for (const FastCase& s : {kTiles, kFew, kMost}) {
     CAPTURE(score.idw, s.n);
     check(DType::bf16, [&](Machine& m) { m.run(keys_of(m, s, score), kSingle, {"fast_entries_mma", s.n != kMost.n}); });
   }
 }
 
 TEST_CASE("fast lookups on tensor cores tell keys apart that differ in their last bits", "[fast]") {
-  constexpr Sizes s{{1, 3, 0, 3}, 3, 1, 33, 16, 4, 1};
+  constexpr FastCase s{{1, 3, 0, 3}, 3, 1, 33, 16, 4, 1};
   Values keys, queries(static_cast<size_t>(s.queries().numel()), 0.0);
   for (size_t i = 0; i < queries.size(); i += 16) {
     queries[i] = 1;  // one channel decides
@@ -162,12 +162,12 @@ TEST_CASE("fast lookups with given entries and slots", "[fast]") {
 
 TEST_CASE("fast lookups do not race", "[threads]") {
   check(DType::f32, [](Machine& m) { m.run(keys_of(m, kSmall, {true, 1e-3})); });
-  constexpr Sizes kNarrow{{1, 3, 0, 3}, 3, 1, 5, 8, 2, 1};
+  constexpr FastCase kNarrow{{1, 3, 0, 3}, 3, 1, 5, 8, 2, 1};
   check(DType::bf16, [&](Machine& m) { m.run(keys_of(m, kNarrow, {true, 1e-3})); });
 }
 
 /// Slots of which the first has more readers than a block keeps in one piece.
-std::vector<int64_t> crowded_slots(const Sizes& s) {
+std::vector<int64_t> crowded_slots(const FastCase& s) {
   std::vector<int64_t> slots;
   Numbers numbers(5);
   for (int64_t i = 0; i < s.per_slot().numel(); ++i) {
@@ -177,12 +177,12 @@ std::vector<int64_t> crowded_slots(const Sizes& s) {
   return slots;
 }
 
-FastIndexReaders index_of(const Sizes& s, const FastReaders& out, const Tensor& slots, const FastPairs& pairs) {
+FastIndexReaders index_of(const FastCase& s, const FastReaders& out, const Tensor& slots, const FastPairs& pairs) {
   return {.out = out, .slots = slots, .chunks = s.chunks(), .pairs = pairs, .table = s.slots()};
 }
 
 /// What reads and writes values of chunk c.
-void run_chunk(Machine& m, const Sizes& s, const FastLookup& lookup, const FastPairs& pairs, const FastReaders& all,
+void run_chunk(Machine& m, const FastCase& s, const FastLookup& lookup, const FastPairs& pairs, const FastReaders& all,
                int64_t c) {
   CAPTURE(c);
   const FastChunk chunk = s.chunks().at(c);
@@ -201,7 +201,7 @@ void run_chunk(Machine& m, const Sizes& s, const FastLookup& lookup, const FastP
                         chunk, pairs});
 }
 
-void run_values(Machine& m, const Sizes& s, bool weighted, bool pairs_only, bool through, bool has_before) {
+void run_values(Machine& m, const FastCase& s, bool weighted, bool pairs_only, bool through, bool has_before) {
   FastLookup lookup = lookup_of(m, s);
   lookup.slots = m.integers(s.per_slot(), crowded_slots(s));
   const FastPairs pairs = pairs_of(m, s, weighted, pairs_only);
@@ -225,7 +225,7 @@ void run_values(Machine& m, const Sizes& s, bool weighted, bool pairs_only, bool
 }
 
 TEST_CASE("values of a fast memory and their gradients", "[fast]") {
-  constexpr Sizes kCrowded{{2, 21, 1, 19}, 8, 2, 3, 4, 4, 37};
+  constexpr FastCase kCrowded{{2, 21, 1, 19}, 8, 2, 3, 4, 4, 37};
   const bool weighted = GENERATE(false, true), through = GENERATE(false, true);
   CAPTURE(weighted, through);
   check([&](Machine& m) { run_values(m, kCrowded, weighted, false, through, weighted || through); });
@@ -240,7 +240,7 @@ TEST_CASE("values of a chunk that reads thousands of slots, and their gradients"
 }
 
 TEST_CASE("readers of chunks that 31 bits cannot number together are found in parts", "[fast]") {
-  constexpr Sizes kHuge{{1, 9, 0, 9}, 2, 1, 32000, 1, 3, 1};  // two chunks at once
+  constexpr FastCase kHuge{{1, 9, 0, 9}, 2, 1, 32000, 1, 3, 1};  // two chunks at once
   check(DType::f32, [&](Machine& m) {
     const Tensor slots = m.integers(kHuge.per_slot(), crowded_slots(kHuge));
     m.run(index_of(kHuge, readers_of_all(m, kHuge), slots, pairs_of(m, kHuge, false, false)));
@@ -259,7 +259,7 @@ TEST_CASE("readers without a pair are left out where only pairs count", "[fast]"
 }
 
 /// Steps of one chunk, which is all of s.chunk, and gradients of keys.
-void run_keys(Machine& m, const Sizes& s, const FastScore& score, bool weighted, bool pairs_only) {
+void run_keys(Machine& m, const FastCase& s, const FastScore& score, bool weighted, bool pairs_only) {
   constexpr double kSteps = 5e-6, kGradients = 1e-5;
   const FastLookupKeys keys = keys_of(m, s, score);
   m.given(keys);

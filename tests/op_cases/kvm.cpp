@@ -11,7 +11,7 @@ namespace {
 // which sums over few terms show.
 double tolerance(const Machine& m) { return m.is_bf16() ? 2e-2 : 5e-5; }
 
-struct Sizes {
+struct KvmCase {
   const char* name;
   KvmRule rule;
   int64_t more = 3;  // slots that a chunk may add
@@ -61,7 +61,7 @@ KvmRule rule_of(int64_t chunk, int64_t window, int64_t sinks, int64_t rotary, Kv
   return rule;
 }
 
-KvmSlots slots_of(Machine& m, const Sizes& s, int64_t room) {
+KvmSlots slots_of(Machine& m, const KvmCase& s, int64_t room) {
   const std::vector<int64_t> counts(static_cast<size_t>(s.per_slot(room).numel()), 3);
   return {m.float_sum(s.per_slot(room, s.d)), m.float_sum(s.per_slot(room, s.dv)),
           m.float_sum(s.per_slot(room)),      m.integers(s.per_slot(room), counts, DType::i32, true),
@@ -69,7 +69,7 @@ KvmSlots slots_of(Machine& m, const Sizes& s, int64_t room) {
 }
 
 /// Tokens, parameters and what is carried; without o, lse and routes.
-KvmForward inputs_of(Machine& m, const Sizes& s, const std::vector<int64_t>& sizes, const KvmSlots& slots,
+KvmForward inputs_of(Machine& m, const KvmCase& s, const std::vector<int64_t>& sizes, const KvmSlots& slots,
                      const KvmWindow& window) {
   return {.o = {},
           .lse = {},
@@ -91,7 +91,7 @@ KvmForward inputs_of(Machine& m, const Sizes& s, const std::vector<int64_t>& siz
 }
 
 /// Forward, its replay from the routes, and backward. `routes_too`: the first pass decides by itself.
-void check_passes(Machine& m, const Sizes& s, bool routes_too, const Launches& compares = {}) {
+void check_passes(Machine& m, const KvmCase& s, bool routes_too, const Launches& compares = {}) {
   const int64_t room = s.slots().back() + 1;
   const KvmWindow window{m.activation_scratch(s.per_slot(s.ring(), s.d)),
                          m.activation_scratch(s.per_slot(s.ring(), s.dv)), m.scratch(s.per_slot(s.ring()))};
@@ -135,30 +135,30 @@ void check_passes(Machine& m, const Sizes& s, bool routes_too, const Launches& c
 }
 
 TEST_CASE("kvm and its gradients", "[fast]") {
-  const Sizes s =
-      GENERATE(Sizes{"radius, both gated", rule_of(6, 2, 1, 4, KvmValueNorm::radius, keys | values)},
-               Sizes{"mean, gated appends", rule_of(5, 1, 0, 0, KvmValueNorm::mean, keys | values | appends)},
-               Sizes{"updates, keys gated", rule_of(7, 3, 2, 6, KvmValueNorm::updates, keys), 3, true, false},
-               Sizes{"no gate", rule_of(4, 2, 1, 2, KvmValueNorm::radius, nothing), 3, false},
-               Sizes{"more than a tile of tokens and slots", rule_of(66, 1, 1, 2, KvmValueNorm::mean, values), 9, true,
-                     true, 1, 150, 1, 1, 7, 5});
+  const KvmCase s =
+      GENERATE(KvmCase{"radius, both gated", rule_of(6, 2, 1, 4, KvmValueNorm::radius, keys | values)},
+               KvmCase{"mean, gated appends", rule_of(5, 1, 0, 0, KvmValueNorm::mean, keys | values | appends)},
+               KvmCase{"updates, keys gated", rule_of(7, 3, 2, 6, KvmValueNorm::updates, keys), 3, true, false},
+               KvmCase{"no gate", rule_of(4, 2, 1, 2, KvmValueNorm::radius, nothing), 3, false},
+               KvmCase{"more than a tile of tokens and slots", rule_of(66, 1, 1, 2, KvmValueNorm::mean, values), 9,
+                       true, true, 1, 150, 1, 1, 7, 5});
   CAPTURE(s.name);
   check(DType::f32, [&](Machine& m) { check_passes(m, s, true); });
 }
 
 TEST_CASE("kvm in bf16, on tensor cores where the sizes allow", "[fast]") {
   // Answers of many keys: where few matter, a rounding of a score is all.
-  const Sizes s = GENERATE(
-      Sizes{"grouped heads of 64", rule_of(6, 2, 1, 16, KvmValueNorm::radius, keys | values, 0.05), 3, true, true, 2,
-            43, 4, 2, 64, 64, true},
-      Sizes{"chunks and states of several tiles", rule_of(140, 1, 1, 2, KvmValueNorm::mean, keys | values, 0.05), 70,
-            true, false, 1, 601, 1, 1, 128, 128, true},
-      Sizes{"unequal sizes, padded", rule_of(5, 1, 0, 0, KvmValueNorm::mean, keys | values | appends, 0.05), 3, true,
-            true, 2, 43, 3, 1, 80, 48, true},
-      Sizes{"two heads in one tile of queries", rule_of(70, 1, 1, 6, KvmValueNorm::updates, keys | values, 0.2), 3,
-            true, true, 1, 303, 2, 1, 32, 16, true},
-      Sizes{"a size for the plain cores", rule_of(7, 3, 2, 6, KvmValueNorm::updates, keys | values, 0.05), 3, true,
-            true, 2, 43, 4, 2, 36, 72});
+  const KvmCase s = GENERATE(
+      KvmCase{"grouped heads of 64", rule_of(6, 2, 1, 16, KvmValueNorm::radius, keys | values, 0.05), 3, true, true, 2,
+              43, 4, 2, 64, 64, true},
+      KvmCase{"chunks and states of several tiles", rule_of(140, 1, 1, 2, KvmValueNorm::mean, keys | values, 0.05), 70,
+              true, false, 1, 601, 1, 1, 128, 128, true},
+      KvmCase{"unequal sizes, padded", rule_of(5, 1, 0, 0, KvmValueNorm::mean, keys | values | appends, 0.05), 3, true,
+              true, 2, 43, 3, 1, 80, 48, true},
+      KvmCase{"two heads in one tile of queries", rule_of(70, 1, 1, 6, KvmValueNorm::updates, keys | values, 0.2), 3,
+              true, true, 1, 303, 2, 1, 32, 16, true},
+      KvmCase{"a size for the plain cores", rule_of(7, 3, 2, 6, KvmValueNorm::updates, keys | values, 0.05), 3, true,
+              true, 2, 43, 4, 2, 36, 72});
   CAPTURE(s.name);
   check(DType::bf16, [&](Machine& m) { check_passes(m, s, false); });
 }
@@ -166,14 +166,15 @@ TEST_CASE("kvm in bf16, on tensor cores where the sizes allow", "[fast]") {
 TEST_CASE("kvm in bf16 routes by itself where keys have little in common", "[fast]") {
   // Scores of 64 channels differ by about 8, their roundings by 0.05.
   const int64_t d = GENERATE(64, 36);
-  const Sizes s{"",     rule_of(9, 1, 1, 0, KvmValueNorm::radius, nothing, 0.05), 4, false, false, 1, 61, 2, 1, d, 16,
-                d == 64};
+  const KvmCase s{"",     rule_of(9, 1, 1, 0, KvmValueNorm::radius, nothing, 0.05), 4, false, false, 1, 61, 2, 1, d, 16,
+                  d == 64};
   check(DType::bf16, [&](Machine& m) { check_passes(m, s, true, {"compare_slots_mma", d == 64}); });
 }
 
 TEST_CASE("kvm in bf16 routes by itself among slots of a whole tile and a part", "[fast]") {
-  const Sizes s{"",  rule_of(40, 1, 3, 0, KvmValueNorm::radius, nothing, 0.05), 30, false, false, 1, 145, 1, 1, 64, 16,
-                true};  // 70 slots at last, three of them sinks
+  const KvmCase s{
+      "",  rule_of(40, 1, 3, 0, KvmValueNorm::radius, nothing, 0.05), 30, false, false, 1, 145, 1, 1, 64, 16,
+      true};  // 70 slots at last, three of them sinks
   check(DType::bf16, [&](Machine& m) { check_passes(m, s, true, {"compare_slots_mma", true}); });
 }
 
@@ -181,7 +182,7 @@ TEST_CASE("kvm goes on where a segment ended", "[fast]") {
   const auto [second, dtype] = GENERATE(
       table<int64_t, DType>({{1, DType::f32}, {4, DType::f32}, {23, DType::f32}, {1, DType::bf16}, {4, DType::bf16}}));
   CAPTURE(second);
-  Sizes first{"", rule_of(5, 2, 1, 4, KvmValueNorm::radius, keys | values)};
+  KvmCase first{"", rule_of(5, 2, 1, 4, KvmValueNorm::radius, keys | values)};
   if (dtype == DType::bf16) {
     first.d = 32;
     first.dv = 48;
@@ -189,7 +190,7 @@ TEST_CASE("kvm goes on where a segment ended", "[fast]") {
   first.length = 20;
   first.doc_start.assign(40, 0);
   for (size_t i = 36; i < 40; ++i) { first.doc_start[i] = 16; }
-  Sizes next = first;
+  KvmCase next = first;
   next.length = second;
   next.doc_start.assign(static_cast<size_t>(2 * second), -20);
   for (int64_t i = second; i < 2 * second; ++i) { next.doc_start[static_cast<size_t>(i)] = i < second + 9 ? -4 : 9; }
@@ -208,7 +209,7 @@ TEST_CASE("kvm goes on where a segment ended", "[fast]") {
 }
 
 TEST_CASE("kvm does not race", "[threads]") {
-  const Sizes s{"", rule_of(2, 1, 0, 0, KvmValueNorm::radius, nothing), 1, false, false, 1, 5, 1, 1, 2, 2};
+  const KvmCase s{"", rule_of(2, 1, 0, 0, KvmValueNorm::radius, nothing), 1, false, false, 1, 5, 1, 1, 2, 2};
   check(DType::f32, [&](Machine& m) { check_passes(m, s, true); });
 }
 

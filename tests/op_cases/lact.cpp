@@ -21,7 +21,7 @@ double tolerance(const LactRule& rule) {
   return rule.tf32 ? (rule.muon ? 0.12 : 4e-3) : type_of(rule) == DType::f64 ? 1e-11 : 2e-5;
 }
 
-struct Sizes {
+struct LactCase {
   int64_t length, heads, dim, fast;
   std::vector<int64_t> doc_start;
 
@@ -34,7 +34,7 @@ struct Sizes {
 struct Inputs {
   Tensor q, k, v, rates, mix, w0, w1, w2, doc_start;
 
-  Inputs(Machine& m, const Sizes& s, const LactRule& rule)
+  Inputs(Machine& m, const LactCase& s, const LactRule& rule)
       : q(m.input(s.tokens(s.dim))),
         k(m.input(s.tokens(s.dim))),
         v(m.input(s.tokens(s.dim))),
@@ -62,7 +62,7 @@ template <class Args> Args args_of(const Inputs& in, const LactRule& rule) {
   return args;
 }
 
-void check_forward(const Sizes& s, const LactRule& rule, bool carried) {
+void check_forward(const LactCase& s, const LactRule& rule, bool carried) {
   check(type_of(rule), [&](Machine& m) {
     auto args = args_of<LactForward>(Inputs(m, s, rule), rule);
     args.y = m.output(s.tokens(s.dim));
@@ -76,7 +76,7 @@ void check_forward(const Sizes& s, const LactRule& rule, bool carried) {
   });
 }
 
-void check_backward(const Sizes& s, const LactRule& rule, bool accumulate, bool wanted) {
+void check_backward(const LactCase& s, const LactRule& rule, bool accumulate, bool wanted) {
   check(type_of(rule), [&](Machine& m) {
     auto args = args_of<LactBackward>(Inputs(m, s, rule), rule);
     const auto gradient = [&](int64_t channels) { return m.gradient(s.tokens(channels), accumulate); };
@@ -101,7 +101,7 @@ LactRule rule_of(int64_t chunk, bool momentum, bool muon, bool tf32 = false) {
 
 TEST_CASE("fast weights of lact", "[fast]") {
   const bool momentum = GENERATE(false, true), muon = GENERATE(false, true), stands = GENERATE(false, true);
-  const Sizes s{34, 2, stands ? 7 : 10, stands ? 10 : 7, documents_of_two_rows(34)};  // three updates in a document
+  const LactCase s{34, 2, stands ? 7 : 10, stands ? 10 : 7, documents_of_two_rows(34)};  // three updates in a document
   check_forward(s, rule_of(9, momentum, muon), false);
 }
 
@@ -113,7 +113,7 @@ TEST_CASE("carried fast weights of lact", "[fast]") {
   // Chunks of 6: in progress, complete, and in progress with tokens left in it behind the pass.
   const int64_t before = GENERATE(4, 6, 13), length = GENERATE(1, 2, 17);
   const bool momentum = GENERATE(false, true);
-  Sizes s{length, 2, 5, 7, std::vector<int64_t>(static_cast<size_t>(2 * length), -before)};
+  LactCase s{length, 2, 5, 7, std::vector<int64_t>(static_cast<size_t>(2 * length), -before)};
   if (length > 10) {
     std::fill(s.doc_start.begin() + 3, s.doc_start.begin() + length, 3);
   } else {
@@ -124,7 +124,7 @@ TEST_CASE("carried fast weights of lact", "[fast]") {
 
 TEST_CASE("gradients of fast weights of lact", "[fast]") {
   const bool momentum = GENERATE(false, true), muon = GENERATE(false, true), accumulate = GENERATE(false, true);
-  const Sizes s{40, 2, accumulate ? 7 : 10, accumulate ? 10 : 7, documents_of_two_rows(40)};
+  const LactCase s{40, 2, accumulate ? 7 : 10, accumulate ? 10 : 7, documents_of_two_rows(40)};
   check_backward(s, rule_of(9, momentum, muon), accumulate, accumulate);
 }
 
@@ -135,7 +135,7 @@ TEST_CASE("gradients of fast weights of lact without and with larger updates tha
 
 TEST_CASE("fast weights of lact with several updates in a tile", "[fast]") {
   // Weights change with tokens 16, 32, 48 and 64 of one row, and 16, 31 and 47 of the other.
-  Sizes s{70, 1, 4, 3, std::vector<int64_t>(140)};
+  LactCase s{70, 1, 4, 3, std::vector<int64_t>(140)};
   std::fill(s.doc_start.begin() + 70 + 31, s.doc_start.end(), 31);
   check_forward(s, rule_of(16, true, false), false);
   check_backward(s, rule_of(16, true, false), false, true);
@@ -144,13 +144,13 @@ TEST_CASE("fast weights of lact with several updates in a tile", "[fast]") {
 TEST_CASE("fast weights of lact by products in TF32", "[fast]") {
   const bool momentum = GENERATE(false, true), muon = GENERATE(false, true);
   const auto [dim, fast] = GENERATE(std::pair{12, 8}, std::pair{7, 10});
-  const Sizes s{40, 2, dim, fast, documents_of_two_rows(40)};
+  const LactCase s{40, 2, dim, fast, documents_of_two_rows(40)};
   check_forward(s, rule_of(9, momentum, muon, true), momentum);
   check_backward(s, rule_of(muon ? 15 : 9, momentum, muon, true), muon, true);
 }
 
 TEST_CASE("fast weights of lact, larger than a tile, by products in TF32", "[fast]") {
-  const Sizes s{140, 1, 68, 100, std::vector<int64_t>(280)};
+  const LactCase s{140, 1, 68, 100, std::vector<int64_t>(280)};
   check_forward(s, rule_of(67, true, false, true), false);
   check_backward(s, rule_of(67, true, false, true), false, true);
 }
@@ -158,7 +158,7 @@ TEST_CASE("fast weights of lact, larger than a tile, by products in TF32", "[fas
 // For the thread sanitizer: two updates, with all that they have.
 TEST_CASE("fast weights of lact and their gradients do not race", "[threads]") {
   const bool tf32 = GENERATE(false, true);
-  const Sizes s{5, 1, 3, 4, std::vector<int64_t>(10)};
+  const LactCase s{5, 1, 3, 4, std::vector<int64_t>(10)};
   check_forward(s, rule_of(3, true, true, tf32), true);
   check_backward(s, rule_of(3, true, true, tf32), false, true);
 }

@@ -13,7 +13,7 @@ namespace {
 // Solutions of systems with condition numbers of some tens, in fp32; the CPU's fp32 kernels stay within as much.
 constexpr double kMesaTolerance = 5e-5;
 
-struct Sizes {
+struct MesaCase {
   int64_t length, heads, dk, dv, chunk;
   std::vector<int64_t> doc_start;
 
@@ -26,7 +26,7 @@ struct Sizes {
 struct Inputs {
   Tensor q, k, v, a, b, lambda_raw, doc_start;
 
-  Inputs(Machine& m, const Sizes& s)
+  Inputs(Machine& m, const MesaCase& s)
       : q(m.input(s.keys())),
         k(m.input(s.keys(), 1.5 / std::sqrt(static_cast<double>(s.dk)))),
         v(m.input(s.values())),
@@ -53,7 +53,7 @@ template <class Args> Args args_of(const Inputs& in, const MesaRule& rule) {
 MesaRule gradients(int64_t steps, double epsilon) { return {false, steps, epsilon, 0.3}; }
 MesaRule exact() { return {true, 0, 0, 0.3}; }
 
-void check_forward(const Sizes& s, const MesaRule& rule, bool carried, bool reports) {
+void check_forward(const MesaCase& s, const MesaRule& rule, bool carried, bool reports) {
   check(DType::f32, [&](Machine& m) {
     auto args = args_of<MesaForward>(Inputs(m, s), rule);
     args.o = m.output(s.values());
@@ -69,7 +69,7 @@ void check_forward(const Sizes& s, const MesaRule& rule, bool carried, bool repo
   });
 }
 
-void check_backward(const Sizes& s, const MesaRule& rule, bool accumulate) {
+void check_backward(const MesaCase& s, const MesaRule& rule, bool accumulate) {
   check(DType::f32, [&](Machine& m) {
     auto args = args_of<MesaBackward>(Inputs(m, s), rule);
     args.x = m.parameter(s.keys());
@@ -86,7 +86,7 @@ void check_backward(const Sizes& s, const MesaRule& rule, bool accumulate) {
   });
 }
 
-const Sizes kDocuments{41, 2, 9, 13, 15, documents_of_two_rows(41)};
+const MesaCase kDocuments{41, 2, 9, 13, 15, documents_of_two_rows(41)};
 
 TEST_CASE("chunked mesa recurrence", "[fast]") {
   const MesaRule rule = GENERATE(gradients(30, 0), gradients(5, 0.1), exact());
@@ -94,7 +94,7 @@ TEST_CASE("chunked mesa recurrence", "[fast]") {
 }
 
 TEST_CASE("chunked mesa recurrence with a carried memory", "[fast]") {
-  Sizes s{37, 1, 6, 5, 17, std::vector<int64_t>(74)};
+  MesaCase s{37, 1, 6, 5, 17, std::vector<int64_t>(74)};
   std::fill_n(s.doc_start.begin(), 37, -5);  // continues
   check_forward(s, gradients(30, 0), true, false);
   s.chunk = 64;  // one chunk a row
@@ -111,7 +111,7 @@ TEST_CASE("gradients of mesa chunks larger than a tile", "[fast]") {
 }
 
 TEST_CASE("more chunks of the mesa recurrence than a GPU takes at a time", "[fast]") {
-  const Sizes s{65, 4, 2, 1, 1, std::vector<int64_t>(130)};
+  const MesaCase s{65, 4, 2, 1, 1, std::vector<int64_t>(130)};
   check_forward(s, gradients(2, 0.1), true, true);
   check_backward(s, gradients(2, 0.1), false);
 }
@@ -119,14 +119,14 @@ TEST_CASE("more chunks of the mesa recurrence than a GPU takes at a time", "[fas
 // For the thread sanitizer: both kinds of solves, chunks that follow each other.
 TEST_CASE("the chunked mesa recurrence and its gradients do not race", "[threads]") {
   const MesaRule rule = GENERATE(gradients(2, 0.1), exact());
-  const Sizes s{5, 1, 3, 4, 2, std::vector<int64_t>(10)};
+  const MesaCase s{5, 1, 3, 4, 2, std::vector<int64_t>(10)};
   check_forward(s, rule, true, true);
   check_backward(s, rule, false);
 }
 
 TEST_CASE("steps of the mesa recurrence", "[fast]") {
   const MesaRule rule = GENERATE(gradients(30, 0), gradients(3, 0.1), exact());
-  const Sizes s{3, 2, 9, 37, 0, {-2, -2, 2, 0, 0, 0}};
+  const MesaCase s{3, 2, 9, 37, 0, {-2, -2, 2, 0, 0, 0}};
   check(DType::f32, [&](Machine& m) {
     auto args = args_of<MesaSteps>(Inputs(m, s), rule);
     args.o = m.output(s.values());

@@ -29,13 +29,13 @@ template <class F> void for_each_row(const Norm& n, const Values& x, F&& f) {
   }
 }
 
-struct Forward {
+struct NormValues {
   Values h, y, mean, rstd;
 };
 
-Forward forward_formula(const Norm& n, Values h, const Values& branch, const Values& weight, const Values& bias) {
+NormValues forward_formula(const Norm& n, Values h, const Values& branch, const Values& weight, const Values& bias) {
   for (size_t i = 0; i < branch.size(); ++i) { h[i] += kRho * branch[i]; }
-  Forward f{h, h, {}, {}};
+  NormValues f{h, h, {}, {}};
   for_each_row(n, h, [&](size_t begin, double mean, double rstd) {
     f.mean.push_back(mean);
     f.rstd.push_back(rstd);
@@ -47,11 +47,11 @@ Forward forward_formula(const Norm& n, Values h, const Values& branch, const Val
 }
 
 /// To what was there: the gradient of h before what is added to it, of weights and of biases.
-struct Backward {
+struct NormGradients {
   Values h, weight, bias;
 };
 
-void backward_formula(const Norm& n, const Values& h, const Values& d_y, const Values& weight, Backward& to) {
+void backward_formula(const Norm& n, const Values& h, const Values& d_y, const Values& weight, NormGradients& to) {
   for_each_row(n, h, [&](size_t begin, double mean, double rstd) {
     double mean_g = 0, mean_gn = 0;
     const auto normed = [&](size_t i) { return (h[begin + i] - mean) * rstd; };
@@ -79,7 +79,7 @@ void run_forward(Machine& m, const Norm& n, bool has_branch) {
                       .eps = kEps,
                       .kind = n.kind};
   m.run(f, has_branch && m.is_bf16() ? kHalf : kSingle);  // statistics of a sum that was rounded
-  Forward expected;
+  NormValues expected;
   m.expect(f.y, [&] {
     expected = forward_formula(n, m.read(f.h), has_branch ? m.read(f.branch) : Values{}, m.read(f.weight),
                                n.is_layer() ? m.read(f.bias) : Values{});
@@ -117,8 +117,8 @@ void run_backward(Machine& m, const Norm& n, Into into) {
                        .rho = kRho,
                        .kind = n.kind,
                        .accumulate = into == Into::accumulate};
-  Backward sums{Values(static_cast<size_t>(n.shape().numel())), m.read(b.d_weight),
-                is_layer ? m.read(b.d_bias) : Values(static_cast<size_t>(n.width))};
+  NormGradients sums{Values(static_cast<size_t>(n.shape().numel())), m.read(b.d_weight),
+                     is_layer ? m.read(b.d_bias) : Values(static_cast<size_t>(n.width))};
   if (has_d_out) { sums.h = m.read(b.d_h_out); }
   if (into == Into::accumulate) { sums.h = m.read(b.d_h); }
   m.run(b);

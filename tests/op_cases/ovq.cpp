@@ -14,7 +14,7 @@ namespace {
 // they differ by a few roundings of 2^-9 of the terms, and sums over queries average them.
 double tolerance(const Machine& m) { return m.is_bf16() ? kHalf : 2e-5; }
 
-struct Sizes {
+struct OvqCase {
   const char* name;
   OvqRule rule;
   int64_t batch = 2, length = 41, heads = 4, kv_heads = 2, d = 19, dv = 37;
@@ -42,7 +42,7 @@ OvqRule rule_of(int64_t chunk, int64_t max_centroids, OvqGrowth growth = OvqGrow
   return rule;
 }
 
-OvqDictionary dictionary(Machine& m, const Sizes& s, int64_t room) {
+OvqDictionary dictionary(Machine& m, const OvqCase& s, int64_t room) {
   const Shape rows{s.batch, s.kv_heads, room};
   const std::vector<int64_t> counts(static_cast<size_t>(rows.numel()), 3);
   OvqDictionary book{m.float_sum(s.per_row(room, s.d)), m.float_sum(s.per_row(room, s.dv)), m.float_sum(rows),
@@ -55,7 +55,7 @@ OvqDictionary dictionary(Machine& m, const Sizes& s, int64_t room) {
 }
 
 /// Tokens and what is carried; without o, lse and ids.
-OvqForward inputs_of(Machine& m, const Sizes& s, const OvqDictionary& book, const Tensor& pending_k,
+OvqForward inputs_of(Machine& m, const OvqCase& s, const OvqDictionary& book, const Tensor& pending_k,
                      const Tensor& pending_v, double query_scale) {
   return {.o = {},
           .lse = {},
@@ -72,7 +72,7 @@ OvqForward inputs_of(Machine& m, const Sizes& s, const OvqDictionary& book, cons
 }
 
 /// Forward, its replay from the assignments, and backward. In bf16 the replay decides nothing by itself.
-void check_passes(Machine& m, const Sizes& s) {
+void check_passes(Machine& m, const OvqCase& s) {
   const Shape sums{s.batch, s.length, s.heads};
   const Tensor pending_k = m.activation_scratch(s.per_row(s.rule.chunk, s.d)),
                pending_v = m.activation_scratch(s.per_row(s.rule.chunk, s.dv));
@@ -111,11 +111,11 @@ TEST_CASE("ovq and its gradients", "[fast]") {
   linear.normalize_keys = linear.second_founds = true;
   random.random = random.normalize_keys = random.normalize_values = true;
   random.layer = 3;
-  const Sizes s = GENERATE_COPY(
-      Sizes{"plateau", rule_of(7, 40)}, Sizes{"more than a tile of keys and rows", rule_of(66, 90), 2, 70},
-      Sizes{"linear, constant steps, unit keys, second founds", linear},
-      Sizes{"full", rule_of(5, 200, OvqGrowth::full)}, Sizes{"random founders, unit keys and values", random},
-      Sizes{"chunks of one token", rule_of(1, 5)});
+  const OvqCase s = GENERATE_COPY(
+      OvqCase{"plateau", rule_of(7, 40)}, OvqCase{"more than a tile of keys and rows", rule_of(66, 90), 2, 70},
+      OvqCase{"linear, constant steps, unit keys, second founds", linear},
+      OvqCase{"full", rule_of(5, 200, OvqGrowth::full)}, OvqCase{"random founders, unit keys and values", random},
+      OvqCase{"chunks of one token", rule_of(1, 5)});
   CAPTURE(s.name);
   check(DType::f32, [&](Machine& m) { check_passes(m, s); });
 }
@@ -123,22 +123,22 @@ TEST_CASE("ovq and its gradients", "[fast]") {
 TEST_CASE("ovq in bf16, on tensor cores where the sizes allow", "[fast]") {
   OvqRule founds = rule_of(17, 90);
   founds.normalize_keys = founds.second_founds = true;
-  const Sizes s =
-      GENERATE_COPY(Sizes{"grouped heads of 64, chunks shorter than a tile", rule_of(13, 400, OvqGrowth::full), 2, 70,
-                          4, 2, 64, 64, true},
-                    Sizes{"chunks and dictionaries of several tiles", rule_of(150, 4000), 1, 463, 1, 1, 128, 128, true},
-                    Sizes{"unequal sizes, padded", founds, 2, 70, 3, 1, 80, 48, true},
-                    Sizes{"two heads in one tile of queries", rule_of(70, 99), 1, 211, 2, 1, 32, 16, true},
-                    Sizes{"many rows for few queries", rule_of(3, 300, OvqGrowth::full), 1, 158, 1, 1, 16, 32, true},
-                    Sizes{"documents in several groups of steps", rule_of(2, 60), 2, 95, 2, 1, 32, 32, true},
-                    Sizes{"a size for the plain cores", rule_of(13, 40), 2, 70, 4, 2, 36, 72});
+  const OvqCase s = GENERATE_COPY(
+      OvqCase{"grouped heads of 64, chunks shorter than a tile", rule_of(13, 400, OvqGrowth::full), 2, 70, 4, 2, 64, 64,
+              true},
+      OvqCase{"chunks and dictionaries of several tiles", rule_of(150, 4000), 1, 463, 1, 1, 128, 128, true},
+      OvqCase{"unequal sizes, padded", founds, 2, 70, 3, 1, 80, 48, true},
+      OvqCase{"two heads in one tile of queries", rule_of(70, 99), 1, 211, 2, 1, 32, 16, true},
+      OvqCase{"many rows for few queries", rule_of(3, 300, OvqGrowth::full), 1, 158, 1, 1, 16, 32, true},
+      OvqCase{"documents in several groups of steps", rule_of(2, 60), 2, 95, 2, 1, 32, 32, true},
+      OvqCase{"a size for the plain cores", rule_of(13, 40), 2, 70, 4, 2, 36, 72});
   CAPTURE(s.name);
   check(DType::bf16, [&](Machine& m) { check_passes(m, s); });
 }
 
 TEST_CASE("ovq in bf16 assigns by itself where keys are far apart", "[fast]") {
   const int64_t d = GENERATE(64, 36);
-  const Sizes s{"", rule_of(21, 40), 1, 129, 2, 1, d, d};
+  const OvqCase s{"", rule_of(21, 40), 1, 129, 2, 1, d, d};
   // Keys are multiples of unit vectors: similarities are sums of few products, exact in bf16 but for the means of a
   // row.
   Values keys(static_cast<size_t>(s.k().numel()));
@@ -159,7 +159,7 @@ TEST_CASE("ovq in bf16 assigns by itself where keys are far apart", "[fast]") {
 }
 
 /// Forward over `first`, then over `next` from what the first left.
-void check_segments(Machine& m, const Sizes& first, const Sizes& next, int64_t room, double query_scale) {
+void check_segments(Machine& m, const OvqCase& first, const OvqCase& next, int64_t room, double query_scale) {
   OvqDictionary book = dictionary(m, first, room);
   const Tensor pending_k = m.carried(first.per_row(first.rule.chunk, first.d)),
                pending_v = m.carried(first.per_row(first.rule.chunk, first.dv));
@@ -179,11 +179,11 @@ void check_segments(Machine& m, const Sizes& first, const Sizes& next, int64_t r
 TEST_CASE("ovq goes on where a segment ended", "[fast]") {
   const int64_t second = GENERATE(1, 3, 19);
   CAPTURE(second);
-  Sizes first{"", rule_of(6, 14)};
+  OvqCase first{"", rule_of(6, 14)};
   first.length = 15;
   first.doc_start.assign(30, 0);
   for (size_t i = 27; i < 30; ++i) { first.doc_start[i] = 12; }
-  Sizes next = first;
+  OvqCase next = first;
   next.length = second;
   next.doc_start.assign(static_cast<size_t>(2 * second), -15);
   for (int64_t i = second; i < 2 * second; ++i) { next.doc_start[static_cast<size_t>(i)] = i < second + 8 ? -3 : 8; }
@@ -193,8 +193,8 @@ TEST_CASE("ovq goes on where a segment ended", "[fast]") {
 TEST_CASE("ovq in bf16 reads centroids and keys of an earlier segment", "[fast]") {
   const auto [second, d] = GENERATE(table<int64_t, int64_t>({{1, 64}, {3, 48}, {3, 36}, {157, 32}}));
   CAPTURE(second, d);
-  const Sizes first{"", rule_of(70, 90), 1, 207, 4, 2, d, d, d != 36};  // two chunks and 67 keys
-  Sizes next = first;
+  const OvqCase first{"", rule_of(70, 90), 1, 207, 4, 2, d, d, d != 36};  // two chunks and 67 keys
+  OvqCase next = first;
   next.length = second;
   next.doc_start.assign(static_cast<size_t>(second), -207);
   std::fill(next.doc_start.begin() + std::min<int64_t>(second, 80), next.doc_start.end(),
@@ -208,7 +208,7 @@ TEST_CASE("ovq does not race", "[threads]") {
 
 TEST_CASE("ovq on tensor cores does not race", "[threads]") {
   // Of the last steps two tiles of rows, in two parts.
-  const Sizes s{"", rule_of(2, 90, OvqGrowth::full), 1, 73, 1, 1, 16, 16, true};
+  const OvqCase s{"", rule_of(2, 90, OvqGrowth::full), 1, 73, 1, 1, 16, 16, true};
   check(DType::bf16, [&](Machine& m) { check_passes(m, s); });
 }
 

@@ -1,5 +1,5 @@
 // How the delta rule on tensor cores divides its value channels into slices.
-#include "kernels/gated_delta/walk.cuh"
+#include "kernels/gated_delta/chunk_pipeline.cuh"
 
 #include "support.h"
 #include "tests/op_cases/gated_delta.h"
@@ -33,7 +33,7 @@ TEST_CASE("the delta rule takes slices of 32 value channels where the multiproce
     const simt::ScopedSettings scope({.multiprocessors = multiprocessors});
     const Tensor k{nullptr, DType::bf16, {8, 4096, 4, 64}}, v{nullptr, DType::bf16, {8, 4096, value_heads, value_dim}};
     std::vector<unsigned> found;
-    device::delta_mma::dispatch_slices(device::delta::Sizes(k, v), false, [&](auto width, auto slice, auto, dim3 grid) {
+    device::delta_mma::dispatch_slices(DeltaSizes(k, v), false, [&](auto width, auto slice, auto, dim3 grid) {
       found = {static_cast<unsigned>(width), static_cast<unsigned>(slice), grid.x, grid.y};
     });
     return found;

@@ -63,11 +63,11 @@ template <bool kIsTurned> struct Side {
   }
 };
 
-struct Sizes {
+struct ProductSizes {
   int64_t rows, columns, depth, gap, offset;
 };
 
-template <bool kA, bool kB> void check_products(const Sizes& n, bool in_tf32, bool is_rounded) {
+template <bool kA, bool kB> void check_products(const ProductSizes& n, bool in_tf32, bool is_rounded) {
   CAPTURE(kA, kB, n.rows, n.columns, n.depth, n.gap, n.offset, in_tf32, is_rounded);
   // Bounds within packs, tiles and the sides of warps.
   const Side<kA> a(n.rows, n.depth, n.gap, 1, n.rows - 3, n.offset, 1, is_rounded);
@@ -110,8 +110,8 @@ template <bool kA, bool kB> void check_products(const Sizes& n, bool in_tf32, bo
 TEST_CASE("products by tiles equal plain sums in both forms", "[fast]") {
   const bool in_tf32 = GENERATE(false, true), is_rounded = GENERATE(false, true);
   // Packs of 16 bytes where gaps and offsets leave them aligned (100 columns, 36 deep), single numbers elsewhere.
-  const Sizes n =
-      GENERATE(Sizes{70, 100, 36, 0, 0}, Sizes{67, 31, 65, 2, 0}, Sizes{5, 68, 3, 1, 4}, Sizes{66, 72, 40, 4, 3});
+  const ProductSizes n = GENERATE(ProductSizes{70, 100, 36, 0, 0}, ProductSizes{67, 31, 65, 2, 0},
+                                  ProductSizes{5, 68, 3, 1, 4}, ProductSizes{66, 72, 40, 4, 3});
   both_ways([&] {
     check_products<false, false>(n, in_tf32, is_rounded);
     check_products<false, true>(n, in_tf32, is_rounded);

@@ -3,10 +3,10 @@
 
 namespace hebb::cpu::delta {
 
-/// Walks forward over the chunks of one value head of one row: prediction errors and state.
-template <class S> class Sweep {
+/// The forward scan over the chunks of one value head of one row: prediction errors and state.
+template <class S> class ChunkScan {
  public:
-  Sweep(ScratchParts<S>& parts, const Sizes& sizes, int64_t longest)
+  ChunkScan(ScratchParts<S>& parts, const DeltaSizes& sizes, int64_t longest)
       : decays(parts, longest),
         beta(parts.take(longest)),
         kq(parts.take(2 * longest * sizes.key_dim)),
@@ -34,7 +34,7 @@ template <class S> class Sweep {
   /// KQ, its products with K and what it reads from the state, then E and delta = beta E:
   /// E_i + sum_{j<i} D_ij (k_i . k_j) beta_j E_j = v_i - e^gam_i k_i S. Without queries the halves of Q are left out.
   /// E goes to `errors` [c, dv]. Without `corrects` E = v.
-  void solve(const HeadInputs<S>& in, const Chunk& chunk, S scale, bool corrects, bool queries, S* errors) {
+  void solve(const HeadInputs<S>& in, const DeltaChunk& chunk, S scale, bool corrects, bool queries, S* errors) {
     const int64_t c = chunk.length, dk = sizes_.key_dim, dv = sizes_.value_dim;
     gather_rows(c, dk, in.k + chunk.token * in.key_stride, in.key_stride, S(1), kq);
     if (queries) { gather_rows(c, dk, in.q + chunk.token * in.key_stride, in.key_stride, scale, kq + c * dk); }
@@ -96,15 +96,15 @@ template <class S> class Sweep {
     solve_lower(c, dv, lower, errors);
   }
 
-  Sizes sizes_;
+  DeltaSizes sizes_;
   S *own_state_, *home_ = nullptr;
   const S* initial_ = nullptr;
 };
 
-/// Elements of a slot for a walk forward. Parts are counted in floats: in doubles they take as many or fewer.
-inline int64_t sweep_elements(const Sizes& sizes, int64_t longest) {
+/// Elements of a slot for a forward scan. Parts are counted in floats: in doubles they take as many or fewer.
+inline int64_t scan_elements(const DeltaSizes& sizes, int64_t longest) {
   ScratchParts<float> parts(nullptr);
-  const Sweep<float> sweep(parts, sizes, longest);
+  const ChunkScan<float> scan(parts, sizes, longest);
   parts.take(longest * longest);  // for predictions
   return parts.used();
 }

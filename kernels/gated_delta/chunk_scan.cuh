@@ -3,32 +3,15 @@
 // row-major without gaps. The algebra is docs/layers/gdn.md, Chunk form, in the order of the CPU's kernels.
 #include "kernels/common/cuda/block.cuh"
 #include "kernels/gated_delta/gated_delta.h"
+#include "kernels/gated_delta/sizes.h"
 
 namespace hebb::HEBB_DEVICE::delta {
-
-struct Sizes {
-  int64_t batch, length, key_heads, value_heads, key_dim, value_dim;
-
-  Sizes(const Tensor& k, const Tensor& v)
-      : batch(k.size(0)),
-        length(k.size(1)),
-        key_heads(k.size(2)),
-        value_heads(v.size(2)),
-        key_dim(k.size(3)),
-        value_dim(v.size(3)) {}
-  __device__ int64_t group() const { return value_heads / key_heads; }
-  __device__ int64_t state() const { return key_dim * value_dim; }
-};
-
-struct Chunk {
-  int64_t token, length, state;
-};
 
 struct Chunks {
   const int64_t *chunks, *rows;
 
   explicit Chunks(const ChunkGrid& grid) : chunks(grid.chunks.as<int64_t>()), rows(grid.rows.as<int64_t>()) {}
-  __device__ Chunk at(int64_t i) const { return {chunks[3 * i], chunks[3 * i + 1], chunks[3 * i + 2]}; }
+  __device__ DeltaChunk at(int64_t i) const { return {chunks[3 * i], chunks[3 * i + 1], chunks[3 * i + 2]}; }
 };
 
 /// Where the tokens of one value head lie: token i of the batch at pointer + i * stride.
@@ -43,10 +26,10 @@ template <class T> struct Inputs {
   HeadInputs<T> all;
 
   template <class Args>
-  Inputs(const Args& a, const Sizes& n)
+  Inputs(const Args& a, const DeltaSizes& n)
       : all{a.q.template as<T>(),        a.k.template as<T>(),    a.v.template as<T>(),        a.g.template as<float>(),
             a.beta.template as<float>(), n.key_heads * n.key_dim, n.value_heads * n.value_dim, n.value_heads} {}
-  __device__ HeadInputs<T> head(const Sizes& n, int64_t head) const {
+  __device__ HeadInputs<T> head(const DeltaSizes& n, int64_t head) const {
     HeadInputs<T> in = all;
     in.q += head / n.group() * n.key_dim;
     in.k += head / n.group() * n.key_dim;
@@ -97,8 +80,8 @@ struct Decays {
   }
 };
 
-/// Walks forward over the chunks: prediction errors and state.
-struct Sweep {
+/// The forward scan over chunks: prediction errors and state.
+struct ChunkScan {
   Decays decays;
   float* beta;                // [c]
   float* kq;                  // [2 c, dk] K above the scaled Q
@@ -111,7 +94,7 @@ struct Sweep {
   bool has_state = false;  // whether the state before the chunk is anything but 0
   int64_t dk, dv;
 
-  __device__ Sweep(ScratchParts& parts, const Sizes& n, int64_t longest)
+  __device__ ChunkScan(ScratchParts& parts, const DeltaSizes& n, int64_t longest)
       : decays(parts, longest),
         beta(parts.take(longest)),
         kq(parts.take(2 * longest * n.key_dim)),
@@ -143,7 +126,7 @@ struct Sweep {
   /// Without `corrects` E = v. E (to `errors`) and delta = beta E: E_i + sum_{j<i} D_ij (k_i . k_j) beta_j E_j = v_i -
   /// e^gam_i k_i S.
   template <class T>
-  __device__ void solve(const HeadInputs<T>& in, const Chunk& chunk, float scale, bool corrects, bool queries,
+  __device__ void solve(const HeadInputs<T>& in, const DeltaChunk& chunk, float scale, bool corrects, bool queries,
                         float* errors) {
     const int64_t c = chunk.length, rows = queries ? 2 * c : c;
     gather_rows(c, dk, in.k + chunk.token * in.key_stride, in.key_stride, 1.0f, kq);

@@ -1,14 +1,14 @@
 #pragma once
-// How the sweeps of the gated delta rule on tensor cores walk over the chunks of a row and value head: a block holds a
-// slice of 32 or 64 value channels of the state, and its warps have roles. While four warps take the state through a
-// chunk, seven make the next one's matrices of tokens by tokens, and one copies the chunk behind that and adds up its
-// gates. So what does not depend on the state is never waited for, and a chunk has one barrier. A state warp holds 8 or
-// 16 channels of all keys in registers, as sums of mma; nothing passes between state warps. As a right operand the
-// state is split and transposed in registers (movmatrix). Three warps a quarter of an SM leave 168 registers. Bound:
-// the chain of dependent products of the one state warp on each quarter; by the stall counts in the SASS (an estimate)
-// a chunk of 64 tokens with keys of 64 and slices of 32 takes about 1,700 cycles forward and 2,800 back. Shared memory:
-// 154 and 166 KB for keys of 64, 203 and 215 KB for keys of 128, so one block an SM. A copy from HBM has the time of a
-// chunk.
+// The scans of the gated delta rule on tensor cores over the chunks of a row and value head, as a pipeline of
+// specialized warps. A block holds a slice of 32 or 64 value channels of the state. While four warps take the state
+// through a chunk, seven make the next chunk's matrices of tokens by tokens, and one copies the chunk behind that and
+// adds up its gates. So what does not depend on the state is never waited for, and a chunk has one barrier. A state
+// warp holds 8 or 16 channels of all keys in registers, as sums of mma; nothing passes between state warps. As a right
+// operand the state is split and transposed in registers (movmatrix). Three warps a quarter of an SM leave 168
+// registers. Bound: the chain of dependent products of the one state warp on each quarter; by the stall counts in the
+// SASS (an estimate) a chunk of 64 tokens with keys of 64 and slices of 32 takes about 1,700 cycles forward and 2,800
+// back. Shared memory: 154 and 166 KB for keys of 64, 203 and 215 KB for keys of 128, so one block an SM. A copy from
+// HBM has the time of a chunk.
 #include "kernels/common/cuda/block.cuh"
 #include "kernels/common/cuda/fast_divide.cuh"
 #include "kernels/common/cuda/unroll.cuh"
@@ -24,9 +24,9 @@ constexpr int kBlocks = kChunk / 16;  // of 16 tokens
 /// Inputs of a chunk.
 template <int kWidth, int kSlice> struct Stage {
   TileOf<kChunk, kWidth> keys, queries;
-  TileOf<kChunk, kSlice> values;  // v, or in the sweep back d_o
+  TileOf<kChunk, kSlice> values;  // v, or in the reverse scan d_o
   Gates gates;
-  delta::Chunk chunk;
+  DeltaChunk chunk;
   bool begins_document;
 };
 
@@ -51,8 +51,8 @@ struct alignas(16) Four {
 /// Columns of a block on the diagonal.
 using Diagonal = Four[16][5];
 
-/// Where a block walks.
-struct Way {
+/// What a block scans.
+struct PipelineInputs {
   delta::HeadInputs<bf16> in;  // v: the slice's first channel of what is staged as values
   const int32_t* doc_start;
   delta::Chunks chunks;
@@ -66,7 +66,7 @@ template <int kWidth, int kSlice> struct Shared {
   Stage<kWidth, kSlice> stages[3];
   Pairs pairs[2];
   Diagonal diagonals[kBlocks];
-  Way way;
+  PipelineInputs inputs;
 };
 static_assert(sizeof(Shared<128, 64>) <= 227 * 1024, "what a block may have on an SM of 9.0");
 static_assert(sizeof(Shared<64, 32>) <= gated_delta_shared_bytes(64) &&
@@ -76,7 +76,7 @@ static_assert(sizeof(Shared<64, 32>) <= gated_delta_shared_bytes(64) &&
 
 /// A block of 16 rows of the triangular system, whose other unknowns are taken out already: solved, and as an operand.
 template <bool kTransposed, int kTiles>
-__device__ __forceinline__ void solve_block(Rows<kBlocks, kTiles>& rows, const Pairs& pairs, int block,
+__device__ __forceinline__ void solve_block(StateRows<kBlocks, kTiles>& rows, const Pairs& pairs, int block,
                                             Operand (&solved)[kTiles] HEBB_WHERE_PARAMETER) {
   make_operands(solved, rows, block HEBB_WHERE_ARGUMENT);
   HEBB_UNROLL
@@ -92,7 +92,7 @@ __device__ __forceinline__ void solve_block(Rows<kBlocks, kTiles>& rows, const P
 /// transposed and negative; what is not below the diagonal there is nothing that anybody reads.
 template <bool kQueries, bool kBackward, int kWidth, int kSlice>
 __device__ __forceinline__ void make_block(Pairs& pairs, Diagonal& diagonal, const Stage<kWidth, kSlice>& stage,
-                                           int row, int column, const Way& way HEBB_WHERE_PARAMETER) {
+                                           int row, int column, const PipelineInputs& inputs HEBB_WHERE_PARAMETER) {
   const Gates& gates = stage.gates;
   const bool on_diagonal = row == column;
   const int first_i = lane_number() / 4, first_j = lane_number() % 4 * 2;  // in the block
@@ -115,11 +115,11 @@ __device__ __forceinline__ void make_block(Pairs& pairs, Diagonal& diagonal, con
     }
   };
   float keys[1][2][4] = {}, queries[1][2][4] = {};
-  if (!way.additive) { product(keys, stage.keys); }
+  if (!inputs.additive) { product(keys, stage.keys); }
   if constexpr (kQueries) {
     product(queries, stage.queries);
     HEBB_UNROLL
-    for (int e = 0; e < 8; ++e) { queries[0][e / 4][e % 4] *= (kBackward ? way.scale : betas[e]) * decays[e]; }
+    for (int e = 0; e < 8; ++e) { queries[0][e / 4][e % 4] *= (kBackward ? inputs.scale : betas[e]) * decays[e]; }
     store(pairs.answers, queries);
   }
   HEBB_UNROLL
@@ -164,9 +164,9 @@ __device__ __forceinline__ void make_pairs(Shared<kWidth, kSlice>& s, Pairs& pai
     const int pair = 2 * (warp - kBlocks) + i;  // of (1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)
     const int row = on_diagonal ? warp : pair == 0 ? 1 : pair < 3 ? 2 : 3;
     const int column = on_diagonal ? warp : pair - row * (row - 1) / 2;
-    make_block<kQueries, kBackward>(pairs, diagonal, stage, row, column, s.way HEBB_WHERE_ARGUMENT);
+    make_block<kQueries, kBackward>(pairs, diagonal, stage, row, column, s.inputs HEBB_WHERE_ARGUMENT);
   }
-  if (on_diagonal && !s.way.additive) {
+  if (on_diagonal && !s.inputs.additive) {
     __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
     invert_diagonal(pairs, diagonal, warp);
   }
@@ -191,29 +191,29 @@ __device__ __forceinline__ void copy_tile(TileOf<kChunk, kWidth>& tile, const bf
 
 /// What the loading warp reads of a chunk a step before it copies the rest.
 struct Incoming {
-  delta::Chunk chunk;
+  DeltaChunk chunk;
   GateInputs gates;
   bool begins_document;
 
-  __device__ __forceinline__ Incoming(const Way& way, int64_t number)
-      : chunk(way.chunks.at(way.first_chunk + number)),
-        gates(way.in, chunk),
-        begins_document(way.doc_start[chunk.token] == chunk.token - way.first_token) {}
+  __device__ __forceinline__ Incoming(const PipelineInputs& inputs, int64_t number)
+      : chunk(inputs.chunks.at(inputs.first_chunk + number)),
+        gates(inputs.in, chunk),
+        begins_document(inputs.doc_start[chunk.token] == chunk.token - inputs.first_token) {}
 };
 
 /// Starts the copies of a chunk and adds up its gates.
 template <bool kQueries, int kWidth, int kSlice>
-__device__ __forceinline__ void load_stage(Stage<kWidth, kSlice>& stage, const Way& way,
+__device__ __forceinline__ void load_stage(Stage<kWidth, kSlice>& stage, const PipelineInputs& inputs,
                                            const Incoming& incoming HEBB_WHERE_PARAMETER) {
-  const delta::Chunk& chunk = incoming.chunk;
+  const DeltaChunk& chunk = incoming.chunk;
   const int length = static_cast<int>(chunk.length);
-  const int64_t key_at = chunk.token * way.in.key_stride;
-  copy_tile(stage.keys, way.in.k + key_at, way.in.key_stride, length, way.dk HEBB_WHERE_ARGUMENT);
+  const int64_t key_at = chunk.token * inputs.in.key_stride;
+  copy_tile(stage.keys, inputs.in.k + key_at, inputs.in.key_stride, length, inputs.dk HEBB_WHERE_ARGUMENT);
   if constexpr (kQueries) {
-    copy_tile(stage.queries, way.in.q + key_at, way.in.key_stride, length, way.dk HEBB_WHERE_ARGUMENT);
+    copy_tile(stage.queries, inputs.in.q + key_at, inputs.in.key_stride, length, inputs.dk HEBB_WHERE_ARGUMENT);
   }
-  copy_tile(stage.values, way.in.v + chunk.token * way.in.value_stride, way.in.value_stride, length,
-            way.channels HEBB_WHERE_ARGUMENT);
+  copy_tile(stage.values, inputs.in.v + chunk.token * inputs.in.value_stride, inputs.in.value_stride, length,
+            inputs.channels HEBB_WHERE_ARGUMENT);
   commit_async_copies();
   load_gates(stage.gates, incoming.gates HEBB_WHERE_ARGUMENT);
   if (lane_number() == 0) {
@@ -222,14 +222,14 @@ __device__ __forceinline__ void load_stage(Stage<kWidth, kSlice>& stage, const W
   }
 }
 
-// ---- the walk
+// ---- the pipeline
 
 /// The block's row, value head and slice.
-template <int kSlice> struct Place {
+template <int kSlice> struct HeadSlice {
   int64_t task, row, head;      // task: number of the head among those of all rows
   int first_channel, channels;  // of the slice; those that exist
 
-  __device__ __forceinline__ explicit Place(const delta::Sizes& n)
+  __device__ __forceinline__ explicit HeadSlice(const DeltaSizes& n)
       : task(blockIdx.x), first_channel(static_cast<int>(blockIdx.y) * kSlice) {
     const Split split(task, n.value_heads);
     row = split.quotient;
@@ -238,23 +238,23 @@ template <int kSlice> struct Place {
     channels = left < kSlice ? left : kSlice;
   }
   /// values: null for v. Ends with a barrier.
-  __device__ __forceinline__ void begin(Way& way, const delta::Sizes& n, const delta::Inputs<bf16>& in,
+  __device__ __forceinline__ void begin(PipelineInputs& inputs, const DeltaSizes& n, const delta::Inputs<bf16>& in,
                                         const delta::Chunks& chunks, const int32_t* doc_start, const bf16* values,
                                         float scale, bool additive HEBB_WHERE_PARAMETER) const {
     if (threadIdx.x == 0) {
       delta::HeadInputs<bf16> head_in = in.head(n, head);
       head_in.v = (values != nullptr ? values + head * n.value_dim : head_in.v) + first_channel;
       const int64_t first_chunk = chunks.rows[row];
-      way = {head_in,
-             doc_start,
-             chunks,
-             first_chunk,
-             row * n.length,
-             static_cast<int>(chunks.rows[row + 1] - first_chunk),
-             static_cast<int>(n.key_dim),
-             channels,
-             scale,
-             additive};
+      inputs = {head_in,
+                doc_start,
+                chunks,
+                first_chunk,
+                row * n.length,
+                static_cast<int>(chunks.rows[row + 1] - first_chunk),
+                static_cast<int>(n.key_dim),
+                channels,
+                scale,
+                additive};
     }
     __syncthreads(HEBB_WHERE_HERE);
   }
@@ -263,8 +263,8 @@ template <int kSlice> struct Place {
 /// Calls use(i, stage, pairs) in the state warps for the chunks of the row, kBackward from the last one to the first; i
 /// counts the calls.
 template <bool kQueries, bool kBackward, int kWidth, int kSlice, class F>
-__device__ __forceinline__ void walk(Shared<kWidth, kSlice>& s, F&& use HEBB_WHERE_PARAMETER) {
-  const int count = s.way.count, warp = warp_number();
+__device__ __forceinline__ void run_pipeline(Shared<kWidth, kSlice>& s, F&& use HEBB_WHERE_PARAMETER) {
+  const int count = s.inputs.count, warp = warp_number();
   // A loop for each role: in one loop the state would take registers from all.
   const auto each_step = [&](auto&& step) {
     for (int i = -2; i < count; ++i) {
@@ -283,11 +283,11 @@ __device__ __forceinline__ void walk(Shared<kWidth, kSlice>& s, F&& use HEBB_WHE
       }
     });
   } else {
-    const auto nth = [&](int n) { return Incoming(s.way, kBackward ? count - 1 - n : n); };
+    const auto nth = [&](int n) { return Incoming(s.inputs, kBackward ? count - 1 - n : n); };
     Incoming incoming = nth(0);
     each_step([&](int i) {
       if (i + 2 < count) {
-        load_stage<kQueries>(s.stages[(i + 2) % 3], s.way, incoming HEBB_WHERE_ARGUMENT);
+        load_stage<kQueries>(s.stages[(i + 2) % 3], s.inputs, incoming HEBB_WHERE_ARGUMENT);
         if (i + 3 < count) { incoming = nth(i + 3); }
         wait_async_copies<0>();
       }
@@ -300,14 +300,14 @@ __device__ __forceinline__ void walk(Shared<kWidth, kSlice>& s, F&& use HEBB_WHE
 /// Calls f(width of keys, width of slices, rule: constants, grid). Slices of 32 channels take a chunk in three quarters
 /// of the time of 64: taken where the SMs, which hold one block each, still have them in as many rounds, or have no
 /// room for more. Results do not depend on it.
-template <class F> void dispatch_slices(const delta::Sizes& n, bool additive, F&& f) {
-  const int64_t walks = n.batch * n.value_heads, processors = multiprocessors();
+template <class F> void dispatch_slices(const DeltaSizes& n, bool additive, F&& f) {
+  const int64_t heads = n.batch * n.value_heads, processors = multiprocessors();
   const auto slices = [&](int64_t width) { return (n.value_dim + width - 1) / width; };
-  const auto rounds = [&](int64_t width) { return (walks * slices(width) + processors - 1) / processors; };
+  const auto rounds = [&](int64_t width) { return (heads * slices(width) + processors - 1) / processors; };
   const bool has_room =
       (n.key_dim <= 64 ? sizeof(Shared<64, 64>) : sizeof(Shared<128, 64>)) <= static_cast<size_t>(shared_bytes());
   const auto with_slices = [&](auto slice) {
-    const dim3 blocks(blocks_for(walks, 1), blocks_for(n.value_dim, slice));
+    const dim3 blocks(blocks_for(heads, 1), blocks_for(n.value_dim, slice));
     const auto with_rule = [&](auto width) {
       if constexpr (slice() == 64) {  // has no registers for longer blocks of code
         f(width, slice, std::integral_constant<Rule, Rule::either>{}, blocks);
