@@ -11,7 +11,8 @@ namespace hebb {
 ChannelSkipBackwardScratch plan(Workspace& workspace, const ChannelSkipBackward& args) {
   if (!args.d_scale.defined()) { return {}; }
   const int64_t tokens = args.d_y.size(0), channels = args.d_y.numel() / tokens;
-  return {.partial = workspace.tensor({channel_skip_blocks(tokens), channels}, sum_dtype(args.x.dtype), "skip sums")};
+  return {.partial =
+              workspace.tensor({ChannelSkipBlocks::count(tokens), channels}, sum_dtype(args.x.dtype), "skip sums")};
 }
 HEBB_KERNEL_PLANNED(ChannelSkipBackward)
 
@@ -50,12 +51,12 @@ template <class S> void forward(const ChannelSkipForward& a) {
 }
 
 template <class S> void backward(const ChannelSkipBackward& a, const ChannelSkipBackwardScratch& scratch) {
-  const int64_t tokens = a.d_y.size(0), channels = a.d_y.numel() / tokens, blocks = channel_skip_blocks(tokens);
+  const int64_t tokens = a.d_y.size(0), channels = a.d_y.numel() / tokens, blocks = ChannelSkipBlocks::count(tokens);
   parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       S* sums = a.d_scale.defined() ? scratch.partial.as<S>() + block * channels : nullptr;
       if (sums != nullptr) { std::fill_n(sums, channels, S(0)); }
-      for (int64_t t = block * kChannelSkipBlock; t < std::min(tokens, (block + 1) * kChannelSkipBlock); ++t) {
+      for (int64_t t = ChannelSkipBlocks::begin(block); t < ChannelSkipBlocks::end(block, tokens); ++t) {
         const S *d_y = a.d_y.as<S>() + t * channels, *x = a.x.as<S>() + t * channels;
         if (sums != nullptr) {
           vector_loop<S>(channels, [&](int64_t c, auto lanes) {

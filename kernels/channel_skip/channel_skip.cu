@@ -32,10 +32,9 @@ template <class T, int N> struct BlockSums {
   int64_t tokens, channels;
 
   __device__ void operator()(int64_t block, int64_t pack) const {
-    const int64_t c = pack * N,
-                  last = (block + 1) * kChannelSkipBlock < tokens ? (block + 1) * kChannelSkipBlock : tokens;
+    const int64_t c = pack * N, last = ChannelSkipBlocks::end(block, tokens);
     float sum[N] = {};
-    for (int64_t token = block * kChannelSkipBlock; token < last; ++token) {
+    for (int64_t token = ChannelSkipBlocks::begin(block); token < last; ++token) {
       float a[N], b[N];
       load_pack(a, d_y + token * channels, c, channels, N > 1);
       load_pack(b, x + token * channels, c, channels, N > 1);
@@ -85,7 +84,7 @@ void run(Stream& stream, const ChannelSkipForward& a) {
 }
 
 void run(Stream& stream, const ChannelSkipBackward& a, const ChannelSkipBackwardScratch& scratch) {
-  const int64_t tokens = a.d_y.size(0), channels = a.d_y.numel() / tokens, blocks = channel_skip_blocks(tokens);
+  const int64_t tokens = a.d_y.size(0), channels = a.d_y.numel() / tokens, blocks = ChannelSkipBlocks::count(tokens);
   dispatch_float(a.d_y.dtype, [&](auto zero) {
     using T = decltype(zero);
     if (a.d_x.defined()) {

@@ -10,7 +10,7 @@
 namespace hebb {
 
 DeltaGatesBackwardScratch plan(Workspace& workspace, const DeltaGatesBackward& args) {
-  const int64_t heads = args.a_log.numel(), blocks = delta_gates_blocks(args.a.numel() / heads);
+  const int64_t heads = args.a_log.numel(), blocks = DeltaGatesBlocks::count(args.a.numel() / heads);
   return {.partial = workspace.tensor({blocks, 2, heads}, args.d_g.dtype, "gate sums")};
 }
 HEBB_KERNEL_PLANNED(DeltaGatesBackward)
@@ -24,7 +24,7 @@ template <class S> struct Constants {
   std::vector<S> rate, bias;  // -exp(A_log), dt_bias
 
   Constants(const Tensor& a_log, const Tensor& dt_bias)
-      : rate(static_cast<size_t>(kDeltaGatesBlock * a_log.numel())), bias(rate.size()) {
+      : rate(static_cast<size_t>(DeltaGatesBlocks::kTokens * a_log.numel())), bias(rate.size()) {
     const size_t heads = static_cast<size_t>(a_log.numel());
     for (size_t i = 0; i < rate.size(); ++i) {
       rate[i] = i < heads ? -std::exp(a_log.as<S>()[i]) : rate[i - heads];
@@ -37,11 +37,11 @@ template <class S> inline Vec<S> step_size(Vec<S> z) { return select(z > Vec<S>(
 
 template <class S> void forward(const DeltaGatesForward& a) {
   const int64_t heads = a.a_log.numel(), tokens = a.a.numel() / heads;
-  parallel_for(delta_gates_blocks(tokens), 4, [&](int64_t begin, int64_t end) {
+  parallel_for(DeltaGatesBlocks::count(tokens), 4, [&](int64_t begin, int64_t end) {
     const Constants<S> constants(a.a_log, a.dt_bias);
     for (int64_t block = begin; block < end; ++block) {
-      const int64_t at = block * kDeltaGatesBlock * heads,
-                    count = std::min(tokens * heads - at, kDeltaGatesBlock * heads);
+      const int64_t at = DeltaGatesBlocks::begin(block) * heads,
+                    count = std::min(tokens * heads - at, DeltaGatesBlocks::kTokens * heads);
       const S *la = a.a.as<S>() + at, *lb = a.b.defined() ? a.b.as<S>() + at : nullptr;
       S *g = a.g.as<S>() + at, *beta = a.beta.as<S>() + at;
       const Vec<S> low(static_cast<S>(a.dt_low)), high(static_cast<S>(a.dt_high));
@@ -61,7 +61,8 @@ template <class S> void forward(const DeltaGatesForward& a) {
 template <class S>
 void backward_block(const DeltaGatesBackward& a, S* partial, const Constants<S>& constants, int64_t block) {
   const int64_t heads = a.a_log.numel(), tokens = a.a.numel() / heads;
-  const int64_t at = block * kDeltaGatesBlock * heads, count = std::min(tokens * heads - at, kDeltaGatesBlock * heads);
+  const int64_t at = DeltaGatesBlocks::begin(block) * heads,
+                count = std::min(tokens * heads - at, DeltaGatesBlocks::kTokens * heads);
   const S *la = a.a.as<S>() + at, *g = a.g.as<S>() + at, *beta = a.beta.as<S>() + at;
   const S *d_g = a.d_g.as<S>() + at, *d_beta = a.d_beta.as<S>() + at;
   S *d_a = a.d_a.defined() ? a.d_a.as<S>() + at : nullptr, *d_b = a.d_b.defined() ? a.d_b.as<S>() + at : nullptr;
@@ -95,7 +96,7 @@ void backward_block(const DeltaGatesBackward& a, S* partial, const Constants<S>&
 }
 
 template <class S> void backward(const DeltaGatesBackward& a, const DeltaGatesBackwardScratch& scratch) {
-  const int64_t heads = a.a_log.numel(), blocks = delta_gates_blocks(a.a.numel() / heads);
+  const int64_t heads = a.a_log.numel(), blocks = DeltaGatesBlocks::count(a.a.numel() / heads);
   S* const partial = scratch.partial.as<S>();
   parallel_for(blocks, 4, [&](int64_t begin, int64_t end) {
     const Constants<S> constants(a.a_log, a.dt_bias);

@@ -41,10 +41,10 @@ template <class T> struct DeltaGatesBackwardBody {
   __device__ void operator()(int64_t row, int lane) const {
     const Split item(row, heads);
     const int64_t block = item.quotient, head = item.remainder;
-    const int64_t last = (block + 1) * kDeltaGatesBlock < tokens ? (block + 1) * kDeltaGatesBlock : tokens;
+    const int64_t last = DeltaGatesBlocks::end(block, tokens);
     const float rate = -expf(a_log[head]), bias = dt_bias[head];
     float sum_log = 0, sum_bias = 0;
-    for (int64_t token = block * kDeltaGatesBlock + lane; token < last; token += 32) {
+    for (int64_t token = DeltaGatesBlocks::begin(block) + lane; token < last; token += 32) {
       const int64_t at = token * heads + head;
       const float z = to_float(a[at]) + bias;
       float d_dt = d_g[at] * rate;
@@ -82,7 +82,7 @@ void run(Stream& stream, const DeltaGatesForward& a) {
 }
 
 void run(Stream& stream, const DeltaGatesBackward& a, const DeltaGatesBackwardScratch& scratch) {
-  const int64_t heads = a.a_log.numel(), tokens = a.a.numel() / heads, blocks = delta_gates_blocks(tokens);
+  const int64_t heads = a.a_log.numel(), tokens = a.a.numel() / heads, blocks = DeltaGatesBlocks::count(tokens);
   float* const partial = scratch.partial.as<float>();
   dispatch_float(a.a.dtype, [&](auto zero) {
     using T = decltype(zero);

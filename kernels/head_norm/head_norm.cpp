@@ -11,8 +11,8 @@ namespace hebb {
 
 GatedNormBackwardScratch plan(Workspace& workspace, const GatedNormBackward& args) {
   if (!args.weight.defined()) { return {}; }
-  return {.partial = workspace.tensor({gated_norm_blocks(args.o.size(0)), args.weight.numel()}, sum_dtype(args.o.dtype),
-                                      "norm partial sums")};
+  return {.partial = workspace.tensor({GatedNormBlocks::count(args.o.size(0)), args.weight.numel()},
+                                      sum_dtype(args.o.dtype), "norm partial sums")};
 }
 HEBB_KERNEL_PLANNED(GatedNormBackward)
 
@@ -162,7 +162,7 @@ template <class S> void backward_head(const GatedNormBackward& a, int64_t at, S*
 }
 
 template <class S> void backward(const GatedNormBackward& a, const GatedNormBackwardScratch& scratch) {
-  const int64_t tokens = a.o.size(0), channels = a.o.numel() / tokens, blocks = gated_norm_blocks(tokens);
+  const int64_t tokens = a.o.size(0), channels = a.o.numel() / tokens, blocks = GatedNormBlocks::count(tokens);
   const int64_t weights = a.weight.defined() ? a.weight.numel() : 0;
   S* partial = scratch.partial.as<S>();
   parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
@@ -170,7 +170,7 @@ template <class S> void backward(const GatedNormBackward& a, const GatedNormBack
     for (int64_t block = begin; block < end; ++block) {
       S* d_weight = partial != nullptr ? partial + block * weights : nullptr;
       if (d_weight != nullptr) { std::fill_n(d_weight, weights, S(0)); }
-      for_heads(block * kGatedNormBlock, std::min(tokens, (block + 1) * kGatedNormBlock), channels, a.head_dim,
+      for_heads(GatedNormBlocks::begin(block), GatedNormBlocks::end(block, tokens), channels, a.head_dim,
                 [&](int64_t at, int64_t) {
                   backward_head(a, at, d_weight != nullptr ? d_weight + weight_at(a.weight, at, channels) : nullptr,
                                 work.data());

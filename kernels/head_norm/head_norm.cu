@@ -232,7 +232,7 @@ struct Slots {
   }
 };
 
-// Grid: blocks of tokens (gated_norm_blocks). Shared: the slots' sums.
+// Grid: blocks of tokens (GatedNormBlocks). Shared: the slots' sums.
 template <class O, class T, bool kVector>
 __global__ void __launch_bounds__(kThreads, 2) gated_backward_kernel(GatedBackward<O, T, kVector> a, Slots slots) {
   HEBB_DYN_SHARED(raw);
@@ -241,8 +241,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_backward_kernel(GatedBackwa
   const int lane = static_cast<int>(threadIdx.x % lanes);
   const int64_t group = threadIdx.x / lanes, width = a.in.width, heads = a.in.heads,
                 weights = a.in.by_channel ? heads * width : width;
-  const int64_t first = blockIdx.x * kGatedNormBlock,
-                last = first + kGatedNormBlock < a.tokens ? first + kGatedNormBlock : a.tokens;
+  const int64_t first = GatedNormBlocks::begin(blockIdx.x), last = GatedNormBlocks::end(blockIdx.x, a.tokens);
   if (a.in.weight != nullptr) {
     for (int64_t c = threadIdx.x; c < slots.count * width; c += kThreads) { sums[c] = 0; }
   }
@@ -286,7 +285,7 @@ template <class O, class T, bool kVector, class Args> GatedHeads<O, T, kVector> 
 
 template <class O, class T, bool kVector>
 void backward(Stream& stream, const GatedNormBackward& a, const GatedNormBackwardScratch& scratch) {
-  const int64_t tokens = a.o.size(0), blocks = gated_norm_blocks(tokens);
+  const int64_t tokens = a.o.size(0), blocks = GatedNormBlocks::count(tokens);
   const GatedBackward<O, T, kVector> g{.d_o = a.d_o.as<O>(),
                                        .d_z = a.d_z.as<T>(),
                                        .partial = scratch.partial.as<float>(),

@@ -13,8 +13,8 @@ constexpr double kEps = 1e-6;
 }  // namespace
 
 ScaledL2NormBackwardScratch plan(Workspace& workspace, const ScaledL2NormBackward& args) {
-  return {.partial = workspace.tensor({scaled_l2_norm_blocks(args.x.size(0)), args.x.size(1)}, sum_dtype(args.x.dtype),
-                                      "l2 norm sums")};
+  return {.partial = workspace.tensor({ScaledL2NormBlocks::count(args.x.size(0)), args.x.size(1)},
+                                      sum_dtype(args.x.dtype), "l2 norm sums")};
 }
 HEBB_KERNEL_PLANNED(ScaledL2NormBackward)
 
@@ -31,7 +31,7 @@ template <class S> void forward(const ScaledL2NormForward& a) {
   const int64_t heads = a.x.size(1), d = a.x.size(2);
   const S *x = a.x.as<S>(), *scale = a.scale.as<S>();
   S* y = a.y.as<S>();
-  parallel_for(a.x.size(0) * heads, kScaledL2NormBlock, [&](int64_t begin, int64_t end) {
+  parallel_for(a.x.size(0) * heads, ScaledL2NormBlocks::kTokens, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const S* in = x + r * d;
       const S length = std::sqrt(product(d, in, in) + static_cast<S>(kEps));
@@ -42,14 +42,14 @@ template <class S> void forward(const ScaledL2NormForward& a) {
 }
 
 template <class S> void backward(const ScaledL2NormBackward& a, const ScaledL2NormBackwardScratch& scratch) {
-  const int64_t tokens = a.x.size(0), heads = a.x.size(1), d = a.x.size(2), blocks = scaled_l2_norm_blocks(tokens);
+  const int64_t tokens = a.x.size(0), heads = a.x.size(1), d = a.x.size(2), blocks = ScaledL2NormBlocks::count(tokens);
   const S *x = a.x.as<S>(), *scale = a.scale.as<S>(), *d_y = a.d_y.as<S>();
   S *d_x = a.d_x.as<S>(), *partial = scratch.partial.as<S>();
   parallel_for(blocks, 1, [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
       std::fill_n(partial + block * heads, heads, S(0));
-      const int64_t end = std::min(tokens, (block + 1) * kScaledL2NormBlock) * heads;
-      for (int64_t r = block * kScaledL2NormBlock * heads; r < end; ++r) {
+      const int64_t end = ScaledL2NormBlocks::end(block, tokens) * heads;
+      for (int64_t r = ScaledL2NormBlocks::begin(block) * heads; r < end; ++r) {
         const S *in = x + r * d, *g = d_y + r * d;
         const S inverse = S(1) / std::sqrt(product(d, in, in) + static_cast<S>(kEps));
         const S along = product(d, in, g) * inverse;  // unit vector . d_y

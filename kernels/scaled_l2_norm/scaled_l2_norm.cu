@@ -49,9 +49,9 @@ template <class T> struct ScaledL2NormBackwardBody {
     constexpr int N = kPack<T>;
     const Split at(item, heads);
     const int64_t block = at.quotient, head = at.remainder;
-    const int64_t last = (block + 1) * kScaledL2NormBlock < tokens ? (block + 1) * kScaledL2NormBlock : tokens;
+    const int64_t last = ScaledL2NormBlocks::end(block, tokens);
     float total = 0;
-    for (int64_t token = block * kScaledL2NormBlock; token < last; ++token) {
+    for (int64_t token = ScaledL2NormBlocks::begin(block); token < last; ++token) {
       const int64_t begin = (token * heads + head) * width;
       float squares = 0, product = 0, v[N], g[N];
       for (int64_t c = lane * N; c < width; c += lanes * N) {
@@ -91,7 +91,7 @@ void run(Stream& stream, const ScaledL2NormForward& a) {
 }
 
 void run(Stream& stream, const ScaledL2NormBackward& a, const ScaledL2NormBackwardScratch& scratch) {
-  const int64_t tokens = a.x.size(0), heads = a.x.size(1), blocks = scaled_l2_norm_blocks(tokens);
+  const int64_t tokens = a.x.size(0), heads = a.x.size(1), blocks = ScaledL2NormBlocks::count(tokens);
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const int lanes = lanes_for<kPack<T>>(a.x.size(2));

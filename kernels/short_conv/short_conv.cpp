@@ -12,7 +12,7 @@ namespace hebb {
 
 ShortConvBackwardScratch plan(Workspace& workspace, const ShortConvBackward& args) {
   if (!args.d_weight.defined() && !args.d_bias.defined()) { return {}; }
-  const int64_t blocks = short_conv_blocks(args.x.size(0), args.x.size(1));
+  const int64_t blocks = args.x.size(0) * ShortConvBlocks::count(args.x.size(1));
   return {.partial = workspace.tensor({blocks, args.weight.size(1) + 1, args.x.size(2)}, sum_dtype(args.x.dtype),
                                       "convolution sums")};
 }
@@ -127,13 +127,13 @@ template <class S> class BackwardBlock {
         length_(a.x.size(1)),
         channels_(a.x.size(2)),
         doc_start_(a.doc_start.as<int32_t>()),
-        d_z_(static_cast<size_t>((kShortConvBlock + filter.taps() - 1) * Filter<S>::kChannels)) {}
+        d_z_(static_cast<size_t>((ShortConvBlocks::kTokens + filter.taps() - 1) * Filter<S>::kChannels)) {}
 
   void run(int64_t block, int64_t first, int64_t width) {
-    const int64_t row = block / short_conv_blocks(1, length_);
-    begin_ = block % short_conv_blocks(1, length_) * kShortConvBlock;
-    end_ = std::min(length_, begin_ + kShortConvBlock);
-    row_ = row * length_;
+    const int64_t blocks = ShortConvBlocks::count(length_), of_row = block % blocks;
+    begin_ = ShortConvBlocks::begin(of_row);
+    end_ = ShortConvBlocks::end(of_row, length_);
+    row_ = block / blocks * length_;
     first_ = first;
     width_ = width;
     compute_d_z();
@@ -207,7 +207,7 @@ template <class S> class BackwardBlock {
 };
 
 template <class S> void backward(const ShortConvBackward& a, const ShortConvBackwardScratch& scratch) {
-  const int64_t channels = a.x.size(2), blocks = short_conv_blocks(a.x.size(0), a.x.size(1));
+  const int64_t channels = a.x.size(2), blocks = a.x.size(0) * ShortConvBlocks::count(a.x.size(1));
   parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
     Filter<S> filter(a.weight, a.bias);
     BackwardBlock<S> block(a, scratch, filter);

@@ -166,7 +166,7 @@ template <class T, int kTaps, int N, bool kNormed> struct ForwardWalk {
   }
 };
 
-/// Item: blocks of kShortConvBlock tokens of the rows; then packs of channels. A block's last inputs also feed the
+/// Item: blocks of tokens (ShortConvBlocks) of the rows; then packs of channels. A block's last inputs also feed the
 /// tokens behind it, whose d_z is computed again. kNormed: d_y is the gradient at the normed heads.
 template <class T, int kTaps, int N, bool kNormed> struct BackwardWalk {
   T* d_x;          // null: not wanted
@@ -180,8 +180,8 @@ template <class T, int kTaps, int N, bool kNormed> struct BackwardWalk {
   __device__ void operator()(int64_t item, int64_t pack) const {
     constexpr bool kVector = N > 1;
     const Split at(item, blocks_per_row);
-    const int64_t c = pack * N, row = at.quotient, first = at.remainder * kShortConvBlock;
-    const int64_t last = first + kShortConvBlock < in.length ? first + kShortConvBlock : in.length;
+    const int64_t c = pack * N, row = at.quotient, first = ShortConvBlocks::begin(at.remainder);
+    const int64_t last = ShortConvBlocks::end(at.remainder, in.length);
     const int64_t behind = d_x != nullptr ? last + kTaps - 1 : last, end = behind < in.length ? behind : in.length;
     const float* const scale = kNormed ? norm.of(pack) : nullptr;
     Window<T, kTaps, N> window(in, row, first, c);
@@ -323,8 +323,8 @@ template <class T> struct WeightGradient {
     const Convolution<T>& convolution = d_z.convolution;
     const int64_t block = item / (convolution.taps + 1), row = block / blocks_per_row;
     const int tap = static_cast<int>(item % (convolution.taps + 1));
-    const int64_t first = block % blocks_per_row * kShortConvBlock;
-    const int64_t last = first + kShortConvBlock < convolution.length ? first + kShortConvBlock : convolution.length;
+    const int64_t first = ShortConvBlocks::begin(block % blocks_per_row),
+                  last = ShortConvBlocks::end(block % blocks_per_row, convolution.length);
     float sum = 0;
     for (int64_t token = row * convolution.length + first; token < row * convolution.length + last; ++token) {
       if (tap == convolution.taps) {
@@ -381,7 +381,7 @@ template <int N, class Args> Heads heads_of(const Args& a, bool packed) {
 /// The gradients of weights and bias from the blocks' sums. in_order: they lie as BackwardWalk leaves them, else by
 /// taps.
 void add_partials(Stream& stream, const ShortConvBackward& a, const Tensor& sums, int64_t taps, bool in_order) {
-  const int64_t channels = a.x.size(2), blocks = short_conv_blocks(a.x.size(0), a.x.size(1)),
+  const int64_t channels = a.x.size(2), blocks = a.x.size(0) * ShortConvBlocks::count(a.x.size(1)),
                 stride = (taps + 1) * channels;
   const float* const partial = sums.as<float>();
   if (a.d_weight.defined() && in_order) {
@@ -399,7 +399,7 @@ void add_partials(Stream& stream, const ShortConvBackward& a, const Tensor& sums
 template <class T> void backward(Stream& stream, const ShortConvBackward& a, const ShortConvBackwardScratch& scratch) {
   constexpr int N = 4;  // registers: 18 a channel and what is loaded ahead
   const int64_t rows = a.x.size(0), length = a.x.size(1), channels = a.x.size(2),
-                blocks = short_conv_blocks(rows, length);
+                blocks = rows * ShortConvBlocks::count(length);
   const OutputGradient<T> d_z{a.d_y.as<T>(), convolution_of<T>(a, {}), a.silu};
   const int64_t taps = d_z.convolution.taps;
   float* const partial = scratch.partial.as<float>();

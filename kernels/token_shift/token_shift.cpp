@@ -8,7 +8,7 @@
 namespace hebb {
 
 TokenShiftBackwardScratch plan(Workspace& workspace, const TokenShiftBackward& args) {
-  const int64_t blocks = token_shift_blocks(args.x.size(0) * args.x.size(1));
+  const int64_t blocks = TokenShiftBlocks::count(args.x.size(0) * args.x.size(1));
   return {.partial = workspace.tensor({blocks, args.x.size(2)}, sum_dtype(args.x.dtype), "token shift sums")};
 }
 HEBB_KERNEL_PLANNED(TokenShiftBackward)
@@ -41,7 +41,7 @@ template <class S> void forward(const TokenShiftForward& a) {
 
 template <class S> void backward(const TokenShiftBackward& a, const TokenShiftBackwardScratch& scratch) {
   const int64_t length = a.x.size(1), channels = a.x.size(2), tokens = a.x.size(0) * length;
-  const int64_t blocks = token_shift_blocks(tokens);
+  const int64_t blocks = TokenShiftBlocks::count(tokens);
   const int32_t* doc_start = a.doc_start.as<int32_t>();
   const S *x = a.x.as<S>(), *mu = a.mu.as<S>(), *d_y = a.d_y.as<S>();
   S *d_x = a.d_x.as<S>(), *partial = scratch.partial.as<S>();
@@ -49,7 +49,7 @@ template <class S> void backward(const TokenShiftBackward& a, const TokenShiftBa
     for (int64_t block = first; block < last; ++block) {
       S* d_mu = partial + block * channels;
       std::fill(d_mu, d_mu + channels, S(0));
-      for (int64_t i = block * kTokenShiftBlock; i < std::min(tokens, (block + 1) * kTokenShiftBlock); ++i) {
+      for (int64_t i = TokenShiftBlocks::begin(block); i < TokenShiftBlocks::end(block, tokens); ++i) {
         const int64_t t = i % length;
         const bool starts = doc_start[i] >= t, repeats = starts && !a.zero_start;
         const bool feeds_next = t + 1 < length && doc_start[i + 1] <= t;

@@ -45,8 +45,7 @@ template <class T, int N> struct TokenShiftBackwardBody {
   bool zero_start, accumulate;
 
   __device__ void operator()(int64_t block, int64_t pack) const {
-    const int64_t c = pack * N, first = block * kTokenShiftBlock,
-                  end = first + kTokenShiftBlock < tokens ? first + kTokenShiftBlock : tokens;
+    const int64_t c = pack * N, first = TokenShiftBlocks::begin(block), end = TokenShiftBlocks::end(block, tokens);
     int64_t t = Split(first, length).remainder;
     float m[N], sum[N] = {}, g[N], before[N] = {};  // g: of d_y; before: x of the token before
     load_pack(m, mu, c, channels, N > 1);
@@ -112,7 +111,7 @@ void run(Stream& stream, const TokenShiftForward& a) {
 
 void run(Stream& stream, const TokenShiftBackward& a, const TokenShiftBackwardScratch& scratch) {
   const int64_t length = a.x.size(1), channels = a.x.size(2), tokens = a.x.size(0) * length;
-  const int64_t blocks = token_shift_blocks(tokens);
+  const int64_t blocks = TokenShiftBlocks::count(tokens);
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     dispatch_pack<T>(

@@ -10,8 +10,8 @@ namespace hebb {
 
 ValueResidualBackwardScratch plan(Workspace& workspace, const ValueResidualBackward& args) {
   if (args.gated) { return {}; }
-  return {.partial = workspace.tensor({value_residual_blocks(args.v.size(0)), args.v.size(1)}, sum_dtype(args.v.dtype),
-                                      "value residual sums")};
+  return {.partial = workspace.tensor({ValueResidualBlocks::count(args.v.size(0)), args.v.size(1)},
+                                      sum_dtype(args.v.dtype), "value residual sums")};
 }
 HEBB_KERNEL_PLANNED(ValueResidualBackward)
 
@@ -22,7 +22,7 @@ template <class S> void forward(const ValueResidualForward& a) {
   const int64_t tokens = a.v.size(0), channels = a.v.size(1);
   const S *v = a.v.as<S>(), *first = a.first.as<S>(), *mix = a.mix.as<S>();
   S* y = a.y.as<S>();
-  parallel_for(tokens, kValueResidualBlock, [&](int64_t begin, int64_t end) {
+  parallel_for(tokens, ValueResidualBlocks::kTokens, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const int64_t at = n * channels;
       vector_loop<S>(channels, [&](int64_t c, auto lanes) {
@@ -58,13 +58,13 @@ template <class S> void backward_token(const ValueResidualBackward& a, int64_t c
 }
 
 template <class S> void backward(const ValueResidualBackward& a, const ValueResidualBackwardScratch& scratch) {
-  const int64_t tokens = a.v.size(0), channels = a.v.size(1), blocks = value_residual_blocks(tokens);
+  const int64_t tokens = a.v.size(0), channels = a.v.size(1), blocks = ValueResidualBlocks::count(tokens);
   S* partial = scratch.partial.as<S>();
   parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       S* sums = a.gated ? nullptr : partial + block * channels;
       if (!a.gated) { std::fill_n(sums, channels, S(0)); }
-      for (int64_t n = block * kValueResidualBlock; n < std::min(tokens, (block + 1) * kValueResidualBlock); ++n) {
+      for (int64_t n = ValueResidualBlocks::begin(block); n < ValueResidualBlocks::end(block, tokens); ++n) {
         backward_token(a, channels, n * channels, sums);
       }
     }

@@ -52,10 +52,9 @@ template <class T, int N> struct ValueResidualBackwardBody {
   bool accumulate_v, accumulate_first, accumulate_mix;
 
   __device__ void operator()(int64_t block, int64_t pack) const {
-    const int64_t c = pack * N,
-                  end = (block + 1) * kValueResidualBlock < tokens ? (block + 1) * kValueResidualBlock : tokens;
+    const int64_t c = pack * N, end = ValueResidualBlocks::end(block, tokens);
     float sum[N] = {};
-    for (int64_t token = block * kValueResidualBlock; token < end; ++token) {
+    for (int64_t token = ValueResidualBlocks::begin(block); token < end; ++token) {
       const int64_t row = token * channels;
       float g[N], lambda[N], x[N], other[N], out[N];
       load_pack(g, d_y + row, c, channels, N > 1);
@@ -100,7 +99,7 @@ void run(Stream& stream, const ValueResidualForward& a) {
 }
 
 void run(Stream& stream, const ValueResidualBackward& a, const ValueResidualBackwardScratch& scratch) {
-  const int64_t tokens = a.v.size(0), channels = a.v.size(1), blocks = value_residual_blocks(tokens);
+  const int64_t tokens = a.v.size(0), channels = a.v.size(1), blocks = ValueResidualBlocks::count(tokens);
   const Tensor& partial = scratch.partial;
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
