@@ -182,19 +182,8 @@ class Suite {
     s.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
     s.bytes = bench_.element() * static_cast<double>(m * k + k * n) + static_cast<double>(dtype_bytes(out) * m * n);
     s.ms = bench_.best_ms([&] {
-      hebb::run(bench_.stream(), Gemm{.c = c,
-                                      .a = a,
-                                      .b = b,
-                                      .m = m,
-                                      .n = n,
-                                      .k = k,
-                                      .ldc = n,
-                                      .lda = trans_a ? m : k,
-                                      .ldb = trans_b ? k : n,
-                                      .trans_a = trans_a,
-                                      .trans_b = trans_b,
-                                      .accumulate = false,
-                                      .alpha = 1.0});
+      hebb::run(bench_.stream(),
+                Gemm{.c = c, .a = a, .b = b, .m = m, .n = n, .k = k, .trans_a = trans_a, .trans_b = trans_b});
     });
     out_.products.push_back(s);
   }

@@ -174,19 +174,7 @@ double measure_matrix_product(TrainingState& memory) {
   fill_zero(memory.stream, a);
   fill_zero(memory.stream, b);
   const auto product = [&] {
-    run(memory.stream, Gemm{.c = c,
-                            .a = a,
-                            .b = b,
-                            .m = n,
-                            .n = n,
-                            .k = n,
-                            .ldc = n,
-                            .lda = n,
-                            .ldb = n,
-                            .trans_a = false,
-                            .trans_b = true,
-                            .accumulate = false,
-                            .alpha = 1.0});
+    run(memory.stream, Gemm{.c = c, .a = a, .b = b, .m = n, .n = n, .k = n, .trans_b = true});
   };
   product();
   DeviceTimer timer;

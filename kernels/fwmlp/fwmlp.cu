@@ -25,13 +25,8 @@ struct Products {
                                   .m = m,
                                   .n = n,
                                   .k = k,
-                                  .ldc = n,
-                                  .lda = k,
-                                  .ldb = transposed ? k : n,
-                                  .trans_a = false,
                                   .trans_b = transposed,
                                   .accumulate = accumulate,
-                                  .alpha = 1,
                                   .tf32 = tf32});
   }
   /// c [m, n] (+)= aT b over `rows` rows: the gradient of a weight.
@@ -43,13 +38,8 @@ struct Products {
                                   .m = m,
                                   .n = n,
                                   .k = rows,
-                                  .ldc = n,
-                                  .lda = m,
-                                  .ldb = n,
                                   .trans_a = true,
-                                  .trans_b = false,
                                   .accumulate = accumulate,
-                                  .alpha = 1,
                                   .tf32 = tf32});
   }
 };

@@ -3,16 +3,16 @@
 
 namespace hebb {
 
-/// C [m, n] = alpha op(A) op(B) (+ C when accumulate), row-major with leading strides in elements;
-/// op transposes when its flag is set: A is [m, k] or, transposed, [k, m]; B is [k, n] or [n, k].
-/// All of one dtype, f32 or f64 (CUDA: also bf16 operands with f32 or bf16 C).
+/// C [m, n] = alpha op(A) op(B) (+ C when accumulate), row-major with leading strides in elements, by default without
+/// gaps; op transposes when its flag is set: A is [m, k] or, transposed, [k, m]; B is [k, n] or [n, k]. All of one
+/// dtype, f32 or f64 (CUDA: also bf16 operands with f32 or bf16 C).
 struct Gemm {
   Tensor c, a, b;
   int64_t m, n, k;
-  int64_t ldc, lda, ldb;
-  bool trans_a, trans_b;
-  bool accumulate;
-  double alpha;
+  bool trans_a = false, trans_b = false;
+  bool accumulate = false;
+  int64_t ldc = n, lda = trans_a ? m : k, ldb = trans_b ? k : n;
+  double alpha = 1;
   bool tf32 = false;  // a GPU may round f32 operands to 10 bits of mantissa, whatever the stream allows
 };
 HEBB_KERNEL(Gemm)

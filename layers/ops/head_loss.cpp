@@ -21,19 +21,7 @@ void head_loss(Tape& tape, Var x, Var weight, const Tensor& targets, const Tenso
     const int64_t n = std::min(chunk, rows - begin);
     const Tensor part = room.logits.slice(0, {n, vocab}), in = tape.value(x).slice(begin * d, {n, d});
     const Tensor d_part = tape.recording() ? room.gradients.slice(0, {n, vocab}) : Tensor{};
-    run(stream, Gemm{.c = part,
-                     .a = in,
-                     .b = weights,
-                     .m = n,
-                     .n = vocab,
-                     .k = d,
-                     .ldc = vocab,
-                     .lda = d,
-                     .ldb = d,
-                     .trans_a = false,
-                     .trans_b = true,
-                     .accumulate = false,
-                     .alpha = 1.0});
+    run(stream, Gemm{.c = part, .a = in, .b = weights, .m = n, .n = vocab, .k = d, .trans_b = true});
     run(stream, CrossEntropy{.loss = row_loss.slice(begin, {n}),
                              .gradient = d_part,
                              .logits = part,
@@ -47,28 +35,12 @@ void head_loss(Tape& tape, Var x, Var weight, const Tensor& targets, const Tenso
                        .m = vocab,
                        .n = d,
                        .k = n,
-                       .ldc = d,
-                       .lda = vocab,
-                       .ldb = d,
                        .trans_a = true,
-                       .trans_b = false,
-                       .accumulate = true,
-                       .alpha = 1.0});
+                       .accumulate = true});
     }
     if (d_x) {
-      run(stream, Gemm{.c = d_x.tensor.slice(begin * d, {n, d}),
-                       .a = d_part,
-                       .b = weights,
-                       .m = n,
-                       .n = d,
-                       .k = vocab,
-                       .ldc = d,
-                       .lda = vocab,
-                       .ldb = d,
-                       .trans_a = false,
-                       .trans_b = false,
-                       .accumulate = false,
-                       .alpha = 1.0});
+      run(stream,
+          Gemm{.c = d_x.tensor.slice(begin * d, {n, d}), .a = d_part, .b = weights, .m = n, .n = d, .k = vocab});
     }
   }
 }

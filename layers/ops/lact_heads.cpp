@@ -43,13 +43,8 @@ struct LactInitialNode final : Node {
                                 .m = l[1],
                                 .n = l[2],
                                 .k = r[2],
-                                .ldc = l[2],
-                                .lda = r[2],
-                                .ldb = r[2],
-                                .trans_a = false,
                                 .trans_b = true,
-                                .accumulate = d_left.accumulate,
-                                .alpha = 1.0});
+                                .accumulate = d_left.accumulate});
       }
       if (d_right) {
         run(tape.stream(), Gemm{.c = of_head(d_right.tensor),
@@ -58,13 +53,8 @@ struct LactInitialNode final : Node {
                                 .m = r[1],
                                 .n = r[2],
                                 .k = l[1],
-                                .ldc = r[2],
-                                .lda = l[2],
-                                .ldb = r[2],
                                 .trans_a = true,
-                                .trans_b = false,
-                                .accumulate = d_right.accumulate,
-                                .alpha = 1.0});
+                                .accumulate = d_right.accumulate});
       }
     }
   }
@@ -121,13 +111,7 @@ Var lact_initial(Tape& tape, Var left, Var right) {
                             .m = l[1],
                             .n = r[2],
                             .k = l[2],
-                            .ldc = r[2],
-                            .lda = l[2],
-                            .ldb = r[2],
-                            .trans_a = false,
-                            .trans_b = false,
-                            .accumulate = true,
-                            .alpha = 1.0});
+                            .accumulate = true});
   }
   return tape.record(std::move(node), &LactInitialNode::w);
 }

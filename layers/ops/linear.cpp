@@ -20,13 +20,7 @@ void multiply(Tape& tape, const Tensor& y, const Tensor& x, Var weight) {
                           .m = x.numel() / in,
                           .n = out,
                           .k = in,
-                          .ldc = out,
-                          .lda = in,
-                          .ldb = in,
-                          .trans_a = false,
-                          .trans_b = true,
-                          .accumulate = false,
-                          .alpha = 1.0});
+                          .trans_b = true});
 }
 
 /// d_weight (+)= d_yᵀ x, if anybody wants it.
@@ -39,13 +33,8 @@ void multiply_for_weight(Tape& tape, Var weight, const Tensor& d_y, const Tensor
                             .m = out,
                             .n = in,
                             .k = x.numel() / in,
-                            .ldc = in,
-                            .lda = out,
-                            .ldb = in,
                             .trans_a = true,
-                            .trans_b = false,
-                            .accumulate = d.accumulate,
-                            .alpha = 1.0});
+                            .accumulate = d.accumulate});
   }
 }
 
@@ -58,13 +47,7 @@ void multiply_for_input(Tape& tape, const GradSlot& d_x, const Tensor& d_y, Var 
                           .m = d_x.tensor.numel() / in,
                           .n = in,
                           .k = out,
-                          .ldc = in,
-                          .lda = out,
-                          .ldb = in,
-                          .trans_a = false,
-                          .trans_b = false,
-                          .accumulate = d_x.accumulate,
-                          .alpha = 1.0});
+                          .accumulate = d_x.accumulate});
 }
 
 struct LinearNode final : Node {

@@ -35,14 +35,7 @@ class Products {
                                  .b = {memory_, in, {8, 8}},
                                  .m = m,
                                  .n = 8,
-                                 .k = 8,
-                                 .ldc = 8,
-                                 .lda = 8,
-                                 .ldb = 8,
-                                 .trans_a = false,
-                                 .trans_b = false,
-                                 .accumulate = false,
-                                 .alpha = 1});
+                                 .k = 8});
   }
   Stream& stream() { return stream_; }
 

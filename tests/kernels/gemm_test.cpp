@@ -198,12 +198,12 @@ TEST_CASE("the Gemm kernel takes tensors, strides and both dtypes", "[fast]") {
   Case<float> f2 = f;
   f2.serial();
   run(stream,
-      Gemm{tensor(f.c), tensor(f.a), tensor(f.b), 37, 50, 20, f.ldc(), f.lda(), f.ldb(), false, true, true, 0.25});
+      Gemm{tensor(f.c), tensor(f.a), tensor(f.b), 37, 50, 20, false, true, true, f.ldc(), f.lda(), f.ldb(), 0.25});
   CHECK(f.c == f2.c);
   Case<double> d2 = d;
   d2.serial();
   run(stream,
-      Gemm{tensor(d.c), tensor(d.a), tensor(d.b), 37, 50, 20, d.ldc(), d.lda(), d.ldb(), true, false, false, 2.0});
+      Gemm{tensor(d.c), tensor(d.a), tensor(d.b), 37, 50, 20, true, false, false, d.ldc(), d.lda(), d.ldb(), 2.0});
   CHECK(d.c == d2.c);
   CHECK(stream.launches == 2);
 }
