@@ -1,5 +1,7 @@
 #include "core/cuda_blas.h"
 
+#include <fmt/core.h>
+
 #include "core/shared_library.h"
 
 namespace hebb::HEBB_DEVICE {
@@ -47,8 +49,7 @@ std::string products_problem() { return loaded().problem; }
 
 std::string products_library() {
   const size_t version = cublas_lt().GetVersion();  // 130100 is 13.1.0
-  return "cuBLASLt " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
-         std::to_string(version % 100) + ", " + loaded().path;
+  return fmt::format("cuBLASLt {}.{}.{}, {}", version / 10000, version / 100 % 100, version % 100, loaded().path);
 }
 
 }  // namespace hebb::HEBB_DEVICE

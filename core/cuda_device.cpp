@@ -7,6 +7,8 @@
 #include <mutex>
 #include <utility>
 
+#include <fmt/core.h>
+
 #include "core/cuda_check.h"
 #include "core/cuda_code.h"
 #include "core/cuda_side.h"
@@ -60,10 +62,8 @@ namespace {
 struct Capability {
   int major = attribute(cudaDevAttrComputeCapabilityMajor), minor = attribute(cudaDevAttrComputeCapabilityMinor);
 
-  std::string text() const { return std::to_string(major) + "." + std::to_string(minor); }
-  std::string option() const {
-    return "-DCMAKE_CUDA_ARCHITECTURES=" + std::to_string(major) + std::to_string(minor) + "-real";
-  }
+  std::string text() const { return fmt::format("{}.{}", major, minor); }
+  std::string option() const { return fmt::format("-DCMAKE_CUDA_ARCHITECTURES={}{}-real", major, minor); }
 };
 
 /// Why this build has no code for the device of this thread; empty where it has.
@@ -85,9 +85,7 @@ std::string find_device_problem() {
   cudaGetLastError();
   if (error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
       cudaRuntimeGetVersion(&runtime) == cudaSuccess) {
-    const auto text = [](int version) {
-      return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-    };
+    const auto text = [](int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); };
     return driver == 0 ? "there is no driver"
                        : "its driver is for CUDA " + text(driver) + ", this build for CUDA " + text(runtime);
   }
@@ -154,8 +152,8 @@ int64_t shared_bytes() { return attribute(cudaDevAttrMaxSharedMemoryPerBlockOpti
 void use_device(int index) {
   const int count = device_count();
   if (index < 0 || index >= count) {
-    throw ConfigError("--device", "cuda:" + std::to_string(index),
-                      "one of the " + std::to_string(count) + " devices of this machine");
+    throw ConfigError("--device", fmt::format("cuda:{}", index),
+                      fmt::format("one of the {} devices of this machine", count));
   }
   check(cudaSetDevice(index), "cudaSetDevice");
 }
@@ -374,9 +372,9 @@ void allow_shared_bytes(const void* kernel, int64_t bytes) {
   const int64_t all = bytes + static_cast<int64_t>(attributes.sharedSizeBytes);
   if (error == cudaErrorInvalidValue && all > shared_bytes()) {
     cudaGetLastError();
-    throw MemoryError("GPU", "a kernel needs " + std::to_string(all / 1024) +
-                                 " KB of shared memory a block, this GPU has " + std::to_string(shared_bytes() / 1024) +
-                                 " KB (docs/architecture.md says what hebb's kernels need)");
+    throw MemoryError("GPU", fmt::format("a kernel needs {} KB of shared memory a block, this GPU has {} KB "
+                                         "(docs/architecture.md says what hebb's kernels need)",
+                                         all / 1024, shared_bytes() / 1024));
   }
   check(error, "shared memory of a kernel");
   most = bytes;

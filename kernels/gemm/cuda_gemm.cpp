@@ -4,6 +4,8 @@
 #include <mutex>
 #include <optional>
 
+#include <fmt/core.h>
+
 #include "core/cuda_check.h"
 #include "kernels/gemm/cuda_layout.h"
 
@@ -102,9 +104,8 @@ void choose(Plan& plan, const NativeStream& state, const Gemm& g, int64_t worksp
     found = ask(plan, state, workspace_bytes, CUBLASLT_REDUCTION_SCHEME_MASK, element(g.a), element(g.b), element(g.c));
   }
   if (!found) {
-    throw Error(ExitCode::kOther, "cublasLt " + std::to_string(cublas_lt().GetVersion()) +
-                                      ": no algorithm for a product of " + std::to_string(g.m) + " x " +
-                                      std::to_string(g.n) + " x " + std::to_string(g.k));
+    throw Error(ExitCode::kOther, fmt::format("cublasLt {}: no algorithm for a product of {} x {} x {}",
+                                              cublas_lt().GetVersion(), g.m, g.n, g.k));
   }
   plan.algorithm = *found;
 }
@@ -138,11 +139,11 @@ const Plan& plan_of(const Stream& stream, const NativeStream& state, const Gemm&
   const auto [entry, is_new] = plans.try_emplace(key_of(stream, state, g));
   if (is_new) {
     try {
-      if (state.recording !=
-          nullptr) {  // the heuristic may not be asked, nor code be loaded, while a stream is captured
-        throw Error(ExitCode::kOther, "cublasLt: a product of " + std::to_string(g.m) + " x " + std::to_string(g.n) +
-                                          " x " + std::to_string(g.k) +
-                                          " was not enqueued before its graph was recorded");
+      // The heuristic may not be asked, nor code be loaded, while a stream is captured.
+      if (state.recording != nullptr) {
+        throw Error(ExitCode::kOther,
+                    fmt::format("cublasLt: a product of {} x {} x {} was not enqueued before its graph was recorded",
+                                g.m, g.n, g.k));
       }
       describe(entry->second, stream, g);
       choose(entry->second, state, g, workspace_bytes);
