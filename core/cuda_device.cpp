@@ -276,6 +276,7 @@ bool is_recording(Stream& stream) { return native(stream).recording != nullptr; 
 
 void Graph::launch(Stream& stream) {
   ++counters().graphs;
+  stream.last_kernel = "a recorded graph";  // no kernel of the recording: any of them may fail
   check(cudaGraphLaunch(state_->executable, native(stream).stream), "cudaGraphLaunch");
 }
 

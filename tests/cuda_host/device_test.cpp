@@ -54,6 +54,20 @@ TEST_CASE("a fault is not laid on the kernel that happened to hear of it", "[fas
   fake_cuda::destroy_stream(stream);
 }
 
+TEST_CASE("a fault in a recorded graph is not laid on the kernel that was recorded last", "[fast]") {
+  const Runtime runtime;
+  Stream stream = fake_cuda::create_stream();
+  fake_cuda::Graph graph(stream, 0, [&] { stream.last_kernel = "recorded"; });
+  graph.launch(stream);
+  runtime->fault = cudaErrorIllegalAddress;
+  CHECK_THROWS_WITH(fake_cuda::synchronize(stream),
+                    Contains("after the launch of a recorded graph: ") && Contains("train.cuda_graphs=false name it"));
+  stream.last_kernel = "later";
+  CHECK_THROWS_WITH(fake_cuda::synchronize(stream), Contains("after the launch of later: "));
+  runtime->fault = cudaSuccess;
+  fake_cuda::destroy_stream(stream);
+}
+
 TEST_CASE("a kernel that a GPU has too little shared memory for is told so, its static part counted", "[fast]") {
   const Runtime runtime;
   runtime->static_shared_bytes = 38016;
