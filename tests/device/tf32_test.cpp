@@ -8,11 +8,12 @@ using namespace hebb::testing;
 
 namespace {
 
+/// Of products that cuBLASLt has kernels in TF32 for.
 RunConfig small_run(bool allow_tf32) {
   Json json = parse_json(R"({"name": "tf32",
-    "model": {"vocab_size": 31, "hidden_size": 24, "num_layers": 2,
-      "layers": {"att": {"type": "attention", "num_heads": 2, "head_dim": 8, "rope": {"theta": 100.0}},
-                 "mlp": {"type": "swiglu", "intermediate_size": 40}},
+    "model": {"vocab_size": 31, "hidden_size": 128, "num_layers": 2,
+      "layers": {"att": {"type": "attention", "num_heads": 2, "head_dim": 64, "rope": {"theta": 100.0}},
+                 "mlp": {"type": "swiglu", "intermediate_size": 256}},
       "pattern": [{"mixer": "att", "ffn": "mlp"}]},
     "data": {"sources": [{"type": "synthetic", "task": "mqar", "seed": 1, "vocab": 31, "pairs": 3}]},
     "train": {"steps": 3, "batch_size": 4, "sequence_length": 16, "device": "cuda", "precision": "fp32", "log_every": 1},
