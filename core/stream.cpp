@@ -89,6 +89,14 @@ void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
     return;
   }
 #endif
+  if (y.dtype == DType::bf16) {
+    bf16* out = y.as<bf16>();
+    const bf16* in = x.as<bf16>();
+    parallel_for(y.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) { out[i] = nearest_bf16(widened(out[i]) + widened(in[i])); }
+    });
+    return;
+  }
   dispatch_real(y.dtype, [&](auto zero) {
     using S = decltype(zero);
     S* out = y.as<S>();

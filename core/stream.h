@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/fp32_operands.h"
 #include "core/tensor.h"
 
 namespace hebb {
@@ -65,6 +66,7 @@ inline bool launch(Stream& stream, const char* name) {
 // The contract of a kernel is its args struct: tensors (outputs first), sizes, flags. `HEBB_KERNEL(Args)`
 // declares cpu::run and cuda::run and defines hebb::run, which switches on the stream's device.
 // HEBB_KERNEL_CPU(Args) is for kernels that have no CUDA code yet: there they stop with an error.
+// The CPU computes bf16 operands in fp32.
 // The emulator's tests (docs/emulator.md) see the kernels of its device as well.
 #if defined(HEBB_SIMT) && defined(HEBB_DEVICE)
 #define HEBB_KERNEL_EMULATED(Args)            \
@@ -74,32 +76,35 @@ inline bool launch(Stream& stream, const char* name) {
 #else
 #define HEBB_KERNEL_EMULATED(Args)
 #endif
+#define HEBB_RUN_ON_CPU(stream, args) with_fp32_operands(args, false, [&](const auto& wide) { cpu::run(stream, wide); })
 #ifdef HEBB_HAVE_CUDA
-#define HEBB_KERNEL(Args)                                                                   \
-  HEBB_KERNEL_EMULATED(Args)                                                                \
-  namespace cpu {                                                                           \
-  void run(Stream& stream, const Args& args);                                               \
-  }                                                                                         \
-  namespace cuda {                                                                          \
-  void run(Stream& stream, const Args& args);                                               \
-  }                                                                                         \
-  inline void run(Stream& stream, const Args& args) {                                       \
-    if (detail::launch(stream, #Args)) {                                                    \
-      stream.device == DeviceKind::cuda ? cuda::run(stream, args) : cpu::run(stream, args); \
-    }                                                                                       \
+#define HEBB_KERNEL(Args)                             \
+  HEBB_KERNEL_EMULATED(Args)                          \
+  namespace cpu {                                     \
+  void run(Stream& stream, const Args& args);         \
+  }                                                   \
+  namespace cuda {                                    \
+  void run(Stream& stream, const Args& args);         \
+  }                                                   \
+  inline void run(Stream& stream, const Args& args) { \
+    if (!detail::launch(stream, #Args)) { return; }   \
+    if (stream.device == DeviceKind::cuda) {          \
+      cuda::run(stream, args);                        \
+    } else {                                          \
+      HEBB_RUN_ON_CPU(stream, args);                  \
+    }                                                 \
   }
 #else
 #define HEBB_KERNEL(Args) HEBB_KERNEL_EMULATED(Args) HEBB_KERNEL_CPU(Args)
 #endif
-#define HEBB_KERNEL_CPU(Args)                                           \
-  namespace cpu {                                                       \
-  void run(Stream& stream, const Args& args);                           \
-  }                                                                     \
-  inline void run(Stream& stream, const Args& args) {                   \
-    if (detail::launch(stream, #Args)) {                                \
-      if (stream.device == DeviceKind::cuda) { no_cuda_kernel(#Args); } \
-      cpu::run(stream, args);                                           \
-    }                                                                   \
+#define HEBB_KERNEL_CPU(Args)                                         \
+  namespace cpu {                                                     \
+  void run(Stream& stream, const Args& args);                         \
+  }                                                                   \
+  inline void run(Stream& stream, const Args& args) {                 \
+    if (!detail::launch(stream, #Args)) { return; }                   \
+    if (stream.device == DeviceKind::cuda) { no_cuda_kernel(#Args); } \
+    HEBB_RUN_ON_CPU(stream, args);                                    \
   }
 
 /// Calls f with a float or double value according to dtype; other dtypes are programmer errors.

@@ -69,17 +69,24 @@ class Workspace {
   Args##Scratch plan(Workspace& workspace, const Args& args);               \
   void run(Workspace workspace, const Args& args);
 #ifdef HEBB_HAVE_CUDA
-#define HEBB_RUN_ON_GPU(Args) cuda::run(stream, args, scratch)
+#define HEBB_RUN_ON_GPU(Args) cuda::run(stream, operands, scratch)
 #else
-#define HEBB_RUN_ON_GPU(Args) no_cuda_kernel(#Args)
+#define HEBB_RUN_ON_GPU(Args) (void)operands, (void)scratch, no_cuda_kernel(#Args)
 #endif
-#define HEBB_KERNEL_PLANNED(Args)                                                                  \
-  void run(Workspace workspace, const Args& args) {                                                \
-    const Args##Scratch scratch = plan(workspace, args);                                           \
-    Stream& stream = workspace.stream();                                                           \
-    if (detail::launch(stream, #Args)) {                                                           \
-      stream.device == DeviceKind::cuda ? HEBB_RUN_ON_GPU(Args) : cpu::run(stream, args, scratch); \
-    }                                                                                              \
+#define HEBB_KERNEL_PLANNED(Args)                                                                               \
+  void run(Workspace workspace, const Args& args) {                                                             \
+    Stream& stream = workspace.stream();                                                                        \
+    const auto planned = [&](const Args& operands, auto&& launch) {                                             \
+      const Args##Scratch scratch = plan(workspace, operands);                                                  \
+      if (detail::launch(stream, #Args)) { launch(operands, scratch); }                                         \
+    };                                                                                                          \
+    if (workspace.on_gpu()) {                                                                                   \
+      planned(args, [&](const auto& operands, const auto& scratch) { HEBB_RUN_ON_GPU(Args); });                 \
+    } else {                                                                                                    \
+      with_fp32_operands(args, stream.counting(), [&](const Args& wide) {                                       \
+        planned(wide, [&](const auto& operands, const auto& scratch) { cpu::run(stream, operands, scratch); }); \
+      });                                                                                                       \
+    }                                                                                                           \
   }
 
 }  // namespace hebb

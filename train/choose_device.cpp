@@ -76,10 +76,6 @@ Compute choose_compute(const std::string& device, const std::string& precision, 
     if (cuda) { throw ConfigError(key("precision"), "\"fp64\" on a GPU", "\"fp64\" on the CPU only"); }
     compute.dtype = DType::f64;
   } else if (precision == "bf16" || precision.empty()) {
-    if (!cuda) {
-      const std::string why = device == "auto" ? ", which \"auto\" takes " + problem : "";
-      throw ConfigError(key("precision"), "\"bf16\" on the CPU" + why, "\"fp32\" or \"fp64\" there");
-    }
     compute.dtype = DType::bf16;
   } else {
     throw ConfigError(key("precision"), "\"" + precision + "\"", "one of \"fp32\", \"bf16\", \"fp64\"");

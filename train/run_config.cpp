@@ -126,7 +126,9 @@ void machine_fields(Fields& f, TrainConfig& c) {
           "resumed.");
   f.field("precision", c.precision)
       .one_of({"fp32", "bf16", "fp64"})
-      .help("Default: bf16 on a GPU, fp32 on the CPU. fp64 is for verification, on the CPU only.");
+      .help(
+          "Default: bf16 on a GPU, fp32 on the CPU. fp64 is for verification, on the CPU only. bf16 on the CPU is "
+          "slower than fp32.");
   f.field("recompute", c.recompute)
       .one_of({"none", "block", "mixer", "ffn"})
       .help(

@@ -63,7 +63,6 @@ void run(Stream&, const DecideStep& a) {
 }
 
 void run(Stream&, const AdamW& a) {
-  HEBB_ASSERT(!a.copy.defined());
   if (a.applies.defined() && *a.applies.as<double>() == 0) { return; }
   const double* rates = a.rates.as<double>();
   const double factor = a.clip.defined() ? *a.clip.as<double>() : 1.0;
@@ -76,6 +75,7 @@ void run(Stream&, const AdamW& a) {
     const S* grad = a.grad.as<S>();
     parallel_for(a.p.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
       update(end - begin, f, p + begin, m + begin, v + begin, grad + begin);
+      if (a.copy.defined()) { std::copy(p + begin, p + end, a.copy.as<S>() + begin); }
     });
   });
 }

@@ -31,7 +31,7 @@ constexpr int64_t kAdamWRates = 3;
 /// m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p = p (1 - lr wd) - lr (m / c1) / (sqrt(v / c2) + eps)
 /// with c1 = 1 - b1^t and c2 = 1 - b2^t, by rates [kAdamWRates] f64. p, m, v, grad of one dtype (f32 or f64).
 /// clip [1] f64, undefined: 1. applies [1] f64: where it is 0 nothing is written; undefined: 1.
-/// copy: p rounded to bf16, or undefined; CUDA only.
+/// copy: p rounded to bf16, or undefined.
 /// Bound: memory, 28 bytes an element in f32, 2 more with a copy.
 struct AdamW {
   Tensor p, m, v, grad;

@@ -60,15 +60,18 @@ template <class S> double row_loss(S* x, int64_t vocab, int32_t target, S scale,
 }  // namespace
 
 void run(Stream&, const CrossEntropy& a) {
-  HEBB_ASSERT(!a.gradient.defined() || a.gradient.data == a.logits.data);
   dispatch_real(a.logits.dtype, [&](auto zero) {
     using S = decltype(zero);
     const double scale = a.factor.defined() ? a.scale * a.factor.as<double>()[0] : a.scale;
     const int64_t rows = a.targets.numel(), vocab = a.logits.numel() / std::max<int64_t>(rows, 1);
     parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        a.loss.as<double>()[r] = row_loss<S>(a.logits.as<S>() + r * vocab, vocab, a.targets.as<int32_t>()[r],
-                                             static_cast<S>(scale), a.gradient.defined());
+        S* x = a.logits.as<S>() + r * vocab;
+        if (a.gradient.defined() && a.gradient.data != a.logits.data) {
+          x = std::copy(x, x + vocab, a.gradient.as<S>() + r * vocab) - vocab;
+        }
+        a.loss.as<double>()[r] =
+            row_loss<S>(x, vocab, a.targets.as<int32_t>()[r], static_cast<S>(scale), a.gradient.defined());
       }
     });
   });

@@ -5,8 +5,8 @@ namespace hebb {
 
 /// Softmax cross-entropy of a chunk of rows (docs/model.md, Loss): loss [n] f64 = log-sum-exp(logits)
 /// - logits[target], 0 where the target is -100. gradient [n, V], unless undefined, = (softmax - onehot) *
-/// scale (0 in ignored rows), times factor [1] f64 if defined, in place of the logits; on CUDA also elsewhere and in
-/// bf16 beside f32 logits. logits [n, V], targets [n] i32. Bound: memory, 2 reads and 1 write of [n, V].
+/// scale (0 in ignored rows), times factor [1] f64 if defined, in place of the logits or elsewhere, then also in bf16
+/// beside f32 logits. logits [n, V], targets [n] i32. Bound: memory, 2 reads and 1 write of [n, V].
 struct CrossEntropy {
   Tensor loss, gradient;
   Tensor logits, targets;

@@ -124,7 +124,6 @@ TEST_CASE("auto takes the CPU and says why, cuda refuses, and cpu does not ask t
       " on a machine without a usable GPU (its compute capability is 8.9, for which this build has no code (no kernel "
       "image is available for execution on the device); configure with -DCMAKE_CUDA_ARCHITECTURES=89-real)";
   CHECK_THROWS_WITH(choose_compute("cuda", "", "train"), Contains("train.device: found \"cuda\"" + why));
-  CHECK_THROWS_WITH(choose_compute("auto", "bf16", "train"),
-                    Contains("\"bf16\" on the CPU, which \"auto\" takes" + why));
+  CHECK(choose_compute("auto", "bf16", "train").device == DeviceKind::cpu);
   CHECK(runtime->questions == 1);
 }
