@@ -184,15 +184,6 @@ TEST_CASE("ham reads as layers do for every variant", "[ham][fast]") {
   for (const std::string& variant : ham_variants()) { check_reading(variant); }
 }
 
-TEST_CASE("ham gives the same bits on any number of threads, and when layers run again", "[ham][fast][threads]") {
-  for (const std::string& variant : ham_variants()) {
-    INFO(variant);
-    TestModel m(variant, DType::f32, 3, 0.4);
-    const TraceInput input = ham_tokens(3, 70);
-    check_threads_and_recompute(m, input);
-  }
-}
-
 TEST_CASE("ham that selects everything reads like softmax attention, then the norm per head", "[ham][fast]") {
   TestModel ham(ham_json(kHamPlain + R"(, "threshold": {"mode": "all"})",
                          R"("activation": "none", "output_gate": "none")", R"("activation": "none", )" + kHamRope, 1),

@@ -252,15 +252,6 @@ TEST_CASE("vq in fp32 agrees with fp64 under replay", "[vq][fast]") {
   }
 }
 
-TEST_CASE("vq results do not depend on threads or recomputation", "[vq][fast][threads]") {
-  for (const size_t variant : {size_t{1}, size_t{2}}) {
-    for (const TraceOptions& options : {training(), evaluation()}) {
-      TestModel m(vq_json(kVariants[variant]), DType::f32, 3, 0.4);
-      check_threads_and_recompute(m, tokens(3, 41), options);
-    }
-  }
-}
-
 TEST_CASE("starting the codebook under recomputation happens once", "[vq][fast]") {
   const TraceInput input = tokens(2, 9);
   std::vector<std::vector<double>> codebooks;

@@ -95,7 +95,6 @@ class Machine {
     entries_.back().tolerance = tolerance;
     return tensor;
   }
-  hebb::Tensor bf16_output(hebb::Shape shape) { return poisoned(shape, hebb::DType::bf16, Role::result); }
   hebb::Tensor double_output(hebb::Shape shape) { return poisoned(shape, hebb::DType::f64, Role::result); }
   hebb::Tensor integer_output(hebb::Shape shape) { return poisoned(shape, hebb::DType::i32, Role::result); }
   /// Read and written: numbers before. double_sum is in fp64 everywhere.

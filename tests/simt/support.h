@@ -119,17 +119,6 @@ template <class Args> void run_device(hebb::Stream& stream, const Args& args) {
     device::run(stream, args);
   }
 }
-/// The same on the CPU.
-template <class Args> void run_host(const Args& args) {
-  hebb::Stream stream;
-  if constexpr (requires(hebb::Workspace & workspace) { plan(workspace, args); }) {
-    hebb::Arena arena(hebb::DeviceKind::cpu);
-    hebb::Workspace workspace(stream, arena);
-    hebb::cpu::run(stream, args, plan(workspace, args));
-  } else {
-    hebb::cpu::run(stream, args);
-  }
-}
 
 /// Runs f() in the two settings that together find most faults: threads forward and copies late, threads in reverse and
 /// copies early. The number of multiprocessors stays.
