@@ -1,6 +1,7 @@
 #include "comm/communicator.h"
 
 #include <chrono>
+#include <numeric>
 #include <vector>
 
 namespace hebb {
@@ -57,14 +58,24 @@ void Communicator::all_to_all(Stream& stream, const Tensor& receive, std::span<c
 }
 
 void Communicator::all_gather(Stream& stream, const Tensor& receive, const Tensor& send) {
-  HEBB_ASSERT(receive.bytes() == send.bytes() * size_);
-  call(stream, Kind::gather, {send.bytes(), send.bytes(), send.bytes() * (size_ - 1)},
-       [&] { do_gather(stream, receive.data, send.data, send.bytes()); });
+  all_gather(stream, receive, std::vector<int64_t>(static_cast<size_t>(size_), send.bytes()), send);
 }
 
-void Communicator::do_gather(Stream& stream, void* receive, const void* send, int64_t bytes) {
+void Communicator::all_gather(Stream& stream, const Tensor& receive, std::span<const int64_t> bytes,
+                              const Tensor& send) {
+  HEBB_ASSERT(static_cast<int>(bytes.size()) == size_ && bytes[static_cast<size_t>(rank_)] == send.bytes());
+  HEBB_ASSERT(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}) == receive.bytes());
+  call(stream, Kind::gather, {receive.bytes(), send.bytes(), send.bytes() * (size_ - 1)},
+       [&] { do_gather(stream, receive.data, bytes, send.data); });
+}
+
+void Communicator::do_gather(Stream& stream, void* receive, std::span<const int64_t> bytes, const void* send) {
   std::vector<Piece> pieces;
-  for (int p = 0; p < size_; ++p) { pieces.push_back({send, bytes, static_cast<char*>(receive) + p * bytes, bytes}); }
+  char* to = static_cast<char*>(receive);
+  for (const int64_t part : bytes) {
+    pieces.push_back({send, bytes[static_cast<size_t>(rank_)], to, part});
+    to += part;
+  }
   do_exchange(stream, pieces);
 }
 

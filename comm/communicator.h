@@ -43,6 +43,8 @@ class Communicator {
   /// receive = the `send` of all ranks, in order of ranks: size times its bytes. `send` may be its own place in
   /// `receive`.
   void all_gather(Stream& stream, const Tensor& receive, const Tensor& send);
+  /// With parts of given lengths, one after the other: that of rank p is bytes[p], alike on all ranks.
+  void all_gather(Stream& stream, const Tensor& receive, std::span<const int64_t> bytes, const Tensor& send);
   /// data = that of rank `root`.
   void broadcast(Stream& stream, const Tensor& data, int root);
   /// values [n] i64 = their sums over ranks.
@@ -71,7 +73,7 @@ class Communicator {
     int64_t receive_bytes;
   };
   virtual void do_exchange(Stream& stream, std::span<const Piece> pieces) = 0;  // one a rank
-  virtual void do_gather(Stream& stream, void* receive, const void* send, int64_t bytes);
+  virtual void do_gather(Stream& stream, void* receive, std::span<const int64_t> bytes, const void* send);
   virtual void do_broadcast(Stream& stream, void* data, int64_t bytes, int root) = 0;
   virtual void do_sum(Stream& stream, int64_t* values, int64_t count) = 0;
   virtual void do_any(Stream& stream, uint8_t* flags, int64_t count) = 0;

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <thread>
 
 #include "comm/nccl_communicator.h"
@@ -162,8 +164,24 @@ class NcclCommunicator final : public Communicator {
     settle(result != kSuccess ? result : ended, "exchange");
   }
 
-  void do_gather(Stream& stream, void* receive, const void* send, int64_t bytes) override {
-    settle(nccl().AllGather(send, receive, static_cast<size_t>(bytes), kUint8, comm_, native(stream)), "gather");
+  /// Parts of unequal length: a broadcast of each, all at once.
+  void do_gather(Stream& stream, void* receive, std::span<const int64_t> bytes, const void* send) override {
+    const CudaStream on = native(stream);
+    if (std::adjacent_find(bytes.begin(), bytes.end(), std::not_equal_to<>()) == bytes.end()) {
+      settle(nccl().AllGather(send, receive, static_cast<size_t>(bytes[0]), kUint8, comm_, on), "gather");
+      return;
+    }
+    settle(nccl().GroupStart(), "gather");
+    Result result = kSuccess;
+    char* to = static_cast<char*>(receive);
+    for (int p = 0; p < size(); ++p) {
+      const auto part = static_cast<size_t>(bytes[static_cast<size_t>(p)]);
+      const Result r = part > 0 ? nccl().Broadcast(p == rank() ? send : to, to, part, kUint8, p, comm_, on) : kSuccess;
+      if (r != kSuccess && r != kInProgress) { result = r; }
+      to += part;
+    }
+    const Result ended = nccl().GroupEnd();
+    settle(result != kSuccess ? result : ended, "gather");
   }
   void do_broadcast(Stream& stream, void* data, int64_t bytes, int root) override {
     settle(nccl().Broadcast(data, data, static_cast<size_t>(bytes), kUint8, root, comm_, native(stream)), "broadcast");

@@ -52,6 +52,25 @@ inline void check_exchanges(Communicator& comm, Stream& stream, int64_t part) {
   }
 }
 
+/// Parts of unequal length, some of them empty, in their own place and not.
+inline void check_ragged_gather(Communicator& comm, Stream& stream, int64_t part) {
+  std::vector<int64_t> bytes;
+  std::vector<uint8_t> expected, own;
+  int64_t begin = 0;
+  for (int p = 0; p < comm.size(); ++p) {
+    bytes.push_back((p + 2) % 3 * part);
+    if (p == comm.rank()) { begin = static_cast<int64_t>(expected.size()); }
+    for (int64_t i = 0; i < bytes.back(); ++i) { expected.push_back(sent_byte(p, 0, i)); }
+  }
+  for (int64_t i = 0; i < bytes[static_cast<size_t>(comm.rank())]; ++i) { own.push_back(sent_byte(comm.rank(), 0, i)); }
+  std::vector<uint8_t> all(expected.size()), in_place(expected.size());
+  std::copy(own.begin(), own.end(), in_place.begin() + begin);
+  comm.all_gather(stream, tensor_of(all), bytes, tensor_of(own));
+  comm.all_gather(stream, tensor_of(in_place), bytes,
+                  tensor_of(in_place).slice(begin, {static_cast<int64_t>(own.size())}));
+  expect(all == expected && in_place == expected, "all_gather brings parts of unequal length");
+}
+
 inline void check_collectives(Communicator& comm, Stream& stream, int64_t count) {
   const int ranks = comm.size(), rank = comm.rank();
   std::vector<int64_t> own(static_cast<size_t>(count), rank + 5), all(static_cast<size_t>(ranks * count), -1), sums,
@@ -81,6 +100,7 @@ inline void check_engine(Communicator& comm) {
   Stream stream;
   for (const int64_t count : {0, 1, 17, 70000}) {
     check_exchanges(comm, stream, count);
+    check_ragged_gather(comm, stream, count);
     check_collectives(comm, stream, count);
   }
   // In its own place.
