@@ -1,6 +1,7 @@
 // The ranks of a run find each other over loopback, whatever strangers do meanwhile.
 #include "comm/meeting.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -357,8 +358,12 @@ TEST_CASE("strangers never stop a meeting", "[fast]") {
         0.1);
   }
   SECTION("many connections that say nothing") {
+    rlimit files{};  // 1,024 of a process are usual, and both ends are here
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
+    files.rlim_cur = std::max(files.rlim_cur, std::min<rlim_t>(files.rlim_max, 2000));
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &files) == 0);
     check_undisturbed([&](int port) {
-      for (int i = 0; i < 400; ++i) { open.push_back(connect_here(port)); }
+      for (int i = 0; i < 1000; ++i) { open.push_back(connect_here(port)); }
     });
   }
   SECTION("random bytes") {

@@ -164,7 +164,7 @@ TEST_CASE("a killed rank ends the run with 14, or is started again") {
     CHECK(launcher.wait() == 14);
     CHECK_THAT(last_line(launcher.text("stderr")), Catch::Contains("error: rank 1 (") &&
                                                        Catch::Contains("lost: its connection closed; last seen in ") &&
-                                                       Catch::Contains("; rank 0 waits in "));
+                                                       Catch::Contains("; rank 0 waits in sum 1 of step 5"));
   }
   SECTION("with --restart") {
     const int rank = GENERATE(0, 1);

@@ -194,6 +194,32 @@ TEST_CASE("variables of a Slurm batch script make no ranks, and ranks of mpirun 
   CHECK(fs::exists(runs.folder("two") / "logs" / "rank_00001.log"));
 }
 
+TEST_CASE("tasks of a Slurm step are ranks, and one task is a run of its own", "[fast]") {
+  if (!has_mpi()) { return; }
+  const RankRuns runs;
+  const std::vector<std::string> settings{"train.steps=2", "train.val_every=0"};
+  ::setenv("SLURM_STEP_NUM_TASKS", "1", 1);
+  ::setenv("SLURM_PROCID", "0", 1);
+  CHECK(runs.run("one", settings) == 0);
+  CHECK_FALSE(fs::exists(runs.folder("one") / "logs"));
+  // They meet in the run folder, and find that no srun or mpirun of this MPI has started them.
+  ::setenv("SLURM_STEP_NUM_TASKS", "2", 1);
+  std::vector<std::unique_ptr<Process>> tasks;
+  for (const char* task : {"0", "1"}) {
+    ::setenv("SLURM_PROCID", task, 1);
+    ::setenv("SLURM_LOCALID", task, 1);
+    tasks.push_back(runs.start("two", settings));
+  }
+  for (const auto& task : tasks) { CHECK(task->wait() == 14); }
+  CHECK_THAT(tasks[0]->err(), Catch::Contains("the launcher says rank ") && Catch::Contains(" of 2, ") &&
+                                  Catch::Contains("start ranks on CPUs with hebb train --ranks"));
+  std::vector<std::string> alone = settings;
+  alone.push_back("train.comm.init_seconds=1");
+  const auto second = runs.start("alone", alone);
+  CHECK(second->wait() == 14);
+  for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"}) { ::unsetenv(name); }
+}
+
 TEST_CASE("a run whose ranks are killed starts again and comes out the same", "[fast]") {
   if (!has_mpi()) { return; }
   const RankRuns runs;

@@ -31,7 +31,10 @@ void fault(RankGroup& group, const Arguments& a, int64_t step) {
   const fs::path marker = a.folder / "faulted";
   if (a.fault.empty() || group.communicator().rank() != a.rank || step != a.step || fs::exists(marker)) { return; }
   std::ofstream(marker).flush();
-  if (a.fault == "kill") { ::kill(::getpid(), SIGKILL); }
+  if (a.fault == "kill") {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the others come to the sum of this step
+    ::kill(::getpid(), SIGKILL);
+  }
   if (a.fault == "exit1") { ::_exit(1); }
   if (a.fault == "data") { group.fail(ExitCode::kData, "shard.bin: checksum differs"); }
 }
