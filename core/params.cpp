@@ -88,6 +88,8 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training, Own own) {
   // Every tensor starts on a 64-byte boundary of its block.
   const auto padded = [](int64_t n) { return (n + 15) / 16 * 16; };
   const auto moments = [&](const Param& p) { return (p.trained() && own.moments) || p.spec.kind == ParamKind::state; };
+  const auto has_copy = [&](const Param& p) { return dtype == DType::bf16 && p.is_matrix(); };
+  const auto has_value = [&](const Param& p) { return own.masters || !has_copy(p); };
   int64_t values = 0, trained = 0, with_moments = 0, copied = 0;
   for (const auto& p : params_) {
     if (p->spec.kind == ParamKind::buffer) {
@@ -95,8 +97,8 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training, Own own) {
       p->value = blocks_.back();
       continue;
     }
-    values += padded(p->spec.shape.numel());
-    copied += dtype == DType::bf16 && p->is_matrix() ? padded(p->spec.shape.numel()) : 0;
+    values += has_value(*p) ? padded(p->spec.shape.numel()) : 0;
+    copied += has_copy(*p) ? padded(p->spec.shape.numel()) : 0;
     trained += p->trained() && own.gradients ? padded(p->spec.shape.numel()) : 0;
     with_moments += moments(*p) ? padded(p->spec.shape.numel()) : 0;
   }
@@ -123,9 +125,12 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training, Own own) {
   int64_t value_at = 0, trained_at = 0, moments_at = 0, copy_at = 0;
   for (const auto& p : params_) {
     if (p->spec.kind == ParamKind::buffer) { continue; }
-    p->value = value.slice(value_at, p->spec.shape);
-    value_at += padded(p->spec.shape.numel());
-    if (copied > 0 && p->is_matrix()) {
+    p->value = {nullptr, value.dtype, p->spec.shape};
+    if (has_value(*p)) {
+      p->value = value.slice(value_at, p->spec.shape);
+      value_at += padded(p->spec.shape.numel());
+    }
+    if (has_copy(*p)) {
       p->copy = copy.slice(copy_at, p->spec.shape);
       copy_at += padded(p->spec.shape.numel());
     }

@@ -48,12 +48,13 @@ struct ParamSpec {
   bool initial_state = false;  // a learned initial memory, listed apart in parameter counts (docs/evaluations/cost.md)
   bool memory_table = false;   // a trained table of which a token reads some rows (PKM, SDM), whatever its rank
   bool has_all_rows = false;   // fast weights that the rows of all ranks move alike
+  bool reads_fp32 = false;     // a matrix that layers read in fp32: no rounded copy in bf16
 };
 
 /// One named tensor of the model: value, and what training adds to it.
 struct Param {
   ParamSpec spec;
-  Tensor value;          // f32 or f64 (i32 for buffers)
+  Tensor value;          // f32 or f64 (i32 for buffers); without data where ranks share it (ParamStore::Own)
   Tensor copy;           // of a matrix, in stores for bf16: value rounded, what products and reads of tables take
   Tensor grad, m, v;     // in a training store; same dtype as value (grad: trained only; m, v: state too)
   int64_t updates = 0;   // AdamW's t
@@ -65,7 +66,12 @@ struct Param {
   void reset_moments(Stream& stream);
   /// Fast weights of which each lane has its own.
   bool is_of_lane() const { return spec.kind == ParamKind::fast && !spec.has_all_rows; }
-  bool is_matrix() const { return trained() && (spec.shape.rank == 2 || spec.memory_table); }
+  bool is_matrix() const { return trained() && !spec.reads_fp32 && (spec.shape.rank == 2 || spec.memory_table); }
+  /// For layers that read a matrix as Tape::value.
+  Param& read_in_fp32() {
+    spec.reads_fp32 = true;
+    return *this;
+  }
   bool decays() const { return trained() && !spec.decay_exempt && spec.shape.rank >= 2; }
 };
 
@@ -95,15 +101,16 @@ class ParamStore {
   std::vector<Combined> combined() const;
 
   /// What is allocated for trained parameters in a training store; the caller sets the rest (Param::grad, m, v).
+  /// masters: values of parameters that have copies; without, these alone are what passes read.
   struct Own {
-    bool gradients = true, moments = true;
+    bool gradients = true, moments = true, masters = true;
   };
   /// dtype: of activations. Values are f64 for f64, else f32; gradients and moments too when `training`.
   void allocate(Arena& arena, DType dtype, bool training) { allocate(arena, dtype, training, Own{}); }
   void allocate(Arena& arena, DType dtype, bool training, Own own);
   /// Initial values of every tensor from its own stream.
   void initialize(Stream& stream, uint64_t seed);
-  /// Copies = rounded values: after whatever but AdamW writes values of matrices.
+  /// Copies = rounded values: after whatever but AdamW writes values of matrices. Needs values of all.
   void refresh_copies(Stream& stream);
   void zero_grads(Stream& stream);  // those that the store has allocated, and the reached flags
 

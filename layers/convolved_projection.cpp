@@ -20,7 +20,8 @@ ConvolvedProjection::ConvolvedProjection(const BuildContext& c, std::string name
 
 void ConvolvedProjection::declare_convolution(const BuildContext& c, int64_t width) {
   if (width == 0) { return; }
-  conv_ = &c.declare(name_ + "_conv.weight", {proj_->spec.shape[0], width}, init::normal(c.model.init_std));
+  conv_ =
+      &c.declare(name_ + "_conv.weight", {proj_->spec.shape[0], width}, init::normal(c.model.init_std)).read_in_fp32();
 }
 
 void ConvolvedProjection::declare_bias(const BuildContext& c, bool is_decay_exempt) {

@@ -165,7 +165,9 @@ Ham::Path Ham::declare_path(const BuildContext& c, const std::string& name, cons
   };
   const auto declare_lane = [&](Lane& lane, const std::string& letter, int64_t channels) {
     if (place_ != NormPlace::none) { lane.norm = ones("." + letter + "_norm.weight", channels); }
-    if (config_.conv_size > 0) { lane.conv = matrix("." + letter + "_conv.weight", channels, config_.conv_size); }
+    if (config_.conv_size > 0) {
+      lane.conv = &matrix("." + letter + "_conv.weight", channels, config_.conv_size)->read_in_fp32();
+    }
   };
   declare_lane(path.q, "q", heads.key_channels());
   declare_lane(path.k, "k", heads.key_channels());
@@ -195,8 +197,8 @@ void Ham::declare_router(const BuildContext& c) {
   int64_t in = r.type == "vector" ? 2 * delta_.value_dim + d_ : d_;
   for (int64_t j = 0; j < r.depth; ++j) {
     const int64_t out = j + 1 < r.depth ? r.hidden : r.heads;
-    router_.push_back(
-        &c.declare(fmt::format("router.layers.{:d}.weight", j), {out, in}, init::normal(c.model.init_std)));
+    router_.push_back(&c.declare(fmt::format("router.layers.{:d}.weight", j), {out, in}, init::normal(c.model.init_std))
+                           .read_in_fp32());
     in = out;
   }
   if (r.eda) { eda_logit_ = &c.declare("router.eda_logit", {1}, init::constant(0.0), ParamKind::trained, true); }

@@ -129,8 +129,8 @@ Lact::Lact(const BuildContext& c, const LactConfig& config)
     pair[1] = &c.declare(name + ".bias", {outputs}, init::constant(0));
   };
   declare(lr_proj_, "lr_proj", 3 * shape_.heads);
-  qk_scale_ = &c.declare("qk_scale", {d_, 2}, init::constant(1));
-  qk_offset_ = &c.declare("qk_offset", {d_, 2}, init::constant(0));
+  qk_scale_ = &c.declare("qk_scale", {d_, 2}, init::constant(1)).read_in_fp32();
+  qk_offset_ = &c.declare("qk_offset", {d_, 2}, init::constant(0)).read_in_fp32();
   if (config.output_scale) { declare(scale_proj_, "scale_proj", shape_.heads); }
   if (config.momentum) { declare(momentum_proj_, "momentum_proj", shape_.heads); }
   fast_norm_ = &c.declare("fast_norm.weight", {shape_.dim}, init::constant(1));

@@ -149,8 +149,8 @@ Ovq::Ovq(const BuildContext& c, const OvqConfig& config)
   beta_ = &c.declare("beta", {shape_.heads}, init::constant(std::sqrt(static_cast<double>(shape_.key_dim))),
                      ParamKind::trained, true);
   if (taps_ > 0) {
-    q_conv_ = &c.declare("q_conv.weight", {query_channels(), taps_}, identity_taps(taps_));
-    k_conv_ = &c.declare("k_conv.weight", {key_channels(), taps_}, identity_taps(taps_));
+    q_conv_ = &c.declare("q_conv.weight", {query_channels(), taps_}, identity_taps(taps_)).read_in_fp32();
+    k_conv_ = &c.declare("k_conv.weight", {key_channels(), taps_}, identity_taps(taps_)).read_in_fp32();
   }
   if (config.v_shift) { v_shift_ = &c.declare("v_shift", {1}, init::constant(0), ParamKind::trained, true); }
 }

@@ -48,7 +48,8 @@ class Pkm final : public Layer {
     q_weight_ = &c.declare("q_proj.weight", {width, d_}, init::uniform(-xavier, xavier));
     q_bias_ = &c.declare("q_proj.bias", {width}, init::constant(0));
     if (config_.query_norm) { q_norm_ = &c.declare("q_norm.weight", {width}, init::constant(1)); }
-    keys_ = &c.declare("keys", {config_.num_heads, 2, n, config_.key_dim / 2}, init::uniform(-key_bound, key_bound));
+    keys_ = &c.declare("keys", {config_.num_heads, 2, n, config_.key_dim / 2}, init::uniform(-key_bound, key_bound))
+                 .read_in_fp32();
     values_ = &c.declare("values", {n * n, dv}, init::normal(std::pow(static_cast<double>(dv), -0.5)));
     keys_->spec.memory_table = values_->spec.memory_table = true;
     if (config_.glu) {

@@ -75,6 +75,23 @@ TEST_CASE("stores for bf16 hold fp32 values and rounded copies of trained matric
   CHECK_FALSE(Store(DType::f64).matrix.copy.defined());
 }
 
+TEST_CASE("a store without masters has values of what has no copy", "[fast]") {
+  const auto bytes_of = [](bool masters) {
+    Arena arena(DeviceKind::cpu);
+    ParamStore params;
+    const Param &matrix = params.declare({"matrix", {16, 16}, init::normal(1)}),
+                &taps = params.declare({"taps", {16, 4}, init::normal(1)}).read_in_fp32(),
+                &vector = params.declare({"vector", {16}, init::normal(1)});
+    params.allocate(arena, DType::bf16, true, {.gradients = true, .moments = true, .masters = masters});
+    CHECK(matrix.value.defined() == masters);
+    CHECK((matrix.value.shape == Shape{16, 16} && matrix.value.dtype == DType::f32));
+    CHECK((matrix.copy.defined() && taps.value.defined() && vector.value.defined()));
+    CHECK_FALSE(taps.copy.defined());
+    return arena.in_use_bytes();
+  };
+  CHECK(bytes_of(true) - bytes_of(false) == 4 * 16 * 16);
+}
+
 TEST_CASE("matrix products read the copy of a parameter, also through a view, and everything else the value",
           "[fast]") {
   Store s(DType::bf16);
