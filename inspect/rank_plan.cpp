@@ -10,6 +10,7 @@
 #include "comm/bucket_layout.h"
 #include "comm/communicator.h"
 #include "comm/lanes.h"
+#include "comm/value_layout.h"
 #include "core/progress.h"
 #include "layers/model.h"
 
@@ -45,11 +46,12 @@ int64_t sent_bytes(const TrainConfig& train) {
 }
 
 struct Sizes {
+  std::vector<int64_t> trained, read_bytes;              // elements of each parameter; bytes of one as passes read it
   double parameters = 0, copied = 0, element_bytes = 4;  // copied: read as bf16 copies
   double sent_bytes = 4;                                 // of an element of the gradients
 };
 
-Sizes sizes_of(const RunConfig& config, std::vector<int64_t>& trained) {
+Sizes sizes_of(const RunConfig& config) {
   const Model model(config.model);
   const bool has_copies = config.train.precision == "bf16";
   Sizes sizes;
@@ -58,9 +60,11 @@ Sizes sizes_of(const RunConfig& config, std::vector<int64_t>& trained) {
   for (const auto& p : model.params().all()) {
     if (!p->trained()) { continue; }
     const int64_t n = p->spec.shape.numel();
-    trained.push_back(n);
+    const bool is_copied = has_copies && p->is_matrix();
+    sizes.trained.push_back(n);
+    sizes.read_bytes.push_back(is_copied ? 2 : static_cast<int64_t>(sizes.element_bytes));
     sizes.parameters += static_cast<double>(n);
-    sizes.copied += has_copies && p->is_matrix() ? static_cast<double>(n) : 0;
+    sizes.copied += is_copied ? static_cast<double>(n) : 0;
   }
   return sizes;
 }
@@ -77,18 +81,32 @@ struct Prediction {
   double step_seconds, exposed_seconds, efficiency;
 };
 
-Prediction predict(const RankPlanRow& row, const Sizes& s, const LinkSpeed& link, double buckets,
-                   double micro_seconds) {
+/// What is sent beside a pass (docs/design/data-parallel.md).
+struct Overlap {
+  bool backward, forward;
+};
+
+Prediction predict(const RankPlanRow& row, const Sizes& s, const LinkSpeed& link, double buckets, double micro_seconds,
+                   const Overlap& overlap) {
   const double m = static_cast<double>(row.micro_batches), b = s.element_bytes;
   // Value and both moments read and written, gradient read, copy written.
   const double adamw = (7 * b * s.parameters + 2 * s.copied) / kMemoryBytesPerSecond;
   double exposed = 0, slowed = 0;
   if (row.ranks > 1) {
-    const double reduce = transfer(s.sent_bytes * s.parameters, row, link, buckets);
-    const double gather = transfer(2 * s.copied + b * (s.parameters - s.copied), row, link, buckets);
-    exposed = std::max(reduce - 0.9 * micro_seconds * 2 / 3, reduce / buckets) +
-              std::max(gather - 0.9 * micro_seconds / 3, gather / buckets) + 1e-4;
-    slowed = 0.12 * std::min(reduce + gather, micro_seconds);  // streaming multiprocessors that communication takes
+    double backward = transfer(s.sent_bytes * s.parameters, row, link, buckets), forward = 0;
+    if (row.zero == 1) {
+      forward = transfer(2 * s.copied + b * (s.parameters - s.copied), row, link, buckets);
+    } else {
+      backward += transfer(b * s.parameters, row, link, buckets);
+    }
+    const auto rest = [&](bool is_beside, double seconds, double pass) {
+      return is_beside ? std::max(seconds - 0.9 * pass, seconds / buckets) : seconds;
+    };
+    exposed = rest(overlap.backward, backward, micro_seconds * 2 / 3) +
+              rest(overlap.forward, forward, micro_seconds / 3) + 1e-4;
+    // Streaming multiprocessors that communication takes.
+    const double beside = (overlap.backward ? backward : 0) + (overlap.forward ? forward : 0);
+    slowed = 0.12 * std::min(beside, micro_seconds);
   }
   const double step = m * micro_seconds + slowed + exposed + adamw / row.ranks;
   return {step, exposed, (m * micro_seconds + adamw) / step};
@@ -105,7 +123,7 @@ LinkSpeed read_link(const std::string& text) {
 namespace {
 
 /// What a run with so many ranks needs and sends. Sets lanes and `zero` of the configuration.
-RankPlanRow plan_row(RunConfig& config, int ranks, bool has_zero, const BucketLayout& layout) {
+RankPlanRow plan_row(RunConfig& config, int ranks, bool has_zero, const BucketLayout& layout, const Sizes& sizes) {
   TrainConfig& train = config.train;
   if (!has_zero) { train.zero = ranks > 1 ? 1 : 0; }
   PlannedCommunicator communicator(0, ranks);
@@ -116,9 +134,10 @@ RankPlanRow plan_row(RunConfig& config, int ranks, bool has_zero, const BucketLa
   row.memory = ranks == 1 ? plan_memory(config) : plan_memory(config, Ranks(communicator, flight));
   row.micro_batches = train.batch_size / (*train.micro_batch_size * ranks);
   // Sums of gradients to their owners; then all of them, or new values, from there to all.
-  const int64_t element = *train.precision == "fp64" ? 8 : 4;
+  const int64_t gathered = row.zero == 1 ? ValueLayout(layout, ranks, sizes.read_bytes).bytes()
+                                         : layout.size() * static_cast<int64_t>(sizes.element_bytes);
   row.reduce_bytes = layout.size() * sent_bytes(train) / ranks * (ranks - 1);
-  row.gather_bytes = layout.size() * element / ranks * (ranks - 1);
+  row.gather_bytes = gathered * (ranks - 1) / ranks;
   return row;
 }
 
@@ -144,9 +163,8 @@ RankPlan plan_ranks(RunConfig config, const RankPlanOptions& options) {
   check_split(config, options, lanes);
   if (lanes > 1) { config.train.lanes = lanes; }
   const bool has_zero = !config.where("train.zero").empty();
-  std::vector<int64_t> trained;
-  const Sizes s = sizes_of(config, trained);
-  const BucketLayout layout(trained, lanes, config.train.comm.value_or(CommConfig{}).bucket_mib);
+  const Sizes s = sizes_of(config);
+  const BucketLayout layout(s.trained, lanes, config.train.comm.value_or(CommConfig{}).bucket_mib);
   RankPlan plan;
   plan.lanes = lanes;
   const bool has_one_lane_a_rank = !Model(config.model).needs_all_rows().empty();
@@ -155,12 +173,14 @@ RankPlan plan_ranks(RunConfig config, const RankPlanOptions& options) {
   plan.is_timed = options.tokens_per_s.has_value();
   for (const int ranks : plan.allowed) {
     if (ranks > options.ranks) { break; }
-    RankPlanRow row = plan_row(config, ranks, has_zero, layout);
+    RankPlanRow row = plan_row(config, ranks, has_zero, layout, s);
     row.hosts = (ranks + per_host - 1) / per_host;
     if (options.tokens_per_s) {
       const int64_t tokens = *config.train.micro_batch_size * config.train.sequence_length;
       const double micro_seconds = static_cast<double>(tokens) / *options.tokens_per_s;
-      const Prediction p = predict(row, s, options.link, static_cast<double>(plan.buckets), micro_seconds);
+      const bool overlaps = config.train.comm.value_or(CommConfig{}).overlap.value_or(true);  // as on GPUs
+      const Prediction p = predict(row, s, options.link, static_cast<double>(plan.buckets), micro_seconds,
+                                   {.backward = overlaps && ranks == lanes, .forward = overlaps});
       row.step_seconds = p.step_seconds;
       row.exposed_seconds = p.exposed_seconds;
       row.efficiency = p.efficiency;

@@ -25,7 +25,7 @@ struct RankPlanRow {
   int ranks = 1, hosts = 1;
   int zero = 0;                                // train.zero
   int64_t micro_batches = 0;                   // of a rank and step
-  int64_t reduce_bytes = 0, gather_bytes = 0;  // sent by a rank and step
+  int64_t reduce_bytes = 0, gather_bytes = 0;  // sent by a rank and step, on average over ranks
   MemoryPlan memory;                           // of rank 0, as its run reserves it
   // Where the speed of one device is known:
   double step_seconds = 0, exposed_seconds = 0, efficiency = 0;

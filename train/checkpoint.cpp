@@ -87,7 +87,7 @@ FileRecord write_model(const fs::path& path, Stream& stream, DeviceReader& reade
   return tensors.write(path, reader);
 }
 
-constexpr std::pair<Moment, const char*> kMoments[] = {{Moment::first, ".m"}, {Moment::second, ".v"}};
+constexpr std::pair<Kept, const char*> kMoments[] = {{Kept::first_moment, ".m"}, {Kept::second_moment, ".v"}};
 
 FileRecord write_optimizer(const fs::path& path, Stream& stream, DeviceReader& reader, const ParamStore& params,
                            GradientExchange* exchange) {
@@ -96,14 +96,14 @@ FileRecord write_optimizer(const fs::path& path, Stream& stream, DeviceReader& r
     if (exchange != nullptr) { exchange->collect(stream, moment); }
     for (const auto& p : params.all()) {
       if (exchange != nullptr && p->trained()) {
-        const Tensor whole = exchange->moment(*p, moment);
-        if (moment == Moment::first && whole.data != p->m.data) {
+        const Tensor whole = exchange->whole(*p, moment);
+        if (moment == Kept::first_moment && whole.data != p->m.data) {
           tensors.add_copy(p->name() + suffix, whole);  // the second moments take its place
         } else {
           tensors.add(p->name() + suffix, whole);
         }
       } else if (has_moments(*p)) {
-        tensors.add(p->name() + suffix, moment == Moment::first ? p->m : p->v);
+        tensors.add(p->name() + suffix, moment == Kept::first_moment ? p->m : p->v);
       }
     }
   }
@@ -237,7 +237,12 @@ void CheckpointFolder::write_files(const fs::path& folder, const RunState& state
   StateFile file;
   file.run = state;
   DeviceReader reader(stream);
-  file.files[kModelFile] = write_model(folder / kModelFile, stream, reader, params);
+  const auto write_values = [&] { file.files[kModelFile] = write_model(folder / kModelFile, stream, reader, params); };
+  if (shared.exchange != nullptr) {
+    shared.exchange->read_values(stream, write_values);
+  } else {
+    write_values();
+  }
   file.files[kOptimizerFile] = write_optimizer(folder / kOptimizerFile, stream, reader, params, shared.exchange);
   for (int lane = 0; shared.memories != nullptr && lane < shared.memories->lanes(); ++lane) {
     file.files[memory_file(lane)] = write_memory(folder / memory_file(lane), stream, reader, *shared.memories, lane);
@@ -331,6 +336,7 @@ RunState verify_checkpoint(const fs::path& checkpoint) {
 RunState read_run_state(const fs::path& checkpoint) { return verify_files(checkpoint, {}); }
 
 void send_shared(Stream& stream, const SharedState& shared) {
+  shared.exchange->read_values(stream, [] {});
   for (const auto& [moment, suffix] : kMoments) { shared.exchange->collect(stream, moment); }
   for (int lane = 0; shared.memories != nullptr && lane < shared.memories->lanes(); ++lane) {
     shared.memories->visit(stream, lane, [](const Param&, const Tensor&) {});
@@ -344,7 +350,12 @@ void verify_weights(const fs::path& weights) {
 
 int load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& params, const SharedState& shared) {
   GradientExchange* const exchange = shared.exchange;
-  read_weights(checkpoint / kModelFile, stream, params);
+  const auto read_values = [&] { read_weights(checkpoint / kModelFile, stream, params); };
+  if (exchange != nullptr) {
+    exchange->make_values(stream, read_values);
+  } else {
+    read_values();
+  }
   const WeightSource file(checkpoint / kOptimizerFile);
   std::vector<ExpectedTensor> expected;
   for (const auto& p : params.all()) {
@@ -358,9 +369,9 @@ int load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& para
   for (const auto& [moment, suffix] : kMoments) {
     for (const auto& p : params.all()) {
       if (exchange != nullptr && p->trained()) {
-        load_tensor(file, p->name() + suffix, stream, exchange->moment(*p, moment));
+        load_tensor(file, p->name() + suffix, stream, exchange->whole(*p, moment));
       } else if (has_moments(*p)) {
-        load_tensor(file, p->name() + suffix, stream, moment == Moment::first ? p->m : p->v);
+        load_tensor(file, p->name() + suffix, stream, moment == Kept::first_moment ? p->m : p->v);
       }
     }
     if (exchange != nullptr) { exchange->keep(stream, moment); }

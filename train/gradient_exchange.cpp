@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "kernels/ordered_sum/ordered_sum.h"
@@ -54,6 +55,9 @@ void to_device(Stream& stream, const Tensor& tensor, const std::vector<int64_t>&
   }
 }
 
+/// What passes read of a trained parameter.
+const Tensor& read_by_passes(const Param& p) { return p.copy.defined() ? p.copy : p.value; }
+
 /// A hash of the tensor's bytes, 8 at a time. One word that differs always changes it: each step is a bijection.
 uint64_t hash_of(Stream& stream, const Tensor& tensor) {
   constexpr int64_t kAtOnce = int64_t{1} << 26;  // bounds what a GPU's values take of the host
@@ -85,7 +89,7 @@ GradientExchange::GradientExchange(const RunConfig& config, const Ranks& ranks, 
       params_(params),
       optimizer_(optimizer),
       own_lanes_(static_cast<int>(*config.train.lanes) / ranks.size()),
-      shares_moments_(shares_moments(config.train, ranks.size())),
+      shares_(shares(config.train, ranks.size())),
       layout_(sizes_of(optimizer), static_cast<int>(*config.train.lanes),
               config.train.comm.value_or(CommConfig{}).bucket_mib),
       buffers_(flat_buffers(state, LaneSums::buffers(own_lanes_), layout_.size(), sum_dtype(params.dtype()))),
@@ -145,6 +149,8 @@ void GradientExchange::gradient_is_final(Stream& stream, const Tensor& grad) {
   if (grad.numel() > 0) { queue_->parameter_is_final(stream, index_of_gradient_.at(grad.data)); }
 }
 
+int64_t GradientExchange::value_bytes() const { return values_.tensor().defined() ? values_.tensor().bytes() : 0; }
+
 int64_t GradientExchange::gradient_bytes() const {
   int64_t bytes = 0;
   for (const Buffer& buffer : buffers_) { bytes += buffer.tensor().bytes(); }
@@ -153,32 +159,36 @@ int64_t GradientExchange::gradient_bytes() const {
 
 /// Elements of this rank in each parameter: those that it updates.
 void GradientExchange::find_slices(Arena& state) {
-  int64_t at = 0;
-  others_.resize(static_cast<size_t>(layout_.buckets()));
+  const auto padded = [](int64_t n) { return (n + 15) / 16 * 16; };  // so that kernels can take packs
+  int64_t moments = 0, values = 0;
+  std::vector<int64_t> element_bytes;
   for (int p = 0; p < layout_.parameters(); ++p) {
+    const Param& param = *optimizer_.rules()[static_cast<size_t>(p)].param;
     const ElementRange whole = layout_.parameter(p);
-    if (!shares_moments_) {
-      slices_.push_back({static_cast<size_t>(p), whole, 0});
+    element_bytes.push_back(dtype_bytes(read_by_passes(param).dtype));
+    if (!shares_) {
+      slices_.push_back({static_cast<size_t>(p), whole, 0, -1});
       continue;
     }
     for (int64_t b = 0; b < layout_.buckets(); ++b) {
       const ElementRange part = layout_.part(b, ranks_.rank(), ranks_.size());
-      std::vector<Slice>& others = others_[static_cast<size_t>(b)];
-      const auto add = [&](std::vector<Slice>& to, int64_t begin, int64_t end) {
-        const ElementRange range{std::max(begin, whole.begin), std::min(end, whole.end)};
-        if (range.begin < range.end) { to.push_back({static_cast<size_t>(p), range, at}); }
-        return std::max<int64_t>(range.size(), 0);
-      };
-      add(others, layout_.bucket(b).begin, part.begin);
-      at += add(slices_, part.begin, part.end);
-      add(others, part.end, layout_.bucket(b).end);
+      const ElementRange own{std::max(part.begin, whole.begin), std::min(part.end, whole.end)};
+      if (own.begin >= own.end) { continue; }
+      slices_.push_back({static_cast<size_t>(p), own, moments, is_shared(param, Kept::value) ? values : -1});
+      moments += padded(own.size());
+      values += is_shared(param, Kept::value) ? padded(own.size()) : 0;
     }
   }
-  if (shares_moments_) {
-    const DType dtype = buffers_[0].tensor().dtype;
-    m_ = Buffer(state, {std::max<int64_t>(at, 1)}, dtype, "first moments of this rank");
-    v_ = Buffer(state, {std::max<int64_t>(at, 1)}, dtype, "second moments of this rank");
-  }
+  if (!shares_) { return; }
+  value_layout_.emplace(layout_, ranks_.size(), element_bytes);
+  const DType dtype = buffers_[0].tensor().dtype;
+  if (values > 0) { values_ = Buffer(state, {values}, dtype, "values of this rank"); }
+  m_ = Buffer(state, {std::max<int64_t>(moments, 1)}, dtype, "first moments of this rank");
+  v_ = Buffer(state, {std::max<int64_t>(moments, 1)}, dtype, "second moments of this rank");
+}
+
+bool GradientExchange::is_shared(const Param& p, Kept kept) const {
+  return shares_ && (kept != Kept::value || p.copy.defined());
 }
 
 void GradientExchange::find_segments(Arena& state) {
@@ -192,7 +202,7 @@ void GradientExchange::find_segments(Arena& state) {
 }
 
 void GradientExchange::initialize(Stream& stream) {
-  if (shares_moments_) {
+  if (shares_) {
     fill_zero(stream, m_);
     fill_zero(stream, v_);
   }
@@ -248,7 +258,7 @@ void GradientExchange::send_bucket(Stream& stream, int64_t bucket, const ReduceS
   const Tensor& flat = first_buffer();
   reduce_bucket(ranks_.communicator(), stream, flat.slice(part.begin, {part.size()}),
                 flat.slice(whole.begin, {whole.size()}), scratch);
-  if (!shares_moments_) { gather_bucket(stream, flat, bucket); }
+  if (!shares_) { gather_bucket(stream, flat, bucket); }
 }
 
 /// Every rank gets the parts of all.
@@ -304,17 +314,20 @@ Tensor GradientExchange::within(const Slice& slice, const Tensor& tensor) const 
   return tensor.slice(begin, {slice.flat.size()});
 }
 
-Tensor GradientExchange::of_rank(const Slice& slice, const Buffer& moments) const {
-  return moments.tensor().slice(slice.moments_at, {slice.flat.size()});
+Tensor GradientExchange::of_rank(const Slice& slice, Kept kept) const {
+  const Param& p = *optimizer_.rules()[slice.rule].param;
+  if (!is_shared(p, kept)) { return within(slice, whole(p, kept)); }
+  const Buffer& own = kept == Kept::value ? values_ : kept == Kept::first_moment ? m_ : v_;
+  return own.tensor().slice(kept == Kept::value ? slice.value_at : slice.moments_at, {slice.flat.size()});
 }
 
 void GradientExchange::find_parts() {
   for (const Slice& slice : slices_) {
     const Param& p = *optimizer_.rules()[slice.rule].param;
     parts_.push_back({.rule = slice.rule,
-                      .p = within(slice, p.value),
-                      .m = shares_moments_ ? of_rank(slice, m_) : p.m,
-                      .v = shares_moments_ ? of_rank(slice, v_) : p.v,
+                      .p = of_rank(slice, Kept::value),
+                      .m = of_rank(slice, Kept::first_moment),
+                      .v = of_rank(slice, Kept::second_moment),
                       .grad = first_buffer().tensor().slice(slice.flat.begin, {slice.flat.size()}),
                       .copy = p.copy.defined() ? within(slice, p.copy) : Tensor{}});
   }
@@ -330,13 +343,13 @@ StepEnd GradientExchange::finish(Stream& stream, int64_t step, std::span<const d
   optimizer_.apply(stream, step,
                    {.loss = decision.loss, .applies = decision.applies, .norm = decision.norm, .clip = decision.clip},
                    parts_);
-  if (shares_moments_ && decision.applies) { send_values(stream); }
+  if (shares_ && decision.applies) { send_values(stream); }
   return {optimizer_.finish(stream, after_update()), decision.stop};
 }
 
 /// A layer that starts a parameter anew sets its count of updates to 0 (Param::reset_moments).
 void GradientExchange::reset_moments(Stream& stream) {
-  for (size_t i = 0; shares_moments_ && i < slices_.size(); ++i) {
+  for (size_t i = 0; shares_ && i < slices_.size(); ++i) {
     if (optimizer_.rules()[slices_[i].rule].param->updates == 0) {
       fill_zero(stream, parts_[i].m);
       fill_zero(stream, parts_[i].v);
@@ -346,10 +359,11 @@ void GradientExchange::reset_moments(Stream& stream) {
 
 /// What this rank has updated. The gradients are of no use any more: values travel in their place.
 void GradientExchange::send_values(Stream& stream) {
-  const Tensor& flat = buffers_[0];
-  for (const Slice& slice : slices_) {
-    const Param& p = *optimizer_.rules()[slice.rule].param;
-    copy(stream, flat.slice(slice.flat.begin, {slice.flat.size()}), within(slice, p.value));
+  for (int64_t b = 0; b < layout_.buckets(); ++b) {
+    for (const ValueLayout::Piece& piece : value_layout_->pieces(b, ranks_.rank())) {
+      const Travelling own = travelling(b, piece);
+      copy(stream, own.place, own.read);
+    }
   }
   if (queue_) {
     is_cleared_ = true;
@@ -361,63 +375,101 @@ void GradientExchange::send_values(Stream& stream) {
 
 /// What other ranks have updated. Gradients of the next step find the place empty.
 void GradientExchange::gather_values(Stream& stream, int64_t bucket) {
-  const Tensor& flat = buffers_[0];
-  gather_bucket(stream, flat, bucket);
-  for (const Slice& slice : others_[static_cast<size_t>(bucket)]) {
-    const Param& p = *optimizer_.rules()[slice.rule].param;
-    const Tensor value = within(slice, p.value);
-    copy(stream, value, flat.slice(slice.flat.begin, {slice.flat.size()}));
-    if (p.copy.defined()) { convert(stream, within(slice, p.copy), value); }
+  const ElementRange range = layout_.bucket(bucket);
+  const Tensor flat = buffers_[0].tensor().slice(range.begin, {range.size()});
+  const std::span<const int64_t> bytes = value_layout_->part_bytes(bucket);
+  const auto own = bytes.begin() + ranks_.rank();
+  const Tensor all{flat.data, DType::u8, {std::accumulate(bytes.begin(), bytes.end(), int64_t{0})}};
+  ranks_.communicator().all_gather(stream, all, bytes,
+                                   all.slice(std::accumulate(bytes.begin(), own, int64_t{0}), {*own}));
+  for (int rank = 0; rank < ranks_.size(); ++rank) {
+    for (const ValueLayout::Piece& piece : value_layout_->pieces(bucket, rank)) {
+      const Travelling other = travelling(bucket, piece);
+      if (rank != ranks_.rank()) { copy(stream, other.read, other.place); }
+    }
   }
-  const ElementRange whole = layout_.bucket(bucket);
-  if (queue_) { fill_zero(stream, flat.slice(whole.begin, {whole.size()})); }
+  if (queue_) { fill_zero(stream, flat); }
+}
+
+GradientExchange::Travelling GradientExchange::travelling(int64_t bucket, const ValueLayout::Piece& piece) const {
+  const Tensor& whole = read_by_passes(*optimizer_.rules()[static_cast<size_t>(piece.parameter)].param);
+  const Tensor read = whole.slice(piece.flat.begin - layout_.parameter(piece.parameter).begin, {piece.flat.size()});
+  const Tensor place = buffers_[0].tensor().slice(layout_.bucket(bucket).begin, {1});
+  return {read, {static_cast<char*>(place.data) + piece.at, read.dtype, read.shape}};
 }
 
 void GradientExchange::need_values(Stream& stream, size_t parameters) {
-  if (!queue_ || !shares_moments_) { return; }
+  if (!queue_ || !shares_) { return; }
   if (const int64_t bucket = needed_[parameters]; bucket < layout_.buckets()) { queue_->need_values(stream, bucket); }
 }
 
-void GradientExchange::collect(Stream& stream, Moment moment) {
-  if (!shares_moments_) { return; }
+void GradientExchange::collect(Stream& stream, Kept kept) {
+  const auto& rules = optimizer_.rules();
+  if (std::none_of(rules.begin(), rules.end(), [&](const auto& r) { return is_shared(*r.param, kept); })) { return; }
   for (const Slice& slice : slices_) {
-    copy(stream, buffers_[0].tensor().slice(slice.flat.begin, {slice.flat.size()}),
-         of_rank(slice, moment == Moment::first ? m_ : v_));
+    if (!is_shared(*rules[slice.rule].param, kept)) { continue; }
+    copy(stream, buffers_[0].tensor().slice(slice.flat.begin, {slice.flat.size()}), of_rank(slice, kept));
   }
   for (int64_t b = 0; b < layout_.buckets(); ++b) { gather_bucket(stream, buffers_[0], b); }
   is_cleared_ = false;
 }
 
-void GradientExchange::keep(Stream& stream, Moment moment) {
-  if (!shares_moments_) { return; }
+void GradientExchange::keep(Stream& stream, Kept kept) {
   for (const Slice& slice : slices_) {
-    copy(stream, of_rank(slice, moment == Moment::first ? m_ : v_),
-         buffers_[0].tensor().slice(slice.flat.begin, {slice.flat.size()}));
+    if (!is_shared(*optimizer_.rules()[slice.rule].param, kept)) { continue; }
+    copy(stream, of_rank(slice, kept), buffers_[0].tensor().slice(slice.flat.begin, {slice.flat.size()}));
   }
 }
 
-Tensor GradientExchange::moment(const Param& p, Moment moment) const {
-  if (!shares_moments_) { return moment == Moment::first ? p.m : p.v; }
+Tensor GradientExchange::whole(const Param& p, Kept kept) const {
+  if (!is_shared(p, kept)) { return kept == Kept::value ? p.value : kept == Kept::first_moment ? p.m : p.v; }
   return buffers_[0].tensor().slice(layout_.parameter(index_of_.at(&p)).begin, p.spec.shape);
+}
+
+/// Values that are shared lie in the gradients' place meanwhile.
+void GradientExchange::lend_values(bool is_lent) {
+  for (const Optimizer::Rule& rule : optimizer_.rules()) {
+    Param& p = *rule.param;
+    if (is_shared(p, Kept::value)) { p.value.data = is_lent ? whole(p, Kept::value).data : nullptr; }
+  }
+}
+
+void GradientExchange::make_values(Stream& stream, const std::function<void()>& make) {
+  lend_values(true);
+  make();
+  keep(stream, Kept::value);
+  lend_values(false);
+  is_cleared_ = false;
+}
+
+void GradientExchange::read_values(Stream& stream, const std::function<void()>& use) {
+  collect(stream, Kept::value);
+  lend_values(true);
+  use();
+  lend_values(false);
 }
 
 void GradientExchange::verify(Stream& stream) {
   if (ranks_.size() == 1) { return; }
   std::vector<uint64_t> own;
-  std::vector<const Param*> compared;
+  std::vector<std::pair<const Param*, const char*>> compared;
+  const auto compare = [&](const Param& p, const char* what, uint64_t word) {
+    compared.emplace_back(&p, what);
+    own.push_back(word);
+  };
   for (const auto& p : params_.all()) {
     if (p->is_of_lane()) { continue; }
-    compared.push_back(p.get());
-    own.push_back(hash_of(stream, p->value));
-    own.push_back(static_cast<uint64_t>(p->updates));
+    if (p->value.defined()) { compare(*p, "the values", hash_of(stream, p->value)); }
+    if (p->copy.defined()) { compare(*p, "the rounded values", hash_of(stream, p->copy)); }
+    compare(*p, "the counts of updates", static_cast<uint64_t>(p->updates));
   }
   const std::vector<uint64_t> all = host_.gather(own);
   for (size_t i = 0; i < own.size(); ++i) {
     for (size_t rank = 1; rank < static_cast<size_t>(ranks_.size()); ++rank) {
       if (all[rank * own.size() + i] != all[i]) {
-        throw NumericError(compared[i / 2]->name(),
-                           fmt::format("{} of rank {:d} differ from those of rank 0; nothing is saved",
-                                       i % 2 == 0 ? "the values" : "the counts of updates", rank));
+        throw NumericError(
+            compared[i].first->name(),
+            fmt::format("{} of rank {:d} differ from those of rank 0; nothing is saved", compared[i].second, rank));
       }
     }
   }

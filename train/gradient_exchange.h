@@ -2,6 +2,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "comm/lanes.h"
 #include "comm/ordered_reduce.h"
 #include "comm/step_record.h"
+#include "comm/value_layout.h"
 #include "optim/optimizer.h"
 #include "train/ranks.h"
 #include "train/run_config.h"
@@ -21,13 +23,13 @@ struct StepEnd {
   bool stops = false;  // a rank wants to stop after it
 };
 
-/// First or second moments of AdamW.
-enum class Moment { first, second };
+/// What the optimizer keeps of a trained parameter: its value, and the first and second moments of AdamW.
+enum class Kept { value, first_moment, second_moment };
 
 /// What happens to gradients between the passes of a step and the optimizer, where a run has lanes
 /// (docs/design/data-parallel.md): their sum over lanes and ranks, the decision that all ranks take alike, the update
-/// of what this rank owns, and the gathering of new values. With train.zero 1 on several ranks the moments are shared:
-/// each rank has those of what it owns.
+/// of what this rank owns, and the gathering of new values. With train.zero 1 on several ranks the moments are shared,
+/// and so are the values of parameters that passes read as bf16 copies: each rank has those of what it owns.
 ///
 ///   for (own lanes) { begin_lane(); passes; end_lane(); }
 ///   reduce();
@@ -39,10 +41,10 @@ class GradientExchange {
  public:
   /// Whether a run needs one. Without, the store has gradients and moments of its own.
   static bool is_needed(const TrainConfig& train) { return train.lanes.value_or(1) > 1; }
-  static bool shares_moments(const TrainConfig& train, int ranks) { return ranks > 1 && train.zero == 1; }
+  static bool shares(const TrainConfig& train, int ranks) { return ranks > 1 && train.zero == 1; }
 
-  /// params: allocated without gradients, and without moments where they are shared. optimizer, params and state
-  /// outlive this.
+  /// params: allocated without gradients, and without moments and masters where they are shared. optimizer, params and
+  /// state outlive this.
   GradientExchange(const RunConfig& config, const Ranks& ranks, ParamStore& params, Optimizer& optimizer,
                    Stream& stream, Arena& state);
   /// Once, before the first step.
@@ -72,23 +74,29 @@ class GradientExchange {
   StepEnd finish(Stream& stream, int64_t step, std::span<const double> losses, int64_t valid_targets, bool wants_stop,
                  const std::function<std::vector<HostCopy>()>& after_update);
 
-  /// Makes moment() whole until the next step or collect(). Every rank calls it.
-  void collect(Stream& stream, Moment moment);
-  /// Moments of a trained parameter: of a checkpoint to write after collect(), or room for those of one that is read,
-  /// before keep().
-  Tensor moment(const Param& p, Moment moment) const;
-  void keep(Stream& stream, Moment moment);
+  /// Makes whole() that of all ranks until the next step or collect(). Every rank calls it.
+  void collect(Stream& stream, Kept kept);
+  /// What is kept of a trained parameter: of a checkpoint to write after collect(), or room for that of one that is
+  /// read, before keep().
+  Tensor whole(const Param& p, Kept kept) const;
+  void keep(Stream& stream, Kept kept);
+  /// Param::value of every parameter has room while `make` writes it, and its copy.
+  void make_values(Stream& stream, const std::function<void()>& make);
+  /// Param::value of every parameter is whole while `use` reads it. Every rank calls it.
+  void read_values(Stream& stream, const std::function<void()>& use);
 
   /// Compares what must be equal on all ranks. Errors: NumericError naming the tensor and the rank.
   void verify(Stream& stream);
 
   int64_t gradient_bytes() const;
+  int64_t value_bytes() const;  // beside those of the store
 
  private:
   struct Slice {  // of one parameter, updated by this rank
     size_t rule;
     ElementRange flat;
     int64_t moments_at;  // in m_ and v_
+    int64_t value_at;    // in values_; -1: the store has it
   };
   void find_slices(Arena& state);
   void find_needed();
@@ -103,17 +111,24 @@ class GradientExchange {
   void reset_moments(Stream& stream);
   void send_values(Stream& stream);
   void gather_values(Stream& stream, int64_t bucket);
+  /// What passes read of a piece of a parameter, and the place where it travels.
+  struct Travelling {
+    Tensor read, place;
+  };
+  Travelling travelling(int64_t bucket, const ValueLayout::Piece& piece) const;
+  bool is_shared(const Param& p, Kept kept) const;
+  void lend_values(bool is_lent);
   /// Where the gradients of the first own lane go, and in the end the sum of all.
   const Buffer& first_buffer() const { return buffers_.back(); }
   Tensor within(const Slice& slice, const Tensor& tensor) const;  // tensor: of the parameter's shape
-  Tensor of_rank(const Slice& slice, const Buffer& moments) const;
+  Tensor of_rank(const Slice& slice, Kept kept) const;
 
   Ranks ranks_;
   HostExchange host_;
   ParamStore& params_;
   Optimizer& optimizer_;
   int own_lanes_;
-  bool shares_moments_;
+  bool shares_;
   BucketLayout layout_;
   std::vector<Buffer> buffers_;  // flat gradients
   LaneSums sums_;
@@ -122,11 +137,11 @@ class GradientExchange {
   std::vector<ElementRange> segments_;  // owned, in flat order
   Buffer begins_, ends_, squares_;      // of the segments
   std::vector<Slice> slices_;
-  std::vector<std::vector<Slice>> others_;  // of other ranks, by bucket
-  std::vector<Optimizer::Part> parts_;      // of the slices
-  std::map<const Param*, int> index_of_;    // trained parameters in order of declaration
+  std::optional<ValueLayout> value_layout_;  // where values are gathered
+  std::vector<Optimizer::Part> parts_;       // of the slices
+  std::map<const Param*, int> index_of_;     // trained parameters in order of declaration
   StepRules rules_;
-  Buffer m_, v_;                 // shared moments: of the slices, one after the other
+  Buffer values_, m_, v_;        // what is shared: of the slices, one after the other
   std::vector<int64_t> needed_;  // by number of parameters: the first bucket that holds one of them
   std::map<const void*, int> index_of_gradient_;
   std::unique_ptr<Workspace> overlap_memory_;  // of overlap_scratch_

@@ -74,10 +74,13 @@ MemoryPlan plan_memory(const RunConfig& config, const Ranks& ranks) {
   TrainingState memory(config, ranks, DeviceKind::count, 0, 0);
   MemoryPlan plan;
   for (const auto& p : memory.model.params().all()) {
-    plan.parameter_bytes += p->value.bytes() + (p->copy.defined() ? p->copy.bytes() : 0);
+    for (const Tensor& t : {p->value, p->copy}) { plan.parameter_bytes += t.defined() ? t.bytes() : 0; }
     plan.gradient_bytes += p->grad.defined() && !memory.exchange ? p->grad.bytes() : 0;
   }
-  if (memory.exchange) { plan.gradient_bytes = memory.exchange->gradient_bytes(); }
+  if (memory.exchange) {
+    plan.gradient_bytes = memory.exchange->gradient_bytes();
+    plan.parameter_bytes += memory.exchange->value_bytes();
+  }
   if (memory.memories) { plan.parameter_bytes += memory.memories->added_bytes(); }
   plan.optimizer_bytes = memory.state.peak_bytes() - plan.parameter_bytes - plan.gradient_bytes;
 

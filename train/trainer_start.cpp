@@ -49,11 +49,12 @@ void Trainer::start(const RunOptions& options, const std::string& banner) {
   open_data(options);  // data that is missing is found before memory is looked for
   reserve_memory();
   start_model(options);
-  if (ranks_.is_first()) {
+  memory_->read_values([&] {
+    if (!ranks_.is_first()) { return; }
     folder_.keep();
     open_metrics();
     log_.say(startup_report(config_, *memory_, plan_, *loader_, state_.step));
-  }
+  });
   share_validated();
   if (!ranks_.is_first()) { open_log(); }  // all ranks have started: a start that fails leaves no file
   for (const auto& source : validation_) {
@@ -84,11 +85,11 @@ void Trainer::start_model(const RunOptions& options) {
     skips_.restore(state_.skipped, state_.consecutive_skips);
     spikes_.restore(state_.spike_window);
   } else {
-    params.initialize(memory_->stream, config_.train.seed);
-    if (!options.init_from.empty()) {
-      load_weights(options.init_from, memory_->stream, params);
-      log_.say("weights from " + find_weights(options.init_from).string());
-    }
+    memory_->make_values([&] {
+      params.initialize(memory_->stream, config_.train.seed);
+      if (!options.init_from.empty()) { load_weights(options.init_from, memory_->stream, params); }
+    });
+    if (!options.init_from.empty()) { log_.say("weights from " + find_weights(options.init_from).string()); }
     memory_->start_lanes();
   }
   state_.seed = config_.train.seed;

@@ -47,9 +47,9 @@ TrainingState::TrainingState(const RunConfig& config, const Ranks& group, Device
   state.reserve(reserve_state);
   work.reserve(reserve_work);
   model.set_recompute(recompute_mode(config.train.recompute));
-  model.params().allocate(
-      state, dtype_of_precision(*config.train.precision), true,
-      {.gradients = !has_lanes, .moments = !GradientExchange::shares_moments(config.train, group.size())});
+  const bool shares = GradientExchange::shares(config.train, group.size());
+  model.params().allocate(state, dtype_of_precision(*config.train.precision), true,
+                          {.gradients = !has_lanes, .moments = !shares, .masters = !shares});
   const Schedule schedule(config.schedule, config.optimizer.lr, config.train.steps);
   optimizer = std::make_unique<Optimizer>(config.optimizer, schedule, model.params(), state);
   if (has_lanes) {
@@ -81,6 +81,22 @@ void TrainingState::run_validation(const MicroBatch& rows, int64_t own, PassSett
   if (ranks && ranks->shares_rows()) { all.emplace(ranks->gather(stream, work, rows, own)); }
   settings.all_rows = all ? &*all : nullptr;
   run_micro_batch(model, stream, work, rows, settings, row_loss);
+}
+
+void TrainingState::make_values(const std::function<void()>& make) {
+  if (exchange) {
+    exchange->make_values(stream, make);
+  } else {
+    make();
+  }
+}
+
+void TrainingState::read_values(const std::function<void()>& use) {
+  if (exchange) {
+    exchange->read_values(stream, use);
+  } else {
+    use();
+  }
 }
 
 void TrainingState::start_lanes() {

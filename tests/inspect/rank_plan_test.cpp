@@ -1,14 +1,7 @@
 #include "inspect/rank_plan.h"
 
-#include "comm/bucket_layout.h"
-#include "comm/step_record.h"
-#include "comm/thread_communicator.h"
-#include "core/parallel.h"
-#include "layers/model.h"
 #include "tests/test.h"
-#include "tests/train/run_fixture.h"
-#include "train/micro_batch.h"
-#include "train/training_state.h"
+#include "tests/train/step_account.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -23,69 +16,6 @@ RunConfig run_of(const TempFolder& folder, int ranks) {
   config.train.micro_batch_size = 1;
   resolve(config, 1, false);
   return config;
-}
-
-/// What rank 0 of a run reserves, and sends in a step.
-struct StepAccount {
-  int64_t state_bytes = 0, work_bytes = 0, exchanged_bytes = 0, gathered_bytes = 0;
-};
-
-/// The passes and the update of a step on rows of zeros.
-void do_step(const RunConfig& config, TrainingState& memory) {
-  const TrainConfig& train = config.train;
-  const int64_t tokens = *train.micro_batch_size * train.sequence_length;
-  const MicroBatch rows(*train.micro_batch_size, train.sequence_length);
-  PassSettings settings;
-  settings.training = true;
-  memory.begin_step(0, 1.0 / static_cast<double>(train.tokens_per_step()));
-  const int64_t count = memory.row_loss.tensor().numel() / tokens;
-  for (int64_t lane = 0; lane < memory.own_lanes(); ++lane) {
-    memory.begin_lane(static_cast<int>(lane));
-    for (int64_t i = lane; i < count; i += memory.own_lanes()) {
-      settings.sends = i + 1 == count ? memory.sends_in_last_pass() : nullptr;
-      memory.passes->run(rows, settings, memory.row_loss.tensor().slice(i * tokens, {tokens}));
-    }
-    memory.end_lane();
-  }
-  memory.finish_step(0, train.tokens_per_step(), false);
-  memory.complete_values();
-}
-
-std::vector<int64_t> trained_sizes(const Model& model) {
-  std::vector<int64_t> sizes;
-  for (const auto& p : model.params().all()) {
-    if (p->trained()) { sizes.push_back(p->spec.shape.numel()); }
-  }
-  return sizes;
-}
-
-StepAccount account_of_step(RunConfig config, int ranks, int zero) {
-  config.train.lanes = 4;
-  config.train.zero = zero;
-  StepAccount account;
-  run_ranks(ranks, [&](Communicator& communicator) {
-    FlightLog flight;
-    const Ranks self(communicator, flight, 1);
-    const MemoryPlan plan = plan_memory(config, self);
-    TrainingState memory(config, self, DeviceKind::cpu, plan.state_bytes(), plan.work_bytes);
-    memory.model.params().initialize(memory.stream, 1);
-    memory.start_lanes();
-    const CommCounts before = communicator.counts();
-    do_step(config, memory);
-    if (!self.is_first()) { return; }
-    const BucketLayout layout(trained_sizes(memory.model), 4, 64);
-    const RecordShape record{.ranks = ranks,
-                             .lanes = 4,
-                             .micro_batches = 1,
-                             .squares = most_segments(layout, ranks),
-                             .parameters = layout.parameters()};
-    account = {.state_bytes = memory.state.peak_bytes(),
-               .work_bytes = memory.work.peak_bytes(),
-               .exchanged_bytes = communicator.counts().exchanged_bytes - before.exchanged_bytes,
-               .gathered_bytes =
-                   communicator.counts().gathered_bytes - before.gathered_bytes - 8 * record.words() * (ranks - 1)};
-  });
-  return account;
 }
 
 }  // namespace
@@ -121,7 +51,7 @@ TEST_CASE("a plan of ranks is what the ranks reserve and send, to the byte", "[f
     CAPTURE(row.ranks);
     CHECK(row.zero == (row.ranks > 1 && zero != 0 ? 1 : 0));
     CHECK((row.micro_batches == 4 / row.ranks && row.hosts == (row.ranks == 4 ? 2 : 1)));
-    const StepAccount account = account_of_step(make(), row.ranks, row.zero);
+    const StepAccount account = account_of_step(make(), row.ranks, row.zero, DeviceKind::cpu);
     CHECK(account.state_bytes == row.memory.state_bytes());
     CHECK(account.work_bytes == row.memory.work_bytes);
     CHECK(account.exchanged_bytes == row.reduce_bytes);
@@ -149,7 +79,7 @@ TEST_CASE("a plan of ranks that share a memory has one lane a rank", "[fast]") {
   RankPlanOptions options{.ranks = 4, .ranks_per_host = 0, .link = read_link("nvlink"), .tokens_per_s = {}};
   const RankPlan four = plan_ranks(make(), options);
   REQUIRE((four.allowed == std::vector<int>{4} && four.rows.size() == 1));
-  const StepAccount account = account_of_step(make(), 4, 1);
+  const StepAccount account = account_of_step(make(), 4, 1, DeviceKind::cpu);
   CHECK(account.work_bytes == four.rows[0].memory.work_bytes);
   CHECK(account.state_bytes == four.rows[0].memory.state_bytes());
   options.ranks = 2;
