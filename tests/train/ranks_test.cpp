@@ -57,7 +57,8 @@ std::vector<int64_t> trained_sizes(const RunConfig& config) {
 
 TEST_CASE("the same bytes for every allowed number of ranks, with shared moments and without", "[fast]") {
   const TempFolder folder;
-  const std::string precision = GENERATE(R"({"precision": "fp32"})", R"({"precision": "fp64"})");
+  const std::string precision =
+      GENERATE(R"({"precision": "fp32"})", R"({"precision": "fp64"})", R"({"precision": "bf16"})");
   const MakeRun make = [&] { return wide_run(folder, changes(folder, 4, precision)); };
   REQUIRE(run_split(folder / "one", make, {.ranks = 1, .zero = 0}) == 0);
   int run = 0;
@@ -112,9 +113,10 @@ TEST_CASE("values that arrive during the next forward pass give the same bytes",
 TEST_CASE("every layer reads its values when they have arrived", "[fast]") {
   const TempFolder folder;
   const int kind = GENERATE(0, 1, 2);
-  CAPTURE(kind);
+  const std::string precision = GENERATE(R"({"precision": "fp32"})", R"({"precision": "bf16"})");
+  CAPTURE(kind, precision);
   const MakeRun make = [&] {
-    const std::string train = far_apart(folder, 2, R"({"precision": "fp32"})");
+    const std::string train = far_apart(folder, 2, precision);
     return kind == 0   ? mixed_run(folder, train)
            : kind == 1 ? memory_run(folder, train, "global")
                        : codebook_run(folder, train);
@@ -333,8 +335,10 @@ TEST_CASE("ranks that change keep the rows that share an update", "[fast]") {
 TEST_CASE("a run goes on with other numbers of ranks as if nothing had happened", "[fast]") {
   const TempFolder folder;
   const bool has_memories = GENERATE(false, true);
+  const std::string precision = GENERATE(R"({"precision": "fp64"})", R"({"precision": "bf16"})");
   const MakeRun make = [&] {
-    return has_memories ? memory_run(folder, changes(folder, 4)) : wide_run(folder, changes(folder, 4));
+    const std::string train = changes(folder, 4, precision);
+    return has_memories ? memory_run(folder, train) : wide_run(folder, train);
   };
   REQUIRE(run_split(folder / "whole", make, {.ranks = 1}) == 0);
   const MakeRun stopping = [&] {
