@@ -70,6 +70,7 @@ int run(int argc, char** argv) {
   add_generate_verb(program);
   add_report_verb(program);
   add_inspect_verb(program);
+  add_convert_verb(program);
   add_trace_verb(program);
   add_bench_verb(program);
   add_selftest_verb(program);

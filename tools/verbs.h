@@ -10,6 +10,7 @@ class Command;
 void add_data_verb(Command program);
 void add_tokenizer_verb(Command program);
 void add_inspect_verb(Command program);
+void add_convert_verb(Command program);
 void add_eval_verb(Command program);
 void add_generate_verb(Command program);
 void add_plan_verb(Command program);

@@ -2,7 +2,6 @@
 // docs/formats/checkpoint.md, docs/formats/metrics.md and docs/formats/safetensors.md.
 #include <regex>
 #include <set>
-#include <sstream>
 
 #include "data/tasks/ruler.h"
 #include "eval/evaluation.h"
@@ -76,31 +75,6 @@ TEST_CASE("the documented strings of RULER are the built-in ones", "[fast]") {
     lines += key + ": " + quoted.substr(1, quoted.size() - 2) + "\n";
   }
   CHECK(block("evaluations/ruler.md", "text") == lines);
-}
-
-TEST_CASE("the documented names of a model like Llama are those of its tensors", "[fast]") {
-  const std::string page = read_file(fs::path(HEBB_SOURCE) / "docs/formats/safetensors.md");
-  std::set<std::string> documented, found;
-  const std::regex row("\n\\| `[^`]*` \\| `([^`]*)`"), braces("(.*)\\{(.*)\\}(.*)");
-  for (std::sregex_iterator it(page.begin(), page.end(), row), end; it != end; ++it) {
-    const std::string name = (*it)[1];
-    std::smatch parts;
-    if (!std::regex_match(name, parts, braces)) {
-      documented.insert(name);
-      continue;
-    }
-    std::istringstream choices(parts[2]);
-    for (std::string choice; std::getline(choices, choice, ',');) {
-      documented.insert(parts[1].str() + choice + parts[3].str());
-    }
-  }
-  ModelConfig config;
-  Fields::read(parse_json(blocks("formats/safetensors.md", "json").back(), "safetensors.md"), "model", config);
-  const Model model(config);
-  for (const auto& parameter : model.params().all()) {
-    found.insert(std::regex_replace(parameter->spec.name, std::regex("^blocks\\.[0-9]+"), "blocks.I"));
-  }
-  CHECK(documented == found);
 }
 
 TEST_CASE("the documented state.json is one", "[fast]") {

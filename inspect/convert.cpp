@@ -1,0 +1,468 @@
+#include "inspect/convert.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "core/bfloat.h"
+#include "core/signal_cleanup.h"
+#include "core/weight_source.h"
+#include "layers/model.h"
+#include "train/checkpoint.h"
+#include "train/model_source.h"
+#include "train/run_config.h"
+#include "train/tensor_match.h"
+
+namespace hebb {
+namespace {
+
+struct Name {
+  std::string_view hebb, hf;
+};
+/// Of tensors outside of blocks, whole.
+constexpr std::array kModelNames{Name{"embed.weight", "model.embed_tokens.weight"},
+                                 Name{"final_norm.weight", "model.norm.weight"},
+                                 Name{"lm_head.weight", "lm_head.weight"}};
+constexpr Name kBlocks{"blocks.", "model.layers."};
+/// Of tensors of a block, behind its number.
+constexpr std::array kBlockNames{
+    Name{"mixer_norm.weight", "input_layernorm.weight"},    Name{"mixer.q_proj.weight", "self_attn.q_proj.weight"},
+    Name{"mixer.k_proj.weight", "self_attn.k_proj.weight"}, Name{"mixer.v_proj.weight", "self_attn.v_proj.weight"},
+    Name{"mixer.o_proj.weight", "self_attn.o_proj.weight"}, Name{"mixer.q_norm.weight", "self_attn.q_norm.weight"},
+    Name{"mixer.k_norm.weight", "self_attn.k_norm.weight"}, Name{"ffn_norm.weight", "post_attention_layernorm.weight"},
+    Name{"ffn.gate_proj.weight", "mlp.gate_proj.weight"},   Name{"ffn.up_proj.weight", "mlp.up_proj.weight"},
+    Name{"ffn.down_proj.weight", "mlp.down_proj.weight"}};
+
+std::string hf_name(const std::string& name) {
+  for (const Name& n : kModelNames) {
+    if (name == n.hebb) { return std::string(n.hf); }
+  }
+  const size_t number = kBlocks.hebb.size(), rest = name.find('.', number) + 1;
+  for (const Name& n : kBlockNames) {
+    if (name.substr(rest) == n.hebb) {
+      return std::string(kBlocks.hf) + name.substr(number, rest - number) + std::string(n.hf);
+    }
+  }
+  throw CheckpointError(name, "no name for this tensor in Hugging Face's formats");  // no model that passed the checks
+}
+
+/// Tables that old files carry and that hebb computes.
+bool is_computed(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
+
+// ---- config.json ----------------------------------------------------------------------------------------------------
+
+/// Reads members of a config.json of Hugging Face; every key must be asked for or be known to say nothing about values.
+class HfConfig {
+ public:
+  explicit HfConfig(const Json& json) : json_(json) {}
+
+  const Json* find(const std::string& key) {
+    asked_.insert(key);
+    const Json* value = json_.find(key);
+    return value == nullptr || value->is_null() ? nullptr : value;
+  }
+  int64_t integer(const std::string& key) {
+    const Json* value = find(key);
+    if (value == nullptr || !value->is_integer()) { fail(key, value, "an integer"); }
+    return value->as_int();
+  }
+  int64_t integer(const std::string& key, int64_t absent) { return find(key) == nullptr ? absent : integer(key); }
+  double number(const std::string& key) {
+    const Json* value = find(key);
+    if (value == nullptr || !value->is_number()) { fail(key, value, "a number"); }
+    return value->as_double();
+  }
+  double number(const std::string& key, double absent) { return find(key) == nullptr ? absent : number(key); }
+  /// Must be `only` where it is there.
+  void require(const std::string& key, const Json& only) {
+    const Json* value = find(key);
+    if (value != nullptr && !(*value == only)) { fail(key, value, only.dump()); }
+  }
+  void finish() const {
+    static const std::set<std::string, std::less<>> kSayNothing{
+        "_name_or_path", "architectures", "attention_dropout", "attn_implementation", "bos_token_id", "dtype",
+        "eos_token_id", "max_position_embeddings", "pad_token_id", "torch_dtype", "transformers_version", "use_cache",
+        // of the parallel form of training, and of windows that are off
+        "pretraining_tp", "max_window_layers"};
+    for (const auto& [key, value] : json_.members()) {
+      if (asked_.count(key) == 0 && kSayNothing.count(key) == 0) {
+        fail(key, &value, "no such key: hebb does not know what it does to the model");
+      }
+    }
+  }
+  [[noreturn]] void fail(const std::string& key, const Json* value, const std::string& expected) const {
+    const std::string place = value == nullptr ? "" : value->origin().str();
+    throw ConfigError(place.empty() ? key : place + ": " + key, value == nullptr ? "nothing" : value->found(),
+                      expected);
+  }
+
+ private:
+  const Json& json_;
+  std::set<std::string, std::less<>> asked_;
+};
+
+std::string type_of_hf(HfConfig& config) {
+  const Json* type = config.find("model_type");
+  const std::set<std::string> known{"llama", "mistral", "qwen3"};
+  if (type == nullptr || !type->is_string() || known.count(type->as_string()) == 0) {
+    config.fail("model_type", type, "\"llama\", \"mistral\" or \"qwen3\"");
+  }
+  return type->as_string();
+}
+
+/// `rope_parameters` of files since transformers 5, `rope_theta` and `rope_scaling` of those before.
+Json rope_of_hf(HfConfig& config) {
+  Json rope = Json::object();
+  const Json *both = config.find("rope_parameters"), *scaling = config.find("rope_scaling"),
+             *theta = config.find("rope_theta");
+  if (both != nullptr) {
+    scaling = both;
+    theta = both->find("rope_theta");
+  }
+  if (theta != nullptr && !theta->is_number()) { config.fail("rope_theta", theta, "a number"); }
+  rope.set("theta", theta == nullptr ? 10000.0 : theta->as_double());
+  if (scaling == nullptr) { return rope; }
+  const Json* type = scaling->find("rope_type");
+  if (type == nullptr) { type = scaling->find("type"); }
+  if (type == nullptr || *type == Json("default")) { return rope; }
+  if (!(*type == Json("yarn"))) { config.fail("rope_type", type, "\"default\" or \"yarn\""); }
+  Json yarn = Json::object();
+  const auto take = [&](const char* from, const char* to, bool is_required) {
+    const Json* value = scaling->find(from);
+    if (value != nullptr && value->is_number()) {
+      yarn.set(to, *value);
+    } else if (is_required) {
+      config.fail(std::string("rope_scaling.") + from, value, "a number");
+    }
+  };
+  take("factor", "factor", true);
+  take("original_max_position_embeddings", "original", true);
+  take("beta_fast", "beta_fast", false);
+  take("beta_slow", "beta_slow", false);
+  take("attention_factor", "attention_factor", false);
+  for (const char* key : {"mscale", "mscale_all_dim"}) {
+    if (const Json* value = scaling->find(key)) {
+      config.fail(std::string("rope_scaling.") + key, value, "no such key");
+    }
+  }
+  rope.set("yarn", yarn);
+  return rope;
+}
+
+/// Model objects with every default filled in, one entry a block, without what matters to initial values alone.
+Json written_out(const ModelConfig& model) {
+  Json json = Fields::write(model), blocks = Json::array();
+  const Json layers = json.at("layers");
+  for (int64_t i = 0; i < model.num_layers; ++i) {
+    const BlockSpec spec = model.block(i);
+    Json block = Json::object();
+    for (const auto& [role, name] : {std::pair{"memory", &spec.memory}, {"mixer", &spec.mixer}, {"ffn", &spec.ffn}}) {
+      block.set(role, *name ? layers.at(**name) : Json());
+    }
+    blocks.push(block);
+  }
+  for (const char* key : {"layers", "pattern", "at", "init", "init_std"}) { json.erase(key); }
+  json.set("blocks", blocks);
+  return json;
+}
+
+}  // namespace
+
+Json model_of_hf(const Json& json) {
+  HfConfig config(json);
+  const std::string type = type_of_hf(config);
+  const int64_t hidden = config.integer("hidden_size"), heads = config.integer("num_attention_heads");
+  if (heads < 1) { config.fail("num_attention_heads", json.find("num_attention_heads"), "an integer >= 1"); }
+  Json attention = Json::object({{"type", "attention"}, {"num_heads", heads}});
+  attention.set("num_kv_heads", config.integer("num_key_value_heads", heads));
+  attention.set("head_dim", config.integer("head_dim", hidden / heads));
+  attention.set("rope", rope_of_hf(config));
+  if (type == "qwen3") {
+    attention.set("qk_norm", "rms");
+    config.require("use_sliding_window", false);
+    config.find("sliding_window");  // off
+    if (const Json* types = config.find("layer_types")) {
+      for (const Json& layer : types->items()) {
+        if (!(layer == Json("full_attention"))) { config.fail("layer_types", &layer, "\"full_attention\""); }
+      }
+    }
+  } else if (type == "mistral") {
+    attention.set("window", config.integer("sliding_window", 0));
+  }
+  config.require("hidden_act", "silu");
+  config.require("attention_bias", false);
+  config.require("mlp_bias", false);
+  const Json* tied = config.find("tie_word_embeddings");
+  Json model = Json::object({{"vocab_size", config.integer("vocab_size")},
+                             {"hidden_size", hidden},
+                             {"num_layers", config.integer("num_hidden_layers")},
+                             {"norm_eps", config.number("rms_norm_eps", 1e-6)},
+                             {"tie_embeddings", tied != nullptr && *tied == Json(true)},
+                             {"init_std", config.number("initializer_range", 0.02)}});
+  const Json ffn = Json::object({{"type", "swiglu"}, {"intermediate_size", config.integer("intermediate_size")}});
+  model.set("layers", Json::object({{"attention", attention}, {"mlp", ffn}}));
+  model.set("pattern", Json::array({Json::object({{"mixer", "attention"}, {"ffn", "mlp"}})}));
+  config.finish();
+  return model;
+}
+
+Json hf_of_model(const ModelConfig& model, int64_t length) {
+  const Json whole = written_out(model);
+  const Json& block = whole.at("blocks").items().front();
+  const auto layer = [&](const char* role, const char* type) -> const Json& {
+    const Json& found = block.at(role);
+    if (found.is_null() || !(found.at("type") == Json(type))) {
+      throw ConfigError(std::string("model, block 0, ") + role, found.is_null() ? "nothing" : found.at("type").found(),
+                        std::string("\"") + type + "\", as in Hugging Face's models that hebb writes");
+    }
+    return found;
+  };
+  const Json &attention = layer("mixer", "attention"), &ffn = layer("ffn", "swiglu");
+  const bool is_normed = attention.at("qk_norm") == Json("rms");
+  const int64_t window = attention.at("window").as_int();
+  const std::string type = is_normed ? "qwen3" : window > 0 ? "mistral" : "llama";
+  const std::map<std::string, const char*> classes{
+      {"llama", "LlamaForCausalLM"}, {"mistral", "MistralForCausalLM"}, {"qwen3", "Qwen3ForCausalLM"}};
+  if (attention.at("rope").is_null()) {
+    throw ConfigError("model, block 0, mixer.rope", "null", "rotary positions, as in Hugging Face's models");
+  }
+  const Json& rope = attention.at("rope");
+  Json hf = Json::object({{"architectures", Json::array({classes.at(type)})},
+                          {"model_type", type},
+                          {"vocab_size", model.vocab_size},
+                          {"hidden_size", model.hidden_size},
+                          {"intermediate_size", ffn.at("intermediate_size")},
+                          {"num_hidden_layers", model.num_layers},
+                          {"num_attention_heads", attention.at("num_heads")},
+                          {"num_key_value_heads", attention.at("num_kv_heads")},
+                          {"head_dim", attention.at("head_dim")},
+                          {"hidden_act", "silu"},
+                          {"max_position_embeddings", length},
+                          {"initializer_range", model.init_std},
+                          {"rms_norm_eps", model.norm_eps},
+                          {"tie_word_embeddings", model.tie_embeddings},
+                          {"attention_bias", false},
+                          {"rope_theta", rope.at("theta")},
+                          {"rope_scaling", Json()}});
+  if (type == "llama") { hf.set("mlp_bias", false); }
+  if (type == "mistral") { hf.set("sliding_window", window); }
+  if (const Json& yarn = rope.at("yarn"); !yarn.is_null()) {
+    hf.set("rope_scaling", Json::object({{"rope_type", "yarn"},
+                                         {"factor", yarn.at("factor")},
+                                         {"original_max_position_embeddings", yarn.at("original")},
+                                         {"beta_fast", yarn.at("beta_fast")},
+                                         {"beta_slow", yarn.at("beta_slow")},
+                                         {"attention_factor", yarn.at("attention_factor")}}));
+  }
+  // What the file says, read again, must be the whole model.
+  ModelConfig back;
+  Fields::read(model_of_hf(hf), "model", back);
+  const std::vector<ConfigDifference> lost = all_differences(whole, written_out(back));
+  if (!lost.empty()) {
+    throw ConfigError("model." + lost.front().path, lost.front().stored,
+                      lost.front().current + ", all that a file of model type \"" + type + "\" can say");
+  }
+  return hf;
+}
+
+namespace {
+
+/// Tensors of a conversion: bytes of the source where the type stays, else values of their own.
+class Tensors {
+ public:
+  explicit Tensors(std::string dtype) : dtype_(std::move(dtype)) {}
+
+  void add(const std::string& name, const SafetensorsFile& file, const std::string& from) {
+    const SafetensorsFile::Entry& entry = file.at(from);
+    Shape shape;
+    for (const int64_t size : entry.shape) { shape.dims[static_cast<size_t>(shape.rank++)] = size; }
+    const bool stays = dtype_.empty() && entry.dtype != DType::u8;
+    const DType dtype = stays ? entry.dtype : dtype_ == "bf16" ? DType::bf16 : DType::f32;
+    if (dtype == entry.dtype) {
+      list.push_back({name, {const_cast<uint8_t*>(file.data(entry)), dtype, shape}});  // only read
+      return;
+    }
+    const std::vector<double> values = file.doubles(from);
+    const size_t count = values.size();
+    std::unique_ptr<char[]> memory(new char[count * static_cast<size_t>(dtype_bytes(dtype))]);
+    if (dtype == DType::bf16) {
+      std::transform(values.begin(), values.end(), reinterpret_cast<bf16*>(memory.get()),
+                     [](double x) { return nearest_bf16(static_cast<float>(x)); });
+    } else {
+      std::transform(values.begin(), values.end(), reinterpret_cast<float*>(memory.get()),
+                     [](double x) { return static_cast<float>(x); });
+    }
+    list.push_back({name, {memory.get(), dtype, shape}});
+    memory_.push_back(std::move(memory));
+  }
+  /// "float32" of most of them, as config.json of Hugging Face says it.
+  std::string torch_dtype() const {
+    const DType dtype = list.empty() ? DType::f32 : list.front().tensor.dtype;
+    return dtype == DType::bf16 ? "bfloat16" : dtype == DType::f64 ? "float64" : "float32";
+  }
+
+  std::vector<NamedTensor> list;
+
+ private:
+  std::string dtype_;
+  std::vector<std::unique_ptr<char[]>> memory_;
+};
+
+/// A folder beside `target` that takes its name when commit() is called, and goes otherwise.
+class NewFolder {
+ public:
+  explicit NewFolder(fs::path target)
+      : target_(fs::absolute(std::move(target)).lexically_normal()),
+        path_(target_.parent_path() / fmt::format(".tmp-{}-{}", ::getpid(), target_.filename().string())) {
+    std::error_code error;
+    if (fs::exists(target_) && !(fs::is_directory(target_) && fs::is_empty(target_, error))) {
+      throw CheckpointError(target_.string(), "the target of a conversion", "something there",
+                            "nothing, or an empty folder");
+    }
+    fs::create_directories(path_, error);
+    if (error) { throw CheckpointError(path_.string(), "cannot make the folder: " + error.message()); }
+    cleanup_ = std::make_unique<SignalCleanup>(
+        std::vector<fs::path>{path_ / "model.safetensors", path_ / "config.json", path_});
+  }
+  ~NewFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+  const fs::path& path() const { return path_; }
+  void commit() {
+    std::error_code error;
+    fs::remove(target_, error);  // empty
+    fs::rename(path_, target_, error);
+    if (error) {
+      throw CheckpointError(target_.string(), "cannot rename the finished folder to it: " + error.message());
+    }
+    fsync_directory(target_.parent_path());
+  }
+
+ private:
+  fs::path target_, path_;
+  std::unique_ptr<SignalCleanup> cleanup_;
+};
+
+/// Copies the file with the tokenizer that lies in `folder` or that `named` names; returns its name or nothing.
+std::string copy_tokenizer(const fs::path& folder, const std::string& named, const fs::path& to) {
+  std::vector<fs::path> candidates;
+  if (!named.empty()) { candidates.emplace_back(named); }
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) { candidates.push_back(folder / name); }
+  for (const fs::path& path : candidates) {
+    std::error_code error;
+    if (!fs::is_regular_file(path, error)) { continue; }
+    const std::string name = path.extension() == ".json" ? "tokenizer.json" : "tokenizer.model";
+    write_file_atomic(to / name, read_file(path));
+    return name;
+  }
+  return "";
+}
+
+std::vector<ExpectedTensor> tensors_of(const Model& model) {
+  std::vector<ExpectedTensor> expected;
+  for (const auto& p : model.params().all()) {
+    expected.push_back({p->name(), p->spec.shape, p->spec.kind == ParamKind::buffer});
+  }
+  return expected;
+}
+
+std::string summary(const Model& model, const std::string& what, const Tensors& tensors, const fs::path& target,
+                    const std::string& tokenizer) {
+  int64_t parameters = 0;
+  for (const auto& p : model.params().all()) { parameters += p->spec.shape.numel(); }
+  return fmt::format("{}: {:d} tensors, {:d} parameters, {}\nconfig.json, model.safetensors{}{} in {}\n", what,
+                     tensors.list.size(), parameters, tensors.torch_dtype(), tokenizer.empty() ? "" : ", ", tokenizer,
+                     target.string());
+}
+
+std::string from_hf(const fs::path& source, const Json& config, const fs::path& target, const std::string& dtype) {
+  const Json object = model_of_hf(config);
+  ModelConfig model_config;
+  Fields::read(object, "model", model_config);
+  const Model model(model_config);
+  const WeightSource weights(source);
+  std::set<std::string> foreign;
+  for (const std::string& name : weights.names()) {
+    if (!is_computed(name)) { foreign.insert(name); }
+  }
+  if (model_config.tie_embeddings) { foreign.erase("lm_head.weight"); }  // a second copy of the embedding
+  Tensors tensors(dtype);
+  for (const ExpectedTensor& e : tensors_of(model)) {
+    const std::string name = hf_name(e.name);
+    const SafetensorsFile* file = weights.file_of(name);
+    if (file == nullptr) { throw CheckpointError(weights.path().string(), "the tensor " + name + " is missing"); }
+    const SafetensorsFile::Entry& entry = file->at(name);
+    if (!std::equal(entry.shape.begin(), entry.shape.end(), e.shape.dims.begin(),
+                    e.shape.dims.begin() + e.shape.rank)) {
+      throw CheckpointError(weights.path().string(), "the shape of " + name, entry.shape_text(), e.shape.str());
+    }
+    tensors.add(e.name, *file, name);
+    foreign.erase(name);
+  }
+  if (!foreign.empty()) {
+    throw CheckpointError(
+        weights.path().string(),
+        fmt::format("{:d} tensors that the model of config.json has not, first {}", foreign.size(), *foreign.begin()));
+  }
+  NewFolder folder(target);
+  write_safetensors(folder.path() / "model.safetensors", tensors.list);
+  write_file_atomic(folder.path() / "config.json", object.dump(1) + "\n");
+  const std::string tokenizer = copy_tokenizer(source, "", folder.path());
+  folder.commit();
+  return summary(model, "from " + config.at("model_type").as_string(), tensors, target, tokenizer);
+}
+
+std::string to_hf(const fs::path& path, const fs::path& target, const std::string& dtype) {
+  const ModelSource source = read_model_source(path);
+  if (source.weights.empty()) {
+    throw CheckpointError(path.string(), "a configuration", "no weights", "a checkpoint or a run folder");
+  }
+  verify_weights(source.weights);
+  int64_t length = 4096;
+  std::string named;
+  if (source.is_run) {
+    const Json* train = source.config.find("train");
+    const Json* found = train == nullptr ? nullptr : train->find("sequence_length");
+    if (found != nullptr && found->is_integer()) { length = found->as_int(); }
+    const Json* data = source.config.find("data");
+    const Json* tokenizer = data == nullptr ? nullptr : data->find("tokenizer");
+    const Json* file = tokenizer == nullptr || !tokenizer->is_object() ? nullptr : tokenizer->find("path");
+    if (file != nullptr && file->is_string()) { named = file->as_string(); }
+  }
+  Json config = hf_of_model(source.model, length);
+  const Model model(source.model);
+  const WeightSource weights(source.weights);
+  require_tensors(weights, tensors_of(model));
+  Tensors tensors(dtype);
+  for (const ExpectedTensor& e : tensors_of(model)) { tensors.add(hf_name(e.name), *weights.file_of(e.name), e.name); }
+  config.set("torch_dtype", tensors.torch_dtype());
+  NewFolder folder(target);
+  // transformers asks for this member.
+  write_safetensors(folder.path() / "model.safetensors", tensors.list, {{"format", "pt"}});
+  write_file_atomic(folder.path() / "config.json", config.dump(1) + "\n");
+  const std::string tokenizer =
+      copy_tokenizer(source.weights.parent_path().parent_path().parent_path(), named, folder.path());
+  folder.commit();
+  return summary(model, "as " + config.at("model_type").as_string(), tensors, target, tokenizer);
+}
+
+}  // namespace
+
+std::string convert_checkpoint(const fs::path& source, const fs::path& target, const std::string& dtype) {
+  const fs::path file = source / "config.json";
+  if (fs::is_directory(source) && fs::exists(file)) {
+    const Json config = parse_json_file(file.string());
+    if (config.is_object() && config.find("model_type") != nullptr) { return from_hf(source, config, target, dtype); }
+  }
+  return to_hf(source, target, dtype);
+}
+
+}  // namespace hebb

@@ -1,0 +1,234 @@
+#include "inspect/convert.h"
+
+#include <regex>
+#include <set>
+
+#include "core/bfloat.h"
+#include "core/weight_source.h"
+#include "layers/model.h"
+#include "tests/test.h"
+#include "tests/train/run_fixture.h"
+#include "train/model_source.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+using Catch::Contains;
+
+namespace {
+
+const std::string kLlama =
+    R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 29, "hidden_size": 12,
+  "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 3, "num_key_value_heads": 1, "hidden_act": "silu",
+  "rms_norm_eps": 1e-6, "rope_theta": 5000.0, "rope_scaling": null, "max_position_embeddings": 64, "tie_word_embeddings": false,
+  "attention_bias": false, "torch_dtype": "float16", "bos_token_id": 1, "initializer_range": 0.03})";
+
+ModelConfig read_model_of(const Json& json) {
+  ModelConfig model;
+  Fields::read(json, "model", model);
+  return model;
+}
+
+Json changed(const std::string& text, const std::string& changes) {
+  Json json = parse_json(text, "config.json");
+  merge_json(json, parse_json(changes, "changes.json"));
+  return json;
+}
+
+/// A checkpoint of hebb after a step of training.
+fs::path trained(const TempFolder& folder, const std::string& attention, const std::string& model = "{}") {
+  Json json = parse_json(R"({"name": "m", "model": {"vocab_size": 29, "hidden_size": 12, "num_layers": 2, "layers": {
+      "att": {"type": "attention", "num_heads": 3, "num_kv_heads": 1, "head_dim": 4, "rope": {"theta": 5000.0}},
+      "mlp": {"type": "swiglu", "intermediate_size": 20}}, "pattern": [{"mixer": "att", "ffn": "mlp"}]},
+    "data": {"sources": [{"path": "TOKENS", "format": "raw_u16", "split_token": 0}]},
+    "train": {"steps": 1, "batch_size": 2, "sequence_length": 19, "device": "cpu"}, "optimizer": {"lr": 0.01}})",
+                         "m.json");
+  json.find("data")->find("sources")->items()[0].set("path", Json(write_tokens(folder).string()));
+  merge_json(*json.find("model")->find("layers")->find("att"), parse_json(attention, "attention.json"));
+  merge_json(*json.find("model"), parse_json(model, "model.json"));
+  RunConfig config;
+  Fields::read(json, "", config);
+  resolve(config);
+  REQUIRE(run_in(folder / "run", std::move(config)) == 0);
+  return checkpoint_in(folder / "run", 1);
+}
+
+}  // namespace
+
+TEST_CASE("configurations of Hugging Face become models, with what they leave out", "[fast]") {
+  const Json model = model_of_hf(parse_json(kLlama, "config.json"));
+  const Json expected = parse_json(R"({"vocab_size": 29, "hidden_size": 12, "num_layers": 2, "norm_eps": 1e-6,
+    "tie_embeddings": false, "init_std": 0.03, "layers": {
+      "attention": {"type": "attention", "num_heads": 3, "num_kv_heads": 1, "head_dim": 4, "rope": {"theta": 5000.0}},
+      "mlp": {"type": "swiglu", "intermediate_size": 20}}, "pattern": [{"mixer": "attention", "ffn": "mlp"}]})",
+                                   "expected.json");
+  CHECK(model == expected);
+  const Json mistral = model_of_hf(changed(kLlama, R"({"model_type": "mistral", "sliding_window": 7, "head_dim": 6,
+    "rope_theta": null, "rope_parameters": {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0,
+    "original_max_position_embeddings": 16}, "tie_word_embeddings": true})"));
+  const Json& layer = mistral.at("layers").at("attention");
+  CHECK(layer.at("window") == Json(7));
+  CHECK(layer.at("head_dim") == Json(6));
+  CHECK(layer.at("rope") == parse_json(R"({"theta": 100.0, "yarn": {"factor": 4.0, "original": 16}})", "rope.json"));
+  CHECK(mistral.at("tie_embeddings") == Json(true));
+  const Json qwen =
+      model_of_hf(changed(kLlama, R"({"model_type": "qwen3", "sliding_window": 4096, "use_sliding_window": false,
+    "layer_types": ["full_attention", "full_attention"], "max_window_layers": 2})"));
+  CHECK(qwen.at("layers").at("attention").at("qk_norm") == Json("rms"));
+  CHECK(qwen.at("layers").at("attention").find("window") == nullptr);
+}
+
+TEST_CASE("what a foreign model has and hebb has not is an error that names it", "[fast]") {
+  const auto [changes, error] = GENERATE(table<std::string, std::string>(
+      {{R"({"model_type": "gpt2"})", R"(model_type: found "gpt2", expected "llama", "mistral" or "qwen3")"},
+       {R"({"attention_bias": true})", "attention_bias: found true, expected false"},
+       {R"({"hidden_act": "gelu"})", R"(hidden_act: found "gelu", expected "silu")"},
+       {R"({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}})", R"(rope_type: found "llama3")"},
+       {R"({"rope_scaling": {"rope_type": "yarn"}})", "rope_scaling.factor: found nothing, expected a number"},
+       {R"({"num_experts": 8})", "num_experts: found 8, expected no such key"},
+       {R"({"vocab_size": "29"})", R"(vocab_size: found "29", expected an integer)"},
+       {R"({"num_attention_heads": 0})", "num_attention_heads: found 0"},
+       {R"({"model_type": "qwen3", "use_sliding_window": true})", "use_sliding_window: found true, expected false"}}));
+  CHECK_THROWS_WITH(model_of_hf(changed(kLlama, changes)), Contains(error));
+}
+
+TEST_CASE("a model that no foreign file describes is an error that names the key", "[fast]") {
+  const auto error_of = [](const std::string& attention, const std::string& model = "{}") {
+    Json json = model_of_hf(parse_json(kLlama, "config.json"));
+    merge_json(*json.find("layers")->find("attention"), parse_json(attention, "a.json"));
+    merge_json(json, parse_json(model, "m.json"));
+    try {
+      hf_of_model(read_model_of(json), 64);
+    } catch (const ConfigError& error) { return std::string(error.what()); }
+    return std::string("none");
+  };
+  CHECK(error_of("{}") == "none");
+  CHECK(error_of(R"({"window": 5})") == "none");
+  CHECK(error_of(R"({"qk_norm": "rms"})") == "none");
+  CHECK(error_of(R"({"rope": {"yarn": {"factor": 2, "original": 8}}})") == "none");
+  CHECK_THAT(error_of(R"({"gate": "head"})"), Contains("model.blocks.0.mixer.gate: found \"head\", expected \"none\""));
+  CHECK_THAT(error_of(R"({"rope": {"dims": 2}})"), Contains("mixer.rope.dims"));
+  CHECK_THAT(error_of(R"({"rope": null})"), Contains("rotary positions"));
+  CHECK_THAT(error_of(R"({"qk_norm": "rms", "window": 5})"), Contains("mixer.window: found 5, expected 0"));
+  CHECK_THAT(error_of("{}", R"({"norm": "layer"})"), Contains("model.norm: found \"layer\", expected \"rms\""));
+  CHECK_THAT(error_of("{}", R"({"layers": {"r": {"type": "relu2", "intermediate_size": 4}},
+                                "pattern": [{"mixer": "attention", "ffn": "mlp"}, {"mixer": "attention", "ffn": "r"}]})"),
+             Contains("model.blocks.1.ffn"));
+  CHECK_THAT(
+      error_of("{}", R"({"layers": {"g": {"type": "gdn", "num_heads": 1, "key_head_dim": 4, "value_head_dim": 4}},
+                                "pattern": [{"mixer": "g", "ffn": "mlp"}]})"),
+      Contains("model, block 0, mixer: found \"gdn\", expected \"attention\""));
+}
+
+TEST_CASE("a checkpoint goes to Hugging Face's format and comes back with the same bytes", "[fast]") {
+  const TempFolder folder;
+  const auto [attention, model, type] = GENERATE(table<std::string, std::string, std::string>(
+      {{"{}", "{}", "llama"},
+       {R"({"window": 6})", R"({"tie_embeddings": true})", "mistral"},
+       {R"({"qk_norm": "rms", "head_dim": 8})", R"({"norm_eps": 1e-6})", "qwen3"}}));
+  const fs::path checkpoint = trained(folder, attention, model);
+  const std::string said = convert_checkpoint(folder / "run", folder / "hf", "");
+  CHECK_THAT(said, Contains("as " + type));
+  const Json config = parse_json_file((folder / "hf/config.json").string());
+  CHECK(config.at("model_type") == Json(type));
+  CHECK(config.at("torch_dtype") == Json("float32"));
+  CHECK(config.at("max_position_embeddings") == Json(19));
+  const WeightSource hf(folder / "hf");
+  CHECK((hf.find("lm_head.weight") == nullptr) == (type == "mistral"));
+  CHECK(hf.doubles("model.layers.1.self_attn.k_proj.weight") ==
+        WeightSource(checkpoint).doubles("blocks.1.mixer.k_proj.weight"));
+  CHECK_THAT(convert_checkpoint(folder / "hf", folder / "back", ""), Contains("from " + type));
+  const WeightSource before(checkpoint), after(folder / "back");
+  const ModelSource source = read_model_source(folder / "back"), original = read_model_source(checkpoint);
+  const Model converted(source.model);
+  for (const auto& p : converted.params().all()) { CHECK(before.doubles(p->name()) == after.doubles(p->name())); }
+  CHECK(hf_of_model(source.model, 19) == hf_of_model(original.model, 19));
+  CHECK_THROWS_WITH(convert_checkpoint(folder / "run", folder / "hf", ""),
+                    Contains("expected nothing, or an empty folder"));
+}
+
+TEST_CASE("shards, other number formats, computed tables and tokenizers of a foreign checkpoint", "[fast]") {
+  const TempFolder folder;
+  const fs::path checkpoint = trained(folder, "{}");
+  convert_checkpoint(checkpoint, folder / "narrow", "bf16");
+  const WeightSource narrow(folder / "narrow");
+  CHECK(narrow.find("model.norm.weight")->dtype == DType::bf16);
+  const std::vector<double> exact = WeightSource(checkpoint).doubles("embed.weight"),
+                            rounded = narrow.doubles("model.embed_tokens.weight");
+  for (size_t i = 0; i < exact.size(); ++i) {
+    REQUIRE(rounded[i] == static_cast<double>(widened(nearest_bf16(static_cast<float>(exact[i])))));
+  }
+  // Two shards, one of them with a table that old versions wrote.
+  std::vector<NamedTensor> first, second;
+  const SafetensorsFile file(folder / "narrow/model.safetensors");
+  Json map = Json::object();
+  std::vector<float> table{1, 2};
+  for (const auto& [name, entry] : file.entries()) {
+    Shape shape;
+    for (const int64_t size : entry.shape) { shape.dims[static_cast<size_t>(shape.rank++)] = size; }
+    const bool is_first = name.find("layers.0") != std::string::npos;
+    (is_first ? first : second).push_back({name, {const_cast<uint8_t*>(file.data(entry)), entry.dtype, shape}});
+    map.set(name, is_first ? "a.safetensors" : "b.safetensors");
+  }
+  const std::string computed = "model.layers.0.self_attn.rotary_emb.inv_freq";
+  first.push_back({computed, {table.data(), DType::f32, {2}}});
+  map.set(computed, "a.safetensors");
+  fs::create_directories(folder / "shards");
+  write_safetensors(folder / "shards/a.safetensors", first);
+  write_safetensors(folder / "shards/b.safetensors", second);
+  const Json index = Json::object({{"weight_map", map}});
+  folder.write("shards/model.safetensors.index.json", index.dump());
+  fs::copy_file(folder / "narrow/config.json", folder / "shards/config.json");
+  folder.write("shards/tokenizer.json", "{}");
+  convert_checkpoint(folder / "shards", folder / "kept", "");
+  convert_checkpoint(folder / "shards", folder / "wide", "fp32");
+  CHECK(read_file(folder / "kept/tokenizer.json") == "{}");
+  CHECK(WeightSource(folder / "kept").find("embed.weight")->dtype == DType::bf16);
+  CHECK(WeightSource(folder / "wide").find("embed.weight")->dtype == DType::f32);
+  CHECK(WeightSource(folder / "wide").doubles("embed.weight") == rounded);
+  // Foreign, missing and wrong tensors leave nothing behind.
+  second.push_back({"model.layers.0.self_attn.q_proj.bias", {table.data(), DType::f32, {2}}});
+  fs::remove(folder / "shards/model.safetensors.index.json");
+  std::vector<NamedTensor> all = first;
+  all.insert(all.end(), second.begin(), second.end());
+  write_safetensors(folder / "shards/model.safetensors", all);
+  CHECK_THROWS_WITH(
+      convert_checkpoint(folder / "shards", folder / "no", ""),
+      Contains("1 tensors that the model of config.json has not, first model.layers.0.self_attn.q_proj.bias"));
+  write_safetensors(folder / "shards/model.safetensors", first);
+  CHECK_THROWS_WITH(convert_checkpoint(folder / "shards", folder / "no", ""), Contains("is missing"));
+  Json config = parse_json_file((folder / "shards/config.json").string());
+  config.set("vocab_size", 31);
+  folder.write("shards/config.json", config.dump());
+  write_safetensors(folder / "shards/model.safetensors", all);
+  CHECK_THROWS_WITH(convert_checkpoint(folder / "shards", folder / "no", ""),
+                    Contains("the shape of model.embed_tokens.weight (found [29, 12], expected [31, 12])"));
+  CHECK(!fs::exists(folder / "no"));
+  for (const auto& entry : fs::directory_iterator(folder.path())) {
+    CHECK_FALSE(entry.path().filename().string().starts_with(".tmp"));
+  }
+}
+
+TEST_CASE("the names of the page are those of a model's tensors", "[fast]") {
+  const std::string page = read_file(fs::path(HEBB_SOURCE) / "docs/verbs/convert.md");
+  std::set<std::string> documented, found;
+  const std::regex row("\n\\| `[^`]*` \\| `([^`]*)`"), braces("(.*)\\{(.*)\\}(.*)");
+  for (std::sregex_iterator it(page.begin(), page.end(), row), end; it != end; ++it) {
+    const std::string name = (*it)[1];
+    std::smatch parts;
+    if (!std::regex_match(name, parts, braces)) {
+      documented.insert(name);
+      continue;
+    }
+    std::istringstream choices(parts[2]);
+    for (std::string choice; std::getline(choices, choice, ',');) {
+      documented.insert(parts[1].str() + choice + parts[3].str());
+    }
+  }
+  documented.erase("attention");  // of the table of models
+  const Json qwen = model_of_hf(changed(kLlama, R"({"model_type": "qwen3"})"));
+  const Model model(read_model_of(qwen));
+  for (const auto& parameter : model.params().all()) {
+    found.insert(std::regex_replace(parameter->spec.name, std::regex("^blocks\\.[0-9]+"), "blocks.I"));
+  }
+  CHECK(documented == found);
+}

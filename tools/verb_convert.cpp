@@ -1,0 +1,34 @@
+// hebb convert SOURCE TARGET
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "inspect/convert.h"
+#include "tools/command_line.h"
+#include "tools/verbs.h"
+
+namespace hebb {
+
+void add_convert_verb(Command program) {
+  Command verb = program.verb("convert", "Converts checkpoints to and from Hugging Face's format");
+  struct Options {
+    std::string source, target, dtype;
+  };
+  const auto o = std::make_shared<Options>();
+  verb.option("SOURCE", o->source,
+              "A folder of Hugging Face (config.json with \"model_type\"), or a checkpoint or run folder of hebb")
+      .required()
+      .type_name("PATH");
+  verb.option("TARGET", o->target, "The folder to write; new or empty").required().type_name("PATH");
+  verb.option("--dtype", o->dtype, "Number format of the tensors (default: as in the source; F16 becomes fp32)")
+      .one_of({"fp32", "bf16"});
+  verb.footer(
+      "hebb convert runs/quickstart quickstart-hf --dtype bf16\nhebb convert Qwen3-0.6B qwen3\n"
+      "Page: docs/verbs/convert.md");
+  verb.runs([=] {
+    const std::string text = convert_checkpoint(o->source, o->target, o->dtype);
+    std::fwrite(text.data(), 1, text.size(), stdout);
+  });
+}
+
+}  // namespace hebb
