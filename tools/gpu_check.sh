@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds for this machine's GPU, compares every layer with fp64, runs the device tests, and measures models and kernels beside their bounds
-# and peers; what matters most comes first, each step has a time limit, and none that fails stops the others. Needs the CUDA toolkit, CMake
-# and a C++20 compiler.
+# Builds for this machine's GPU, compares every layer with fp64, runs compute-sanitizer and the device tests, and measures models and
+# kernels beside their bounds and peers; what matters most comes first, each step has a time limit, and none that fails stops the others.
+# Needs the CUDA toolkit, CMake and a C++20 compiler.
 # Usage: tools/gpu_check.sh [OUT]            OUT (default: gpu-check): a log per step, *.json, summary.md, and OUT.tgz; all grow with every step
 #        tools/gpu_check.sh --headers [DIR]  on a machine that has them: copies what the build needs of other projects into DIR (default: .deps)
 #        tools/gpu_check.sh --program [CAPABILITY]  builds hebb and test_device for GPUs elsewhere (default: 90a) into BUILD, for HEBB there
@@ -258,7 +258,22 @@ problem=$(sed -n 's/^  CUDA  *\(built, but .*\|no: .*\)/\1/p' "$out/doctor.log")
 tests cases 60 "[fast],[threads]"  # one kernel after the other, in seconds: what fails here explains what fails below
 compare fp32
 compare bf16
+# Small models of every layer under compute-sanitizer: of bf16 before anything is measured, since kernels on tensor cores, with cp.async and
+# ldmatrix, run in bf16 only.
+sanitizer=$(command -v compute-sanitizer || echo "${nvcc:+$(dirname "$nvcc")/}compute-sanitizer")
+[ "${SANITIZE:-1}" = 0 ] || [ -x "$sanitizer" ] || echo "  no compute-sanitizer here: left out"
+sanitize() {  # sanitize PRECISION SECONDS
+  local tool layers
+  [ "${SANITIZE:-1}" = 1 ] && [ -x "$sanitizer" ] || return
+  layers=$(sed -n 's/^== \(.*\): FAILS.*/\1/p' "$out"/selftest-*-alone.log 2>/dev/null | sort -u)
+  for tool in memcheck racecheck; do
+    # shellcheck disable=SC2086
+    step $tool-$1 "$2" "$sanitizer" --tool $tool --error-exitcode 1 "$hebb" selftest ${layers:-attention gdn kvm ovq fwpkm lact} --device cuda --precision "$1"
+  done
+}
+sanitize bf16 60
 tests tests 150 "~[slow]~[fast]~[threads]"
+step targets 150 tools/gpu_targets.sh "$hebb"
 for precision in bf16 fp32; do
   step "models-$precision" 60 "$hebb" bench transformer gdn-hybrid --device cuda --precision $precision --rows 16 --length 1024
 done
@@ -266,28 +281,13 @@ for precision in bf16 fp32; do
   step "kernels-$precision" 60 "$hebb" bench --kernels --device cuda --precision $precision
 done
 [ -z "${HEBB:-}" ] && command -v python3 >/dev/null && step spills 20 python3 tools/spills.py "$out/build.log"
-step targets 150 tools/gpu_targets.sh "$hebb"
 step layers 60 "$hebb" bench --layers --device cuda --rows 16 --length 1024 --steps 4
 step decode 30 "$hebb" bench gdn-hybrid --decode --device cuda
-tests slow-tests 180 "[slow]"
-if [ "${SANITIZE:-1}" = 1 ]; then
-  sanitizer=$(command -v compute-sanitizer || echo "${nvcc:+$(dirname "$nvcc")/}compute-sanitizer")
-  layers=$(sed -n 's/^== \(.*\): FAILS.*/\1/p' "$out"/selftest-*-alone.log 2>/dev/null | sort -u)
-  if [ -x "$sanitizer" ]; then
-    # bf16 first: kernels on tensor cores, with cp.async and ldmatrix, run in bf16 only.
-    for precision in bf16 fp32; do
-      for tool in memcheck racecheck; do
-        # shellcheck disable=SC2086
-        step $tool-$precision 90 "$sanitizer" --tool $tool --error-exitcode 1 "$hebb" selftest ${layers:-attention gdn kvm ovq fwpkm lact} --device cuda --precision $precision
-      done
-    done
-  else
-    echo "  no compute-sanitizer here: left out"
-  fi
-fi
 if [ "${PEERS:-1}" = 1 ] && python3 -c 'import torch' 2>/dev/null; then
   step peers 220 python3 tools/peers/gpu_pytorch.py --hebb "$hebb" --seconds 150 --peer-seconds 45 --json "$out/peers.json"
 fi
+tests slow-tests 180 "[slow]"
+sanitize fp32 90
 save() {  # save NAME COMMAND...: once more, for programs
   local name=$1
   shift
