@@ -141,14 +141,13 @@ double rms(const std::vector<double>& x) {
   return std::sqrt(sum / static_cast<double>(std::max<size_t>(x.size(), 1)));
 }
 
-/// Rms of the difference over the rms of b; entries that are zero but for rounding count against `scale`, the rms of
-/// all tensors.
-double relative_rms(const std::vector<double>& a, const std::vector<double>& b, double scale) {
+/// Rms of the difference over the rms of b, or over `smallest` where that is larger.
+double relative_rms(const std::vector<double>& a, const std::vector<double>& b, double smallest) {
   if (a.size() != b.size()) { return INFINITY; }
   std::vector<double> difference(a.size());
   for (size_t i = 0; i < a.size(); ++i) { difference[i] = a[i] - b[i]; }
   const double error = rms(difference);
-  return std::isnan(error) ? INFINITY : error / std::max({rms(b), 1e-3 * scale, 1e-300});
+  return std::isnan(error) ? INFINITY : error / std::max({rms(b), smallest, 1e-300});
 }
 
 std::string exceeds(const char* what, double found, double limit) {
@@ -193,7 +192,7 @@ SelftestResult test_layer(const LayerType& type, const Compute& compute, const S
 }  // namespace
 
 SelftestLimits selftest_limits(DType dtype) {
-  return dtype == DType::bf16 ? SelftestLimits{2e-2, 5e-2} : SelftestLimits{1e-4, 1e-3};
+  return dtype == DType::bf16 ? SelftestLimits{2e-2, 5e-2, 0x1p-9} : SelftestLimits{1e-4, 1e-3, 1e-3};
 }
 
 std::vector<std::string> selftest_names() {
@@ -217,7 +216,8 @@ SelftestResult judge(const std::string& name, const TraceOutput& device, const T
   for (const auto& [key, gradient] : reference.grads) { scale = std::max(scale, rms(gradient.values)); }
   for (const auto& [key, gradient] : reference.grads) {
     const auto it = device.grads.find(key);
-    const double found = it == device.grads.end() ? INFINITY : relative_rms(it->second.values, gradient.values, scale);
+    const double found =
+        it == device.grads.end() ? INFINITY : relative_rms(it->second.values, gradient.values, limits.zeros * scale);
     result.gradients = std::max(result.gradients, found);
     check(("gradients of " + key).c_str(), found, limits.gradients);
   }

@@ -11,10 +11,11 @@ namespace hebb {
 struct SelftestLimits {
   double outputs;    // logits, loss, decoding: largest difference over the largest entry
   double gradients;  // of a tensor: rms of the difference over its rms
+  double zeros;      // smallest rms that counts there, of the largest rms: what is below has cancelled
 };
 
 /// fp32: 1e-4 and 1e-3, the rounding of sums over some hundred terms with room; bf16: 2e-2 and 5e-2, eight bits of
-/// mantissa.
+/// mantissa. zeros: 1e-3; in bf16 2^-9, the rounding of one term.
 SelftestLimits selftest_limits(DType dtype);
 
 /// One model on a device against the same weights in fp64 on the CPU. Discrete decisions of layers are taken from fp64.

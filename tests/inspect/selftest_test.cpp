@@ -17,11 +17,11 @@ TraceOutput output_of(double gradient) {
   return out;
 }
 
-std::string verdict(const TraceOutput& found) { return judge("x", found, output_of(1.0), {1e-4, 1e-3}).failure; }
+std::string verdict(const TraceOutput& found) { return judge("x", found, output_of(1.0), selftest_limits(DType::f32)).failure; }
 
 }  // namespace
 
-TEST_CASE("the self-test passes on the CPU in fp32, for every type of layer", "[fast]") {
+TEST_CASE("the self-test passes on the CPU in fp32 and bf16, for every type of layer", "[fast]") {
   const std::vector<std::string> names = selftest_names();
   for (const LayerType& type : layer_types()) {
     INFO(type.name);
@@ -31,6 +31,7 @@ TEST_CASE("the self-test passes on the CPU in fp32, for every type of layer", "[
     const SelftestResult r = selftest(name, {DeviceKind::cpu, DType::f32});
     INFO(name);
     CHECK(r.failure.empty());
+    CHECK(selftest(name, {DeviceKind::cpu, DType::bf16}).failure == "");
     CHECK(r.logits > 0);  // fp32 rounds
     CHECK(r.logits < 1e-5);
     CHECK((r.decoding > 0) == (name != "optimizer"));
