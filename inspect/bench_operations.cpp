@@ -15,6 +15,7 @@
 #include "kernels/common/cores.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/ordered_sum/ordered_sum.h"
 #include "layers/ops/activation.h"
 #include "layers/ops/attention.h"
 #include "layers/ops/gated_delta.h"
@@ -150,6 +151,7 @@ class Suite {
     measure_delta();
     measure_cross_entropy(32000);
     measure_adamw();
+    measure_ordered_sum();
     for (auto* list : {&out_.products, &out_.operations}) {
       for (OperationSpeed& s : *list) { set_bound(s); }
     }
@@ -307,6 +309,18 @@ class Suite {
           bench_.stream(),
           AdamW{.p = p, .m = m, .v = v, .grad = grad, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .rates = of_step});
     });
+    out_.operations.push_back(s);
+  }
+
+  /// What several ranks add to the kernels of a step.
+  void measure_ordered_sum() {
+    constexpr int64_t kParts = 8, kCount = int64_t{4} << 20;
+    const DType state = bench_.state();
+    const Buffer to(bench_.arena(), {kCount}, state, "sum"), parts = bench_.random({kParts, kCount}, state);
+    OperationSpeed s{"ordered sum, 8 x 4 Mi"};
+    s.flops = static_cast<double>((kParts - 1) * kCount);
+    s.bytes = static_cast<double>((kParts + 1) * kCount * dtype_bytes(state));
+    s.ms = bench_.best_ms([&] { hebb::run(bench_.stream(), OrderedSum{.to = to, .parts = parts}); });
     out_.operations.push_back(s);
   }
 
