@@ -86,7 +86,8 @@ class HfConfig {
   void finish() const {
     static const std::set<std::string, std::less<>> kSayNothing{
         "_name_or_path", "architectures", "attention_dropout", "attn_implementation", "bos_token_id", "dtype",
-        "eos_token_id", "max_position_embeddings", "pad_token_id", "torch_dtype", "transformers_version", "use_cache",
+        "eos_token_id", "is_llama_config", "max_position_embeddings", "pad_token_id", "torch_dtype",
+        "transformers.js_config", "transformers_version", "use_cache",
         // of the parallel form of training, and of windows that are off
         "pretraining_tp", "max_window_layers"};
     for (const auto& [key, value] : json_.members()) {
@@ -197,6 +198,7 @@ Json model_of_hf(const Json& json) {
   config.require("hidden_act", "silu");
   config.require("attention_bias", false);
   config.require("mlp_bias", false);
+  config.require("rope_interleaved", false);
   const Json* tied = config.find("tie_word_embeddings");
   Json model = Json::object({{"vocab_size", config.integer("vocab_size")},
                              {"hidden_size", hidden},
