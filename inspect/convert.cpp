@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -21,35 +21,47 @@
 namespace hebb {
 namespace {
 
-struct Name {
-  std::string_view hebb, hf;
+/// Beginnings of names in hebb, and what stands there in a foreign checkpoint.
+struct Naming {
+  std::string_view embed, mixer_norm, mixer, ffn_norm, conv;
 };
-/// Of tensors outside of blocks, whole.
-constexpr std::array kModelNames{Name{"embed.weight", "model.embed_tokens.weight"},
-                                 Name{"final_norm.weight", "model.norm.weight"},
-                                 Name{"lm_head.weight", "lm_head.weight"}};
-constexpr Name kBlocks{"blocks.", "model.layers."};
-/// Of tensors of a block, behind its number.
-constexpr std::array kBlockNames{
-    Name{"mixer_norm.weight", "input_layernorm.weight"},    Name{"mixer.q_proj.weight", "self_attn.q_proj.weight"},
-    Name{"mixer.k_proj.weight", "self_attn.k_proj.weight"}, Name{"mixer.v_proj.weight", "self_attn.v_proj.weight"},
-    Name{"mixer.o_proj.weight", "self_attn.o_proj.weight"}, Name{"mixer.q_norm.weight", "self_attn.q_norm.weight"},
-    Name{"mixer.k_norm.weight", "self_attn.k_norm.weight"}, Name{"ffn_norm.weight", "post_attention_layernorm.weight"},
-    Name{"ffn.gate_proj.weight", "mlp.gate_proj.weight"},   Name{"ffn.up_proj.weight", "mlp.up_proj.weight"},
-    Name{"ffn.down_proj.weight", "mlp.down_proj.weight"}};
+/// Of transformers (llama, mistral, qwen3).
+constexpr Naming kTransformers{"embed_tokens.", "input_layernorm.", "self_attn.", "post_attention_layernorm.",
+                               "_conv."};
+/// Of flash-linear-attention (gated_deltanet).
+constexpr Naming kFla{"embeddings.", "attn_norm.", "attn.", "mlp_norm.", "_conv1d."};
 
-std::string hf_name(const std::string& name) {
-  for (const Name& n : kModelNames) {
-    if (name == n.hebb) { return std::string(n.hf); }
-  }
-  const size_t number = kBlocks.hebb.size(), rest = name.find('.', number) + 1;
-  for (const Name& n : kBlockNames) {
-    if (name.substr(rest) == n.hebb) {
-      return std::string(kBlocks.hf) + name.substr(number, rest - number) + std::string(n.hf);
+constexpr const char* kGatedDeltaNet = "gated_deltanet";
+
+const Naming& naming_of(const std::string& model_type) { return model_type == kGatedDeltaNet ? kFla : kTransformers; }
+
+/// The foreign name of a tensor of hebb.
+std::string foreign_name(const std::string& name, const Naming& naming) {
+  const auto renamed = [](std::string_view whole, std::string_view from, std::string_view to) {
+    return whole.starts_with(from) ? std::optional(std::string(to) + std::string(whole.substr(from.size())))
+                                   : std::nullopt;
+  };
+  if (name == "lm_head.weight") { return name; }
+  if (const auto embed = renamed(name, "embed.", naming.embed)) { return "model." + *embed; }
+  if (const auto norm = renamed(name, "final_norm.", "norm.")) { return "model." + *norm; }
+  constexpr std::string_view kBlocks = "blocks.";
+  const size_t rest = name.find('.', kBlocks.size()) + 1;
+  std::string tail = name.substr(rest);
+  for (const auto& [from, to] : {std::pair<std::string_view, std::string_view>{"mixer_norm.", naming.mixer_norm},
+                                 {"mixer.", naming.mixer},
+                                 {"ffn_norm.", naming.ffn_norm},
+                                 {"ffn.", "mlp."}}) {
+    if (const auto found = renamed(tail, from, to)) {
+      tail = *found;
+      break;
     }
   }
-  throw CheckpointError(name, "no name for this tensor in Hugging Face's formats");  // no model that passed the checks
+  if (const size_t at = tail.find("_conv."); at != std::string::npos) { tail.replace(at, 6, naming.conv); }
+  return "model.layers." + name.substr(kBlocks.size(), rest - kBlocks.size()) + tail;
 }
+
+/// Taps of convolutions are [channels, taps] in hebb and [channels, 1, taps] elsewhere.
+bool has_middle_one(const std::string& name) { return name.ends_with("_conv.weight"); }
 
 /// Tables that old files carry and that hebb computes.
 bool is_computed(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
@@ -78,6 +90,16 @@ class HfConfig {
     return value->as_double();
   }
   double number(const std::string& key, double absent) { return find(key) == nullptr ? absent : number(key); }
+  int64_t positive(const std::string& key) {
+    const int64_t value = integer(key);
+    if (value < 1) { fail(key, json_.find(key), "an integer >= 1"); }
+    return value;
+  }
+  bool flag(const std::string& key, bool absent) {
+    const Json* value = find(key);
+    if (value != nullptr && !value->is_bool()) { fail(key, value, "true or false"); }
+    return value == nullptr ? absent : value->as_bool();
+  }
   /// Must be `only` where it is there.
   void require(const std::string& key, const Json& only) {
     const Json* value = find(key);
@@ -89,7 +111,9 @@ class HfConfig {
         "eos_token_id", "is_llama_config", "max_position_embeddings", "pad_token_id", "torch_dtype",
         "transformers.js_config", "transformers_version", "use_cache",
         // of the parallel form of training, and of windows that are off
-        "pretraining_tp", "max_window_layers"};
+        "pretraining_tp", "max_window_layers",
+        // how flash-linear-attention computes, and what its training adds to the loss
+        "attn_mode", "fuse_cross_entropy", "fuse_linear_cross_entropy", "fuse_norm", "fuse_swiglu", "use_l2warp"};
     for (const auto& [key, value] : json_.members()) {
       if (asked_.count(key) == 0 && kSayNothing.count(key) == 0) {
         fail(key, &value, "no such key: hebb does not know what it does to the model");
@@ -109,9 +133,9 @@ class HfConfig {
 
 std::string type_of_hf(HfConfig& config) {
   const Json* type = config.find("model_type");
-  const std::set<std::string> known{"llama", "mistral", "qwen3"};
+  const std::set<std::string> known{"llama", "mistral", "qwen3", kGatedDeltaNet};
   if (type == nullptr || !type->is_string() || known.count(type->as_string()) == 0) {
-    config.fail("model_type", type, "\"llama\", \"mistral\" or \"qwen3\"");
+    config.fail("model_type", type, "\"llama\", \"mistral\", \"qwen3\" or \"gated_deltanet\"");
   }
   return type->as_string();
 }
@@ -155,7 +179,8 @@ Json rope_of_hf(HfConfig& config) {
   return rope;
 }
 
-/// Model objects with every default filled in, one entry a block, without what matters to initial values alone.
+/// Model objects with every default filled in, one entry a block, without what matters to initial values or speed
+/// alone.
 Json written_out(const ModelConfig& model) {
   Json json = Fields::write(model), blocks = Json::array();
   const Json layers = json.at("layers");
@@ -163,7 +188,10 @@ Json written_out(const ModelConfig& model) {
     const BlockSpec spec = model.block(i);
     Json block = Json::object();
     for (const auto& [role, name] : {std::pair{"memory", &spec.memory}, {"mixer", &spec.mixer}, {"ffn", &spec.ffn}}) {
-      block.set(role, *name ? layers.at(**name) : Json());
+      Json& layer = block.set(role, *name ? layers.at(**name) : Json());
+      if (!layer.is_object() || !(layer.at("type") == Json("gdn"))) { continue; }
+      for (const char* key : {"dt_bias_init", "chunk_size"}) { layer.erase(key); }
+      if (layer.at("num_value_heads").is_null()) { layer.set("num_value_heads", layer.at("num_heads")); }
     }
     blocks.push(block);
   }
@@ -174,11 +202,11 @@ Json written_out(const ModelConfig& model) {
 
 }  // namespace
 
-Json model_of_hf(const Json& json) {
-  HfConfig config(json);
-  const std::string type = type_of_hf(config);
-  const int64_t hidden = config.integer("hidden_size"), heads = config.integer("num_attention_heads");
-  if (heads < 1) { config.fail("num_attention_heads", json.find("num_attention_heads"), "an integer >= 1"); }
+namespace {
+
+/// `attention` and its place in every block.
+void add_transformer(HfConfig& config, const std::string& type, Json& model) {
+  const int64_t hidden = config.integer("hidden_size"), heads = config.positive("num_attention_heads");
   Json attention = Json::object({{"type", "attention"}, {"num_heads", heads}});
   attention.set("num_kv_heads", config.integer("num_key_value_heads", heads));
   attention.set("head_dim", config.integer("head_dim", hidden / heads));
@@ -199,60 +227,112 @@ Json model_of_hf(const Json& json) {
   config.require("attention_bias", false);
   config.require("mlp_bias", false);
   config.require("rope_interleaved", false);
-  const Json* tied = config.find("tie_word_embeddings");
-  Json model = Json::object({{"vocab_size", config.integer("vocab_size")},
-                             {"hidden_size", hidden},
-                             {"num_layers", config.integer("num_hidden_layers")},
-                             {"norm_eps", config.number("rms_norm_eps", 1e-6)},
-                             {"tie_embeddings", tied != nullptr && *tied == Json(true)},
-                             {"init_std", config.number("initializer_range", 0.02)}});
+  model.set("norm_eps", config.number("rms_norm_eps", 1e-6));
   const Json ffn = Json::object({{"type", "swiglu"}, {"intermediate_size", config.integer("intermediate_size")}});
   model.set("layers", Json::object({{"attention", attention}, {"mlp", ffn}}));
   model.set("pattern", Json::array({Json::object({{"mixer", "attention"}, {"ffn", "mlp"}})}));
+}
+
+/// `gdn` in every block but those of `attn`, with the defaults of flash-linear-attention.
+void add_gated_deltanet(HfConfig& config, Json& model) {
+  const int64_t hidden = config.integer("hidden_size"), heads = config.integer("num_heads", 6),
+                key_dim = config.integer("head_dim", 256);
+  const bool has_conv = config.flag("use_short_conv", true), has_gate = config.flag("use_gate", true);
+  Json gdn = Json::object({{"type", "gdn"}, {"num_heads", heads}});
+  gdn.set("num_value_heads", config.integer("num_v_heads", heads));
+  gdn.set("key_head_dim", key_dim);
+  gdn.set("value_head_dim", static_cast<int64_t>(static_cast<double>(key_dim) * config.number("expand_v", 2)));
+  const int64_t taps = config.integer("conv_size", 4);
+  gdn.set("conv_size", has_conv ? taps : 0);
+  gdn.set("allow_neg_eigval", config.flag("allow_neg_eigval", false));
+  gdn.set("output_gate", has_gate ? "silu" : "none");
+  config.require("conv_bias", false);
+  config.require("hidden_act", "swish");
+  model.set("norm_eps", config.number("norm_eps", 1e-6));
+  const double ratio = config.number("hidden_ratio", 4);
+  const auto two_thirds = static_cast<int64_t>(static_cast<double>(hidden) * ratio * 2 / 3);
+  Json layers = Json::object({{"gdn", gdn}});
+  layers.set("mlp", Json::object(
+                        {{"type", "swiglu"},
+                         {"intermediate_size", config.integer("intermediate_size", (two_thirds + 255) / 256 * 256)}}));
+  Json at = Json::object();
+  if (const Json* attn = config.find("attn")) {
+    HfConfig inner(*attn);
+    const int64_t attention_heads = inner.positive("num_heads");
+    Json attention = Json::object({{"type", "attention"}, {"num_heads", attention_heads}});
+    attention.set("num_kv_heads", inner.integer("num_kv_heads", attention_heads));
+    attention.set("head_dim", hidden / attention_heads);
+    attention.set("window", inner.integer("window_size", 0));
+    attention.set("rope", Json::object({{"theta", inner.number("rope_theta", 10000.0)}}));
+    inner.require("qkv_bias", false);
+    const Json* blocks = inner.find("layers");
+    if (blocks == nullptr || !blocks->is_array()) { inner.fail("attn.layers", blocks, "an array of block numbers"); }
+    for (const Json& block : blocks->items()) {
+      if (!block.is_integer()) { inner.fail("attn.layers", &block, "block numbers"); }
+      at.set(std::to_string(block.as_int()), Json::object({{"mixer", "attention"}}));
+    }
+    inner.finish();
+    if (!blocks->items().empty()) { layers.set("attention", attention); }
+  }
+  model.set("layers", layers);
+  model.set("pattern", Json::array({Json::object({{"mixer", "gdn"}, {"ffn", "mlp"}})}));
+  if (!at.members().empty()) { model.set("at", at); }
+}
+
+}  // namespace
+
+Json model_of_hf(const Json& json) {
+  HfConfig config(json);
+  const std::string type = type_of_hf(config);
+  Json model = Json::object({{"vocab_size", config.integer("vocab_size")},
+                             {"hidden_size", config.integer("hidden_size")},
+                             {"num_layers", config.integer("num_hidden_layers")},
+                             {"tie_embeddings", config.flag("tie_word_embeddings", false)},
+                             {"init_std", config.number("initializer_range", 0.02)}});
+  if (type == kGatedDeltaNet) {
+    add_gated_deltanet(config, model);
+  } else {
+    add_transformer(config, type, model);
+  }
   config.finish();
   return model;
 }
 
-Json hf_of_model(const ModelConfig& model, int64_t length) {
-  const Json whole = written_out(model);
-  const Json& block = whole.at("blocks").items().front();
-  const auto layer = [&](const char* role, const char* type) -> const Json& {
-    const Json& found = block.at(role);
-    if (found.is_null() || !(found.at("type") == Json(type))) {
-      throw ConfigError(std::string("model, block 0, ") + role, found.is_null() ? "nothing" : found.at("type").found(),
-                        std::string("\"") + type + "\", as in Hugging Face's models that hebb writes");
-    }
-    return found;
-  };
-  const Json &attention = layer("mixer", "attention"), &ffn = layer("ffn", "swiglu");
-  const bool is_normed = attention.at("qk_norm") == Json("rms");
-  const int64_t window = attention.at("window").as_int();
-  const std::string type = is_normed ? "qwen3" : window > 0 ? "mistral" : "llama";
+namespace {
+
+/// The first block whose mixer is of a type, its mixer written out, or null.
+const Json* mixer_of_type(const Json& blocks, const char* type) {
+  for (const Json& block : blocks.items()) {
+    const Json& mixer = block.at("mixer");
+    if (!mixer.is_null() && mixer.at("type") == Json(type)) { return &mixer; }
+  }
+  return nullptr;
+}
+
+const Json& rope_in(const Json& attention) {
+  if (attention.at("rope").is_null()) {
+    throw ConfigError("model, rope of attention", "null", "rotary positions, as in Hugging Face's models");
+  }
+  return attention.at("rope");
+}
+
+void add_transformer_keys(const ModelConfig& model, const Json& attention, const std::string& type, Json& hf) {
   const std::map<std::string, const char*> classes{
       {"llama", "LlamaForCausalLM"}, {"mistral", "MistralForCausalLM"}, {"qwen3", "Qwen3ForCausalLM"}};
-  if (attention.at("rope").is_null()) {
-    throw ConfigError("model, block 0, mixer.rope", "null", "rotary positions, as in Hugging Face's models");
+  const Json& rope = rope_in(attention);
+  hf.set("architectures", Json::array({classes.at(type)}));
+  for (const auto& [key, from] : {std::pair{"num_attention_heads", "num_heads"},
+                                  {"num_key_value_heads", "num_kv_heads"},
+                                  {"head_dim", "head_dim"}}) {
+    hf.set(key, attention.at(from));
   }
-  const Json& rope = attention.at("rope");
-  Json hf = Json::object({{"architectures", Json::array({classes.at(type)})},
-                          {"model_type", type},
-                          {"vocab_size", model.vocab_size},
-                          {"hidden_size", model.hidden_size},
-                          {"intermediate_size", ffn.at("intermediate_size")},
-                          {"num_hidden_layers", model.num_layers},
-                          {"num_attention_heads", attention.at("num_heads")},
-                          {"num_key_value_heads", attention.at("num_kv_heads")},
-                          {"head_dim", attention.at("head_dim")},
-                          {"hidden_act", "silu"},
-                          {"max_position_embeddings", length},
-                          {"initializer_range", model.init_std},
-                          {"rms_norm_eps", model.norm_eps},
-                          {"tie_word_embeddings", model.tie_embeddings},
-                          {"attention_bias", false},
-                          {"rope_theta", rope.at("theta")},
-                          {"rope_scaling", Json()}});
+  hf.set("hidden_act", "silu");
+  hf.set("rms_norm_eps", model.norm_eps);
+  hf.set("attention_bias", false);
+  hf.set("rope_theta", rope.at("theta"));
+  hf.set("rope_scaling", Json());
   if (type == "llama") { hf.set("mlp_bias", false); }
-  if (type == "mistral") { hf.set("sliding_window", window); }
+  if (type == "mistral") { hf.set("sliding_window", attention.at("window")); }
   if (const Json& yarn = rope.at("yarn"); !yarn.is_null()) {
     hf.set("rope_scaling", Json::object({{"rope_type", "yarn"},
                                          {"factor", yarn.at("factor")},
@@ -260,6 +340,69 @@ Json hf_of_model(const ModelConfig& model, int64_t length) {
                                          {"beta_fast", yarn.at("beta_fast")},
                                          {"beta_slow", yarn.at("beta_slow")},
                                          {"attention_factor", yarn.at("attention_factor")}}));
+  }
+}
+
+void add_gated_deltanet_keys(const ModelConfig& model, const Json& gdn, const Json* attention, const Json& blocks,
+                             Json& hf) {
+  const int64_t key_dim = gdn.at("key_head_dim").as_int(), value_dim = gdn.at("value_head_dim").as_int();
+  hf.set("architectures", Json::array({"GatedDeltaNetForCausalLM"}));
+  hf.set("num_heads", gdn.at("num_heads"));
+  hf.set("num_v_heads", gdn.at("num_value_heads"));
+  hf.set("head_dim", key_dim);
+  hf.set("expand_v", static_cast<double>(value_dim) / static_cast<double>(key_dim));
+  const int64_t taps = gdn.at("conv_size").as_int();
+  hf.set("use_short_conv", taps > 0);
+  hf.set("conv_size", taps > 0 ? taps : 4);
+  hf.set("use_gate", gdn.at("output_gate") == Json("silu"));
+  hf.set("allow_neg_eigval", gdn.at("allow_neg_eigval"));
+  hf.set("hidden_act", "swish");
+  hf.set("norm_eps", model.norm_eps);
+  if (attention == nullptr) { return; }
+  Json numbers = Json::array();
+  for (size_t i = 0; i < blocks.items().size(); ++i) {
+    const Json& mixer = blocks.items()[i].at("mixer");
+    if (!mixer.is_null() && mixer.at("type") == Json("attention")) { numbers.push(static_cast<int64_t>(i)); }
+  }
+  const int64_t window = attention->at("window").as_int();
+  hf.set("attn", Json::object({{"layers", numbers},
+                               {"num_heads", attention->at("num_heads")},
+                               {"num_kv_heads", attention->at("num_kv_heads")},
+                               {"qkv_bias", false},
+                               {"window_size", window > 0 ? Json(window) : Json()},
+                               {"rope_theta", rope_in(*attention).at("theta")}}));
+}
+
+}  // namespace
+
+Json hf_of_model(const ModelConfig& model, int64_t length) {
+  const Json whole = written_out(model);
+  const Json& blocks = whole.at("blocks");
+  const Json *gdn = mixer_of_type(blocks, "gdn"), *attention = mixer_of_type(blocks, "attention");
+  const Json &first = blocks.items().front().at("mixer"), &ffn = blocks.items().front().at("ffn");
+  if (gdn == nullptr && attention == nullptr) {
+    throw ConfigError("model, block 0, mixer", first.is_null() ? "nothing" : first.at("type").found(),
+                      "\"attention\" or \"gdn\", which foreign formats have");
+  }
+  if (ffn.is_null() || !(ffn.at("type") == Json("swiglu"))) {
+    throw ConfigError("model, block 0, ffn", ffn.is_null() ? "nothing" : ffn.at("type").found(), "\"swiglu\"");
+  }
+  const std::string type = gdn != nullptr                            ? kGatedDeltaNet
+                           : attention->at("qk_norm") == Json("rms") ? "qwen3"
+                           : attention->at("window").as_int() > 0    ? "mistral"
+                                                                     : "llama";
+  Json hf = Json::object({{"model_type", type},
+                          {"vocab_size", model.vocab_size},
+                          {"hidden_size", model.hidden_size},
+                          {"intermediate_size", ffn.at("intermediate_size")},
+                          {"num_hidden_layers", model.num_layers},
+                          {"max_position_embeddings", length},
+                          {"initializer_range", model.init_std},
+                          {"tie_word_embeddings", model.tie_embeddings}});
+  if (gdn != nullptr) {
+    add_gated_deltanet_keys(model, *gdn, attention, blocks, hf);
+  } else {
+    add_transformer_keys(model, *attention, type, hf);
   }
   // What the file says, read again, must be the whole model.
   ModelConfig back;
@@ -279,10 +422,8 @@ class Tensors {
  public:
   explicit Tensors(std::string dtype) : dtype_(std::move(dtype)) {}
 
-  void add(const std::string& name, const SafetensorsFile& file, const std::string& from) {
+  void add(const std::string& name, const Shape& shape, const SafetensorsFile& file, const std::string& from) {
     const SafetensorsFile::Entry& entry = file.at(from);
-    Shape shape;
-    for (const int64_t size : entry.shape) { shape.dims[static_cast<size_t>(shape.rank++)] = size; }
     const bool stays = dtype_.empty() && entry.dtype != DType::u8;
     const DType dtype = stays ? entry.dtype : dtype_ == "bf16" ? DType::bf16 : DType::f32;
     if (dtype == entry.dtype) {
@@ -376,6 +517,10 @@ std::vector<ExpectedTensor> tensors_of(const Model& model) {
   return expected;
 }
 
+Shape foreign_shape(const ExpectedTensor& e) {
+  return has_middle_one(e.name) ? Shape{e.shape[0], 1, e.shape[1]} : e.shape;
+}
+
 std::string summary(const Model& model, const std::string& what, const Tensors& tensors, const fs::path& target,
                     const std::string& tokenizer) {
   int64_t parameters = 0;
@@ -390,6 +535,7 @@ std::string from_hf(const fs::path& source, const Json& config, const fs::path& 
   ModelConfig model_config;
   Fields::read(object, "model", model_config);
   const Model model(model_config);
+  const Naming& naming = naming_of(config.at("model_type").as_string());
   const WeightSource weights(source);
   std::set<std::string> foreign;
   for (const std::string& name : weights.names()) {
@@ -398,15 +544,15 @@ std::string from_hf(const fs::path& source, const Json& config, const fs::path& 
   if (model_config.tie_embeddings) { foreign.erase("lm_head.weight"); }  // a second copy of the embedding
   Tensors tensors(dtype);
   for (const ExpectedTensor& e : tensors_of(model)) {
-    const std::string name = hf_name(e.name);
+    const std::string name = foreign_name(e.name, naming);
     const SafetensorsFile* file = weights.file_of(name);
     if (file == nullptr) { throw CheckpointError(weights.path().string(), "the tensor " + name + " is missing"); }
+    const Shape shape = foreign_shape(e);
     const SafetensorsFile::Entry& entry = file->at(name);
-    if (!std::equal(entry.shape.begin(), entry.shape.end(), e.shape.dims.begin(),
-                    e.shape.dims.begin() + e.shape.rank)) {
-      throw CheckpointError(weights.path().string(), "the shape of " + name, entry.shape_text(), e.shape.str());
+    if (!std::equal(entry.shape.begin(), entry.shape.end(), shape.dims.begin(), shape.dims.begin() + shape.rank)) {
+      throw CheckpointError(weights.path().string(), "the shape of " + name, entry.shape_text(), shape.str());
     }
-    tensors.add(e.name, *file, name);
+    tensors.add(e.name, e.shape, *file, name);
     foreign.erase(name);
   }
   if (!foreign.empty()) {
@@ -444,7 +590,10 @@ std::string to_hf(const fs::path& path, const fs::path& target, const std::strin
   const WeightSource weights(source.weights);
   require_tensors(weights, tensors_of(model));
   Tensors tensors(dtype);
-  for (const ExpectedTensor& e : tensors_of(model)) { tensors.add(hf_name(e.name), *weights.file_of(e.name), e.name); }
+  const Naming& naming = naming_of(config.at("model_type").as_string());
+  for (const ExpectedTensor& e : tensors_of(model)) {
+    tensors.add(foreign_name(e.name, naming), foreign_shape(e), *weights.file_of(e.name), e.name);
+  }
   config.set("torch_dtype", tensors.torch_dtype());
   NewFolder folder(target);
   // transformers asks for this member.

@@ -7,16 +7,16 @@
 
 namespace hebb {
 
-/// The `model` object that a Hugging Face config.json describes (docs/verbs/convert.md). Errors: ConfigError for models
-/// that hebb does not have.
+/// The `model` object that a config.json of transformers or flash-linear-attention describes (docs/verbs/convert.md).
+/// Errors: ConfigError for models that hebb does not have.
 Json model_of_hf(const Json& config);
 
-/// config.json of Hugging Face for a model. length: of training rows. Errors: ConfigError naming the first key that
+/// The foreign config.json of a model. length: of training rows. Errors: ConfigError naming the first key that
 /// such a file cannot say.
 Json hf_of_model(const ModelConfig& model, int64_t length);
 
-/// Writes the folder `target` with config.json and model.safetensors: from a folder of Hugging Face in hebb's format,
-/// from a checkpoint or run folder of hebb in Hugging Face's. dtype: "" as in the source (F16 becomes F32), "fp32" or
+/// Writes the folder `target` with config.json and model.safetensors: from a foreign folder in hebb's format, from a
+/// checkpoint or run folder of hebb in the foreign one. dtype: "" as in the source (F16 becomes F32), "fp32" or
 /// "bf16". The folder must be new or empty; it appears when it is complete. Returns what to tell.
 /// Errors: ConfigError, CheckpointError.
 std::string convert_checkpoint(const fs::path& source, const fs::path& target, const std::string& dtype);

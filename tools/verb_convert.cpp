@@ -10,13 +10,14 @@
 namespace hebb {
 
 void add_convert_verb(Command program) {
-  Command verb = program.verb("convert", "Converts checkpoints to and from Hugging Face's format");
+  Command verb = program.verb(
+      "convert", "Converts checkpoints to and from the formats of transformers and flash-linear-attention");
   struct Options {
     std::string source, target, dtype;
   };
   const auto o = std::make_shared<Options>();
   verb.option("SOURCE", o->source,
-              "A folder of Hugging Face (config.json with \"model_type\"), or a checkpoint or run folder of hebb")
+              "A foreign folder (config.json with \"model_type\"), or a checkpoint or run folder of hebb")
       .required()
       .type_name("PATH");
   verb.option("TARGET", o->target, "The folder to write; new or empty").required().type_name("PATH");
