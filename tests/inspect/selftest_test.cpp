@@ -17,7 +17,9 @@ TraceOutput output_of(double gradient) {
   return out;
 }
 
-std::string verdict(const TraceOutput& found) { return judge("x", found, output_of(1.0), selftest_limits(DType::f32)).failure; }
+std::string verdict(const TraceOutput& found) {
+  return judge("x", found, output_of(1.0), selftest_limits(DType::f32)).failure;
+}
 
 }  // namespace
 
