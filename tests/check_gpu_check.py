@@ -226,4 +226,10 @@ if os.path.exists("/usr/include/utf8proc.h"):  # what --headers brings along is 
         subprocess.run(["cmake", "--build", folder + "/build"], check=True, capture_output=True, text=True)
         libraries = subprocess.run(["ldd", folder + "/build/a"], check=True, capture_output=True, text=True).stdout
         assert not any(name in libraries for name in ("fmt", "spdlog", "utf8proc")), libraries
+with open(os.path.join(sys.argv[1], "docs/status.md")) as file:  # has every operation with CUDA code
+    status = file.read()
+for folder, _, names in os.walk(os.path.join(sys.argv[1], "kernels")):
+    operation = os.path.relpath(folder, os.path.join(sys.argv[1], "kernels"))
+    if "/" not in operation and any(name.endswith(".cu") or name.startswith("cuda_") for name in names):
+        assert "[`%s`]" % operation in status, "tools/gpu_check.sh --status writes docs/status.md; it lacks " + operation
 print("gpu_check.sh refuses, goes on and ends as it should")
