@@ -509,14 +509,6 @@ std::string copy_tokenizer(const fs::path& folder, const std::string& named, con
   return "";
 }
 
-std::vector<ExpectedTensor> tensors_of(const Model& model) {
-  std::vector<ExpectedTensor> expected;
-  for (const auto& p : model.params().all()) {
-    expected.push_back({p->name(), p->spec.shape, p->spec.kind == ParamKind::buffer});
-  }
-  return expected;
-}
-
 Shape foreign_shape(const ExpectedTensor& e) {
   return has_middle_one(e.name) ? Shape{e.shape[0], 1, e.shape[1]} : e.shape;
 }
@@ -543,7 +535,7 @@ std::string from_hf(const fs::path& source, const Json& config, const fs::path& 
   }
   if (model_config.tie_embeddings) { foreign.erase("lm_head.weight"); }  // a second copy of the embedding
   Tensors tensors(dtype);
-  for (const ExpectedTensor& e : tensors_of(model)) {
+  for (const ExpectedTensor& e : tensors_of(model.params())) {
     const std::string name = foreign_name(e.name, naming);
     const SafetensorsFile* file = weights.file_of(name);
     if (file == nullptr) { throw CheckpointError(weights.path().string(), "the tensor " + name + " is missing"); }
@@ -588,10 +580,10 @@ std::string to_hf(const fs::path& path, const fs::path& target, const std::strin
   Json config = hf_of_model(source.model, length);
   const Model model(source.model);
   const WeightSource weights(source.weights);
-  require_tensors(weights, tensors_of(model));
+  require_tensors(weights, tensors_of(model.params()));
   Tensors tensors(dtype);
   const Naming& naming = naming_of(config.at("model_type").as_string());
-  for (const ExpectedTensor& e : tensors_of(model)) {
+  for (const ExpectedTensor& e : tensors_of(model.params())) {
     tensors.add(foreign_name(e.name, naming), foreign_shape(e), *weights.file_of(e.name), e.name);
   }
   config.set("torch_dtype", tensors.torch_dtype());

@@ -96,11 +96,7 @@ void load_weights(const fs::path& path, Stream& stream, ParamStore& params) {
 
 void read_weights(const fs::path& path, Stream& stream, ParamStore& params) {
   const WeightSource file(path);
-  std::vector<ExpectedTensor> expected;
-  for (const auto& p : params.all()) {
-    expected.push_back({p->name(), p->spec.shape, p->spec.kind == ParamKind::buffer});
-  }
-  require_tensors(file, expected);
+  require_tensors(file, tensors_of(params));
   for (const auto& p : params.all()) { load_tensor(file, p->name(), stream, p->value); }
   params.refresh_copies(stream);
 }

@@ -32,6 +32,14 @@ std::string first_of(const std::vector<std::string>& differences) {
 
 }  // namespace
 
+std::vector<ExpectedTensor> tensors_of(const ParamStore& params) {
+  std::vector<ExpectedTensor> tensors;
+  for (const auto& p : params.all()) {
+    tensors.push_back({p->name(), p->spec.shape, p->spec.kind == ParamKind::buffer});
+  }
+  return tensors;
+}
+
 void require_tensors(const WeightSource& file, const std::vector<ExpectedTensor>& expected) {
   std::vector<std::string> differing, unknown;
   std::set<std::string> names;

@@ -14,6 +14,9 @@ struct ExpectedTensor {
   bool is_integer = false;
 };
 
+/// Every tensor of a store, in its order.
+std::vector<ExpectedTensor> tensors_of(const ParamStore& params);
+
 /// Throws the CheckpointError that lists every missing, foreign or differently shaped tensor.
 void require_tensors(const WeightSource& file, const std::vector<ExpectedTensor>& expected);
 
