@@ -35,4 +35,24 @@ inline CommandResult run_hebb(const TempFolder& folder, const std::string& argum
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read("out"), read("err")};
 }
 
+/// Trains a small model on the shards in set/ into the run folder `run`. `train` stands among the keys of its training.
+inline void train_small(const TempFolder& folder, const std::string& run, int vocab_size,
+                        const std::string& train = R"("steps": 1)") {
+  folder.write("c.json", R"({"name": "r", "model": {"vocab_size": )" + std::to_string(vocab_size) +
+                             R"(, "hidden_size": 24, "num_layers": 1,
+      "layers": {"a": {"type": "attention", "num_heads": 2, "head_dim": 12}, "m": {"type": "swiglu", "intermediate_size": 40}},
+      "pattern": [{"mixer": "a", "ffn": "m"}]},
+    "data": {"sources": [{"path": "set"}]}, "optimizer": {"lr": 0.01},
+    "train": {"batch_size": 2, "sequence_length": 33, "device": "cpu", )" +
+                             train + "}}");
+  REQUIRE(run_hebb(folder, "train c.json --run-dir " + run).code == 0);
+}
+
+/// Shards of bytes in set/ and a model over them in run/.
+inline void train_on_bytes(const TempFolder& folder, const std::string& train = R"("steps": 1)") {
+  REQUIRE(run_hebb(folder, "data synth --documents 40 -o docs.jsonl").code == 0);
+  REQUIRE(run_hebb(folder, "data encode docs.jsonl -t bytes -o set --val-documents 3").code == 0);
+  train_small(folder, "run", 259, train);
+}
+
 }  // namespace hebb

@@ -119,16 +119,9 @@ TEST_CASE("output that does not arrive is an error that says why") {
   const TempFolder folder;
   folder.write("text.txt", "some text\n");
   folder.write("ids.txt", "97 98\n");
-  REQUIRE(run_hebb(folder, "data synth --documents 40 -o docs.jsonl").code == 0);
-  REQUIRE(run_hebb(folder, "data encode docs.jsonl -t bytes -o set --val-documents 3").code == 0);
-  folder.write("c.json", R"({"name": "r", "model": {"vocab_size": 259, "hidden_size": 24, "num_layers": 1,
-      "layers": {"a": {"type": "attention", "num_heads": 2, "head_dim": 12}, "m": {"type": "swiglu", "intermediate_size": 40}},
-      "pattern": [{"mixer": "a", "ffn": "m"}]},
-    "data": {"sources": [{"path": "set"}]}, "optimizer": {"lr": 0.01},
-    "train": {"steps": 1, "batch_size": 2, "sequence_length": 33, "device": "cpu"}})");
+  train_on_bytes(folder);
   folder.write("e.json", R"({"evaluations": [
     {"name": "held", "kind": "position_ppl", "length": 64, "data": {"path": "set/val_*.bin"}}]})");
-  REQUIRE(run_hebb(folder, "train c.json --run-dir run").code == 0);
   for (const char* verb :
        {"--version", "--help", "doctor", "bench --help", "plan c.json", "plan c.json --json", "inspect run",
         "inspect set/train_000000.bin", "data inspect set", "tokenizer encode bytes text.txt",

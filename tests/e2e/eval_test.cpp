@@ -10,14 +10,7 @@ namespace {
 
 /// Two checkpoints of a model over bytes.
 void write_run(const TempFolder& folder) {
-  REQUIRE(run_hebb(folder, "data synth --documents 40 -o docs.jsonl").code == 0);
-  REQUIRE(run_hebb(folder, "data encode docs.jsonl -t bytes -o set --val-documents 3").code == 0);
-  folder.write("c.json", R"({"name": "r", "model": {"vocab_size": 259, "hidden_size": 24, "num_layers": 1,
-      "layers": {"a": {"type": "attention", "num_heads": 2, "head_dim": 12}, "m": {"type": "swiglu", "intermediate_size": 40}},
-      "pattern": [{"mixer": "a", "ffn": "m"}]},
-    "data": {"sources": [{"path": "set"}]}, "optimizer": {"lr": 0.01},
-    "train": {"steps": 4, "batch_size": 2, "sequence_length": 33, "device": "cpu", "checkpoint": {"every": 2, "keep": 5}}})");
-  REQUIRE(run_hebb(folder, "train c.json --run-dir run").code == 0);
+  train_on_bytes(folder, R"("steps": 4, "checkpoint": {"every": 2, "keep": 5})");
 }
 
 }  // namespace

@@ -9,18 +9,6 @@ using Catch::Contains;
 
 namespace {
 
-/// A model over bytes that has taken one step.
-void write_run(const TempFolder& folder) {
-  REQUIRE(run_hebb(folder, "data synth --documents 40 -o docs.jsonl").code == 0);
-  REQUIRE(run_hebb(folder, "data encode docs.jsonl -t bytes -o set --val-documents 3").code == 0);
-  folder.write("c.json", R"({"name": "r", "model": {"vocab_size": 259, "hidden_size": 24, "num_layers": 1,
-      "layers": {"a": {"type": "attention", "num_heads": 2, "head_dim": 12}, "m": {"type": "swiglu", "intermediate_size": 40}},
-      "pattern": [{"mixer": "a", "ffn": "m"}]},
-    "data": {"sources": [{"path": "set"}]}, "optimizer": {"lr": 0.01},
-    "train": {"steps": 1, "batch_size": 2, "sequence_length": 33, "device": "cpu"}})");
-  REQUIRE(run_hebb(folder, "train c.json --run-dir run").code == 0);
-}
-
 std::vector<Json> json_lines(const std::string& text) {
   std::vector<Json> lines;
   std::istringstream in(text);
@@ -32,7 +20,7 @@ std::vector<Json> json_lines(const std::string& text) {
 
 TEST_CASE("samples depend on prompt, its index and seed alone, not on their number or the other prompts") {
   const TempFolder folder;
-  write_run(folder);
+  train_on_bytes(folder);
   folder.write("p.txt", "One\r\n\nTwo\n");
   folder.write("q.jsonl",
                "{\"prompt\": \"One\", \"answers\": [\"x\"]}\n{\"prompt\": \"Two\"}\n{\"prompt\": \"One\"}\n");
@@ -68,7 +56,7 @@ TEST_CASE("samples depend on prompt, its index and seed alone, not on their numb
 
 TEST_CASE("one newline at the end of standard input is not part of the prompt") {
   const TempFolder folder;
-  write_run(folder);
+  train_on_bytes(folder);
   const auto prompt = [&](const std::string& input) {
     return json_lines(run_hebb(folder, "generate run --max-new-tokens 1 --json", input).out).at(0).at("prompt");
   };
@@ -80,7 +68,7 @@ TEST_CASE("one newline at the end of standard input is not part of the prompt") 
 
 TEST_CASE("a sample ends before a stop text, which may span tokens") {
   const TempFolder folder;
-  write_run(folder);
+  train_on_bytes(folder);
   const std::string base = "generate run --prompt And --max-new-tokens 30 --temperature 1.5 --ignore-eos --seed 2";
   const std::string whole = json_lines(run_hebb(folder, base + " --json").out).at(0).at("text").as_string();
   REQUIRE(whole.size() > 12);
