@@ -1,6 +1,7 @@
 #include "core/arena.h"
 
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 using namespace hebb;
 
@@ -65,12 +66,7 @@ TEST_CASE("poisoned memory reads as NaN", "[fast]") {
 
 TEST_CASE("an impossible reservation is a memory error that names the arena and the bytes", "[fast]") {
   Arena arena(DeviceKind::cpu, "work");
-  try {
-    arena.reserve(int64_t{1} << 60);
-    FAIL("no error");
-  } catch (const MemoryError& e) {
-    CHECK(e.code() == ExitCode::kMemory);
-    CHECK(std::string(e.what()).find("work: no memory for the reservation of work") == 0);
-    CHECK(std::string(e.what()).find(std::to_string(int64_t{1} << 60)) != std::string::npos);
-  }
+  CHECK_THAT(thrown<MemoryError>([&] { arena.reserve(int64_t{1} << 60); }),
+             Catch::Matchers::StartsWith("work: no memory for the reservation of work") &&
+                 Catch::Contains(std::to_string(int64_t{1} << 60)));
 }

@@ -6,6 +6,7 @@
 #include "core/files.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 namespace hebb {
 
@@ -88,10 +89,7 @@ template <class T> T read(const std::string& text) {
 }
 
 template <class T> std::string error_of(const std::string& text) {
-  try {
-    read<T>(text);
-  } catch (const ConfigError& error) { return error.what(); }
-  return "no error";
+  return thrown<ConfigError>([&] { read<T>(text); });
 }
 
 }  // namespace

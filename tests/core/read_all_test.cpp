@@ -3,6 +3,7 @@
 #include "core/fields.h"
 #include "core/key_error.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 namespace hebb {
 
@@ -47,14 +48,14 @@ namespace {
 
 std::string errors_of(const std::string& text, Whole* value = nullptr) {
   Whole whole;
-  try {
+  const std::string errors = thrown<ConfigError>([&] {
     read_all(parse_json(text, "c.json"), [&](const Json& json) {
       whole = {};
       Fields::read(json, "", whole);
     });
-  } catch (const ConfigError& error) { return error.what(); }
-  if (value != nullptr) { *value = whole; }
-  return "";
+  });
+  if (errors.empty() && value != nullptr) { *value = whole; }
+  return errors;
 }
 
 }  // namespace

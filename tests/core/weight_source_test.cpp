@@ -2,6 +2,7 @@
 
 #include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 using namespace hebb;
 using Catch::Contains;
@@ -19,10 +20,7 @@ void write_shard(const fs::path& path, const std::vector<std::pair<std::string, 
 }
 
 std::string error_of(const fs::path& path) {
-  try {
-    WeightSource source(path);
-  } catch (const CheckpointError& error) { return error.what(); }
-  return "no error";
+  return thrown<CheckpointError>([&] { WeightSource source(path); });
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "tests/data/compress.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 using namespace hebb;
 
@@ -27,10 +28,7 @@ std::string noise(size_t size) {
 }
 
 std::string failure_of(const fs::path& path) {
-  try {
-    read_all(path);
-  } catch (const DataError& error) { return error.what(); }
-  return "no error";
+  return thrown<DataError>([&] { read_all(path); });
 }
 
 }  // namespace

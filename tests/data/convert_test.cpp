@@ -7,6 +7,7 @@
 #include "data/tasks/records.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 using namespace hebb;
 
@@ -33,13 +34,8 @@ struct Files {
   }
   std::string error(const std::string& name, const std::string& text, const std::string& file = "raw.jsonl") const {
     const std::string path = folder.write(file, text).string();
-    try {
-      convert(name, path);
-    } catch (const DataError& e) {
-      const std::string message = e.what();
-      return message.starts_with(path) ? message.substr(path.size()) : message;
-    }
-    return "no error";
+    const std::string message = thrown<DataError>([&] { convert(name, path); });
+    return message.starts_with(path) ? message.substr(path.size()) : message;
   }
 };
 

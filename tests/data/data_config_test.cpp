@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 using namespace hebb;
 
@@ -14,17 +15,11 @@ DataConfig read_config(const std::string& text) {
 }
 
 std::string error_of(const std::string& text) {
-  try {
-    read_config(text);
-  } catch (const ConfigError& error) { return error.what(); }
-  return "";
+  return thrown<ConfigError>([&] { read_config(text); });
 }
 
 std::string task_error(const SyntheticConfig& config) {
-  try {
-    resolve_task(config, "data.sources.0", 7, 64, 12);
-  } catch (const ConfigError& error) { return error.what(); }
-  return "";
+  return thrown<ConfigError>([&] { resolve_task(config, "data.sources.0", 7, 64, 12); });
 }
 
 }  // namespace

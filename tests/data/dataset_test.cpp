@@ -6,6 +6,7 @@
 #include "tests/data/shard_builder.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 using namespace hebb;
 
@@ -42,10 +43,7 @@ void flip_bit(const fs::path& path, size_t byte) {
 }
 
 std::string open_error(const std::string& path, const ShardOptions& options = {}) {
-  try {
-    open_shards(path, options);
-  } catch (const DataError& error) { return error.what(); }
-  return "";
+  return thrown<DataError>([&] { open_shards(path, options); });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "tests/data/shard_builder.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 using namespace hebb;
 
@@ -101,15 +102,8 @@ DataConfig mixed_config(const TempFolder& folder) {
   return config;
 }
 
-template <class Call> std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) { return error.what(); }
-  return "";
-}
-
 std::string construction_error(const DataConfig& config, const LoaderOptions& options) {
-  return error_of([&] { Loader loader(config, options); });
+  return thrown<Error>([&] { Loader(config, options); });
 }
 
 }  // namespace
@@ -353,7 +347,7 @@ TEST_CASE("a damaged shard stops the first batch, a token above the vocabulary t
   bytes[1500] = static_cast<char>(bytes[1500] ^ 1);
   folder.write("a.bin", bytes);
   Loader loader(config, make_options(2, 2, 10));
-  const std::string message = error_of([&] { loader.next_batch(); });
+  const std::string message = thrown<Error>([&] { loader.next_batch(); });
   CHECK(message.find(path + ": byte 1024: CRC-32 of the 330 tokens") == 0);
 }
 
@@ -371,7 +365,7 @@ TEST_CASE("validation data without any valid target is refused", "[fast]") {
   options.document_mask = false;
   CHECK(ValidationSource(config, 0, options).valid_targets() == 6);
   options.document_mask = true;
-  const std::string message = error_of([&] { ValidationSource(config, 0, options); });
+  const std::string message = thrown<Error>([&] { ValidationSource(config, 0, options); });
   CHECK(message.find(
             "no valid target (found ignored targets only in 2 rows, expected at least one that is not ignored)") !=
         std::string::npos);
@@ -437,14 +431,9 @@ TEST_CASE("resume refuses changed data unless it is allowed, and says what chang
 
   const auto refusal = [&](const DataConfig& changed, const LoaderOptions& changed_options) {
     Loader loader(changed, changed_options);
-    try {
-      loader.restore(state, false);
-    } catch (const DataError& error) {
-      CHECK(loader.restore(state, true).size() >= 1);
-      return std::string(error.what());
-    }
-    CHECK(loader.restore(state, false).empty());
-    return std::string();
+    const std::string message = thrown<DataError>([&] { loader.restore(state, false); });
+    CHECK(loader.restore(state, !message.empty()).empty() == message.empty());
+    return message;
   };
   const std::string start =
       "data: the data differs from that of the checkpoint (--allow-data-change continues with it): ";
@@ -486,10 +475,7 @@ TEST_CASE("the same tokens in other documents are other data, because rows follo
   folder.write("a.idx", index_bytes({0, 165, 330}));
   Loader other(config, options);
   CHECK(other.next_batch().micro[0].inputs != before);
-  try {
-    other.restore(state, false);
-    FAIL("no error");
-  } catch (const DataError& error) { CHECK(std::string(error.what()).ends_with("): documents: found 2, expected 30")); }
+  CHECK(thrown<DataError>([&] { other.restore(state, false); }).ends_with("): documents: found 2, expected 30"));
   CHECK(other.restore(state, true).size() == 1);
 }
 
@@ -517,10 +503,7 @@ TEST_CASE("a damaged loader state is a checkpoint error", "[fast]") {
   const auto refusal = [&](const char* key, Json value) {
     Json state = loader.state();
     state.set(key, std::move(value));
-    try {
-      loader.restore(state, true);
-    } catch (const CheckpointError& error) { return std::string(error.what()); }
-    return std::string();
+    return thrown<CheckpointError>([&] { loader.restore(state, true); });
   };
   CHECK(refusal("next_row", Json(5)) ==
         "state.json: loader.next_row: damaged loader state (found 5 rows, 1 counts, expected 4 rows, the sum of "
@@ -603,7 +586,7 @@ TEST_CASE("validation data is checked when it is opened, and synthetic rows must
   bytes[1500] = static_cast<char>(bytes[1500] ^ 1);
   folder.write("v.bin", bytes);
   config.validation[0].source = shard_source(path);
-  const std::string message = error_of([&] { ValidationSource(config, 0, options); });
+  const std::string message = thrown<Error>([&] { ValidationSource(config, 0, options); });
   CHECK(message.find(path + ": byte 1024: CRC-32 of the 330 tokens") == 0);
 }
 
@@ -622,7 +605,7 @@ TEST_CASE("validation on a training source's files, or copies of them, is refuse
     INFO(path);
     config.validation[0].allow_training_data = false;
     config.validation[0].source = shard_source(path);
-    const std::string message = error_of([&] { ValidationSource(config, 0, options); });
+    const std::string message = thrown<Error>([&] { ValidationSource(config, 0, options); });
     CHECK(message.find("data.validation.0.path: found ") == 0);
     CHECK(message.find("whose tokens are trained on (data.sources.") != std::string::npos);
     CHECK(message.find("\"allow_training_data\": true") != std::string::npos);
@@ -658,7 +641,7 @@ TEST_CASE("a data set's folder as validation source means its validation shards"
   CHECK(source.read(0, 1).inputs[0] == 9);
   config.validation[0].source = shard_source(without);
   CHECK(
-      error_of([&] { ValidationSource(config, 0, options); }) ==
+      thrown<Error>([&] { ValidationSource(config, 0, options); }) ==
       "data.validation.0.path: no validation shards in this data set (found no file matches " + without +
           "/val_*.bin, expected val_*.bin, which hebb data encode writes with --val-documents or --val-fraction, or a "
           "pattern that names other files)");

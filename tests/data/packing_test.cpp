@@ -7,6 +7,7 @@
 #include "core/random.h"
 #include "tests/data/shard_builder.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 using namespace hebb;
 
@@ -268,13 +269,8 @@ TEST_CASE("a token above the vocabulary is an error at first sight", "[fast]") {
   RowOrder order(source, unshuffled(Packing::stream), 10, 0, 0);
   std::vector<int32_t> inputs(10), targets(10), ids(10);
   order.fill(order.plan(0), 12, inputs.data(), targets.data(), ids.data());
-  try {
-    order.fill(order.plan(1), 12, inputs.data(), targets.data(), ids.data());
-    FAIL("read a wrong token");
-  } catch (const DataError& error) {
-    CHECK(std::string(error.what()) ==
-          "x.bin: byte 1046: token id outside the vocabulary (found 12, expected 0 <= id < 12)");
-  }
+  CHECK(thrown<DataError>([&] { order.fill(order.plan(1), 12, inputs.data(), targets.data(), ids.data()); }) ==
+        "x.bin: byte 1046: token id outside the vocabulary (found 12, expected 0 <= id < 12)");
 }
 
 TEST_CASE("the fingerprint is the hash of token counts and checksums in order", "[fast]") {
@@ -292,11 +288,6 @@ TEST_CASE("the fingerprint is the hash of token counts and checksums in order", 
 TEST_CASE("a source without tokens is an error", "[fast]") {
   std::vector<Shard> shards;
   shards.push_back(Shard::from_bytes("x.bin", llmc_bytes({}), std::nullopt, {}));
-  try {
-    TokenSource source("folder/x_*.bin", std::move(shards));
-    FAIL("accepted an empty source");
-  } catch (const DataError& error) {
-    CHECK(std::string(error.what()) ==
-          "folder/x_*.bin: the source is empty (found 0 tokens in 1 files, expected at least one token)");
-  }
+  CHECK(thrown<DataError>([&] { TokenSource("folder/x_*.bin", std::move(shards)); }) ==
+        "folder/x_*.bin: the source is empty (found 0 tokens in 1 files, expected at least one token)");
 }

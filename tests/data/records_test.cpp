@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 using namespace hebb;
 
@@ -15,14 +16,9 @@ struct Files {
     return read_records<R>(folder.write("r.jsonl", text).string());
   }
   template <class R> std::string error(const std::string& text) const {
-    try {
-      read<R>(text);
-    } catch (const DataError& e) {
-      const std::string message = e.what(), path = (folder / "r.jsonl").string();
-      REQUIRE(message.starts_with(path));
-      return message.substr(path.size());
-    }
-    return "no error";
+    const std::string message = thrown<DataError>([&] { read<R>(text); }), path = (folder / "r.jsonl").string();
+    REQUIRE(message.starts_with(path));
+    return message.substr(path.size());
   }
 };
 

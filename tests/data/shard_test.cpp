@@ -3,6 +3,7 @@
 #include "tests/data/shard_builder.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 using namespace hebb;
 
@@ -32,12 +33,11 @@ Shard open_bytes(std::string bytes, std::optional<std::string> index = std::null
 // The message of opening, checksum and a read of everything.
 std::string error_of(std::string bytes, std::optional<std::string> index = std::nullopt, ShardOptions options = {},
                      int64_t vocab_size = kAnyVocab) {
-  try {
+  return thrown<DataError>([&] {
     const Shard shard = open_bytes(std::move(bytes), std::move(index), options);
     shard.require_crc(shard.compute_crc());
     read_all(shard, vocab_size);
-  } catch (const DataError& error) { return error.what(); }
-  return "";
+  });
 }
 
 ShardOptions format_option(const std::string& format) {
@@ -264,8 +264,5 @@ TEST_CASE("a damaged index is reported with its byte, what was found and expecte
 
 TEST_CASE("a missing file names its path", "[fast]") {
   const TempFolder folder;
-  try {
-    Shard::open(folder / "none.bin", {});
-    FAIL("opened a file that does not exist");
-  } catch (const DataError& error) { CHECK(std::string(error.what()).find((folder / "none.bin").string()) == 0); }
+  CHECK(thrown<DataError>([&] { Shard::open(folder / "none.bin", {}); }).starts_with((folder / "none.bin").string()));
 }

@@ -7,6 +7,7 @@
 #include "tests/data/shard_builder.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 using namespace hebb;
 
@@ -136,14 +137,9 @@ TEST_CASE("a data set is replaced only when asked, and stays whole until the new
     writer.add_document(std::vector<int32_t>{2});
     writer.finish();
   }
-  try {
-    ShardWriter writer(make_options(folder.path(), 61, 1));
-    FAIL("wrote over a data set");
-  } catch (const ConfigError& error) {
-    CHECK(std::string(error.what()) == folder.path().string() +
-                                           ": found a folder that holds dataset.json, expected a " +
-                                           "folder without a data set, or --overwrite");
-  }
+  CHECK(thrown<ConfigError>([&] { ShardWriter(make_options(folder.path(), 61, 1)); }) ==
+        folder.path().string() +
+            ": found a folder that holds dataset.json, expected a folder without a data set, or --overwrite");
   ShardWriterOptions options = make_options(folder.path(), 61, 100);
   options.overwrite = true;
   ShardWriter writer(options);
@@ -184,23 +180,17 @@ TEST_CASE("a token outside the vocabulary is not written", "[fast]") {
   const TempFolder folder;
   ShardWriter writer(make_options(folder.path(), 61, 100));
   for (const int32_t token : {61, -1}) {
-    try {
-      writer.add_document(std::vector<int32_t>{1, token});
-      FAIL("wrote a wrong token");
-    } catch (const DataError& error) {
-      CHECK(std::string(error.what()) == folder.path().string() + ": token id outside the vocabulary (found " +
-                                             std::to_string(token) + ", expected 0 <= id < 61)");
-    }
+    CHECK(thrown<DataError>([&] {
+            writer.add_document(std::vector<int32_t>{1, token});
+          }) == folder.path().string() + ": token id outside the vocabulary (found " + std::to_string(token) +
+                    ", expected 0 <= id < 61)");
   }
 }
 
 TEST_CASE("a folder that cannot be created is reported with its path", "[fast]") {
   const TempFolder folder;
   const fs::path file = folder.write("file", "");
-  try {
-    ShardWriter writer(make_options(file / "inside", 61, 100));
-    FAIL("created a folder inside a file");
-  } catch (const CheckpointError& error) {
-    CHECK(std::string(error.what()).find((file / "inside").string() + ": cannot create the folder: ") == 0);
-  }
+  CHECK(thrown<CheckpointError>([&] {
+          ShardWriter(make_options(file / "inside", 61, 100));
+        }).starts_with((file / "inside").string() + ": cannot create the folder: "));
 }

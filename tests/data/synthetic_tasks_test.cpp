@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 using namespace hebb;
 
@@ -72,10 +73,7 @@ void check_answers_follow_assign(const TaskRow& row, size_t word) {
 }
 
 std::string error_of(const SyntheticTask& task) {
-  try {
-    check_task(task, "data.sources[0]");
-  } catch (const ConfigError& error) { return error.what(); }
-  return "";
+  return thrown<ConfigError>([&] { check_task(task, "data.sources[0]"); });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "tests/data/compress.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 using namespace hebb;
 using Format = TextInputOptions::Format;
@@ -28,10 +29,7 @@ std::vector<std::string> read_all(const TextInputOptions& options) {
 }
 
 std::string failure_of(const TextInputOptions& options) {
-  try {
-    read_all(options);
-  } catch (const DataError& error) { return error.what(); }
-  return "no error";
+  return thrown<DataError>([&] { read_all(options); });
 }
 
 using Texts = std::vector<std::string>;
