@@ -17,6 +17,7 @@ struct LaunchGraph::State {
 LaunchGraph::LaunchGraph() : state_(std::make_unique<State>()) {}
 LaunchGraph::~LaunchGraph() = default;
 LaunchGraph::LaunchGraph(LaunchGraph&&) noexcept = default;
+LaunchGraph& LaunchGraph::operator=(LaunchGraph&&) noexcept = default;
 
 #ifdef HEBB_HAVE_CUDA
 bool LaunchGraph::is_recorded() const { return state_->graph != nullptr; }

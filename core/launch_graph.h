@@ -13,6 +13,7 @@ class LaunchGraph {
   LaunchGraph();
   ~LaunchGraph();
   LaunchGraph(LaunchGraph&&) noexcept;
+  LaunchGraph& operator=(LaunchGraph&&) noexcept;
 
   /// Enqueues what `work` enqueues; calls it unless it is recorded. After the first call it must neither wait for the
   /// device nor change what it does; what it copies from the host must be the same bytes.

@@ -56,6 +56,8 @@ struct AttentionState final : LayerState {
   AttentionCache cache;
   QkvState qkv;
   AttentionState(AttentionCache c, QkvState q) : cache(std::move(c)), qkv(std::move(q)) {}
+  std::optional<int64_t> launches(const NextToken& next) const override { return cache.launches(next); }
+  void count_token(const NextToken&) override { cache.count_token(); }
 };
 
 class Attention final : public Layer {

@@ -31,7 +31,14 @@ AttentionCache::AttentionCache(Arena& arena, int64_t rows, int64_t kv_heads, int
 Var AttentionCache::attend(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale) {
   HEBB_ASSERT(pass.batch() == rows_ && !pass.tape.recording());
   if (range_.full()) { return attend_all(pass, q, k, v, heads, scale); }
-  return pass.length() == 1 ? attend_ring(pass, q, k, v, heads, scale) : attend_line(pass, q, k, v, heads, scale);
+  return pass.length() == 1 ? attend_ring(pass, q, k, v, {range_}, heads, scale)
+                            : attend_line(pass, q, k, v, heads, scale);
+}
+
+std::optional<int64_t> AttentionCache::launches(const NextToken& next) const {
+  if (!range_.full()) { return 0; }
+  const int64_t capacity = k_.tensor().size(1);
+  return next.position == length_ && length_ < capacity ? std::optional(capacity) : std::nullopt;
 }
 
 Var AttentionCache::run(Pass& pass, Var q, const Tensor& k, const Tensor& v, const KeyIntervals& visible, int64_t heads,
@@ -70,6 +77,12 @@ void AttentionCache::make_room(Stream& stream, int64_t tokens) {
 
 Var AttentionCache::attend_all(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale) {
   const int64_t length = pass.length();
+  if (pass.rows.in_step() &&
+      pass.rows.offset() == length_) {  // a ring that is never full: no address depends on length_
+    make_room(pass.stream(), length);
+    ++length_;
+    return attend_ring(pass, q, k, v, {KeyRange{.window = k_.tensor().size(1)}}, heads, scale);
+  }
   forget(pass);
   make_room(pass.stream(), length);
   copy_tokens(pass.stream(), k_, length_, pass.tape.value(k).view(items(length, k_)), 0, length);
@@ -79,15 +92,14 @@ Var AttentionCache::attend_all(Pass& pass, Var q, Var k, Var v, int64_t heads, d
   return run(pass, q, k_, v_, visible, heads, scale);
 }
 
-Var AttentionCache::attend_ring(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale) {
-  const RingSlots slots{range_};
+Var AttentionCache::attend_ring(Pass& pass, Var q, Var k, Var v, const RingSlots& slots, int64_t heads, double scale) {
   const Tensor doc_start = pass.rows.doc_start();
   hebb::run(pass.stream(),
             RingAppend{.ring = k_, .x = pass.tape.value(k).view(items(1, k_)), .doc_start = doc_start, .slots = slots});
   hebb::run(pass.stream(),
             RingAppend{.ring = v_, .x = pass.tape.value(v).view(items(1, v_)), .doc_start = doc_start, .slots = slots});
-  const Buffer lo(arena_, {rows_, 1}, DType::i32, "first visible keys"),
-      hi(arena_, {rows_, 1}, DType::i32, "last visible keys");
+  const Buffer lo(pass.tape.arena(), {rows_, 1}, DType::i32, "first visible keys"),
+      hi(pass.tape.arena(), {rows_, 1}, DType::i32, "last visible keys");
   hebb::run(pass.stream(), RingKeys{.lo = lo, .hi = hi, .doc_start = doc_start, .slots = slots});
   return run(pass, q, k_, v_, {pass.tape.constant(lo), pass.tape.constant(hi)}, heads, scale);
 }
@@ -98,7 +110,7 @@ Var AttentionCache::attend_line(Pass& pass, Var q, Var k, Var v, int64_t heads, 
   const Tensor doc_start = pass.rows.doc_start();
   const int64_t before = range_.size() - 1, length = pass.length();
   const auto lay_out = [&](const Tensor& ring, Var own) {
-    Buffer line(arena_, items(before + length, ring), ring.dtype, "keys and values in order");
+    Buffer line(pass.tape.arena(), items(before + length, ring), ring.dtype, "keys and values in order");
     hebb::run(stream, RingUnroll{.line = line, .ring = ring, .doc_start = doc_start, .slots = slots});
     copy_tokens(stream, line, before, pass.tape.value(own).view(items(length, ring)), 0, length);
     hebb::run(stream, RingStore{.ring = ring, .line = line, .doc_start = doc_start, .slots = slots});

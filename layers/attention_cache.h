@@ -15,12 +15,16 @@ class AttentionCache {
   /// every token sees. Returns [B T, H Dv].
   Var attend(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale);
 
+  /// LayerState's functions of these names.
+  std::optional<int64_t> launches(const NextToken& next) const;
+  void count_token() { ++length_; }
+
  private:
   Shape items(int64_t count, const Tensor& like) const { return {rows_, count, like.size(2)}; }
   void make_room(Stream& stream, int64_t tokens);
   void forget(Pass& pass);
   Var attend_all(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale);
-  Var attend_ring(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale);
+  Var attend_ring(Pass& pass, Var q, Var k, Var v, const RingSlots& slots, int64_t heads, double scale);
   Var attend_line(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale);
   Var run(Pass& pass, Var q, const Tensor& k, const Tensor& v, const KeyIntervals& visible, int64_t heads,
           double scale) const;

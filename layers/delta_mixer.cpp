@@ -10,6 +10,7 @@ namespace hebb {
 struct DeltaMixer::State final : LayerState {
   DeltaState delta;
   State(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype) : delta(arena, rows, config, dtype) {}
+  std::optional<int64_t> launches(const NextToken&) const override { return 0; }
 };
 
 DeltaMixer::DeltaMixer(const BuildContext& c, const DeltaConfig& delta)

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/attention/visible_keys.h"
+
 namespace hebb {
 
 void FastQueue::move_rows(Stream& stream, Buffer& buffer, int64_t width, int64_t capacity, int64_t from,
@@ -22,19 +24,43 @@ void FastQueue::reserve(Stream& stream, int64_t tokens) {
   move_rows(stream, v_, v_width_, capacity, 0, length_);
   move_rows(stream, w_, 1, capacity, 0, length_);
   capacity_ = capacity;
+  ++places_;
+}
+
+std::optional<int64_t> FastQueue::launches(const NextToken& next) const {
+  if (next.fast.update == FastUpdate::never || next.fast.freeze) { return 0; }
+  const bool only_queues =
+      next.fast.update == FastUpdate::streaming && length_ + 1 < chunk + lookahead && length_ < capacity_;
+  return only_queues ? std::optional(places_) : std::nullopt;
+}
+
+void FastQueue::count_token(const NextToken& next) {
+  if (next.fast.update == FastUpdate::never || next.fast.freeze) { return; }
+  for (std::vector<int64_t>& row : linked_) { row.push_back(lookahead); }  // one stream a row
+  ++length_;
 }
 
 void FastQueue::append(Stream& stream, const Rows& rows, int64_t first, int64_t count, int64_t lookahead,
                        const Tensor& q, const Tensor& v, const Tensor& w) {
   reserve(stream, length_ + count);
-  const auto put = [&](const Buffer& to, const Tensor& from, int64_t b, int64_t width) {
-    copy(stream, to.tensor().slice((b * capacity_ + length_) * width, {count, width}),
-         from.slice((b * rows.length() + first) * width, {count, width}));
+  const auto put = [&](const Buffer& to, const Tensor& from, int64_t width) {
+    if (rows.in_step()) {  // at a place that follows from the position on the device, so that a graph can repeat it
+      run(stream, RingAppend{.ring = to.tensor().view({rows_, capacity_, width}),
+                             .x = from.view({rows_, 1, width}),
+                             .doc_start = rows.doc_start(),
+                             .slots = {KeyRange{.window = capacity_}},
+                             .first = rows.offset() - length_});
+      return;
+    }
+    for (int64_t b = 0; b < rows_; ++b) {
+      copy(stream, to.tensor().slice((b * capacity_ + length_) * width, {count, width}),
+           from.slice((b * rows.length() + first) * width, {count, width}));
+    }
   };
+  put(q_, q, q_width_);
+  put(v_, v, v_width_);
+  if (weighted_) { put(w_, w, 1); }
   for (int64_t b = 0; b < rows_; ++b) {
-    put(q_, q, b, q_width_);
-    put(v_, v, b, v_width_);
-    if (weighted_) { put(w_, w, b, 1); }
     for (int64_t t = first; t < first + count; ++t) {
       const int64_t before = t - rows.host_doc_start()[static_cast<size_t>(b * rows.length() + t)];
       linked_[static_cast<size_t>(b)].push_back(rows.masked() ? before : lookahead);
@@ -45,6 +71,7 @@ void FastQueue::append(Stream& stream, const Rows& rows, int64_t first, int64_t 
 
 void FastQueue::drop(Stream& stream, int64_t count) {
   length_ -= count;
+  ++places_;
   if (length_ > 0) {
     move_rows(stream, q_, q_width_, capacity_, count, length_);
     move_rows(stream, v_, v_width_, capacity_, count, length_);
@@ -86,6 +113,7 @@ void run_fast_queue(Pass& pass, FastQueue& queue, int64_t chunk, int64_t lookahe
     return;
   }
   queue.chunk = chunk;
+  queue.lookahead = lookahead;
   for (int64_t first = 0; first < length;) {
     const int64_t count = std::min(length - first, std::max<int64_t>(1, chunk + lookahead - queue.length()));
     steps.read(first, count);

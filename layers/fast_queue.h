@@ -20,6 +20,9 @@ class FastQueue final : public LayerState {
         linked_(static_cast<size_t>(rows)) {}
 
   bool stays_between_texts() const override { return true; }
+  /// A token that completes a chunk, or needs more memory, is the host's.
+  std::optional<int64_t> launches(const NextToken& next) const override;
+  void count_token(const NextToken& next) override;
 
   /// Appends tokens [first, first + count) of every row of q, v, w [B T, width].
   void append(Stream& stream, const Rows& rows, int64_t first, int64_t count, int64_t lookahead, const Tensor& q,
@@ -37,7 +40,7 @@ class FastQueue final : public LayerState {
   Tensor v() const { return v_; }
   Tensor w() const { return weighted_ ? w_.tensor() : Tensor{}; }
   Arena& arena() const { return arena_; }
-  int64_t chunk = 0;  // that of the last pass, for flush()
+  int64_t chunk = 0, lookahead = 0;  // those of the last pass in a stream, for flush() and launches()
 
  private:
   void reserve(Stream& stream, int64_t tokens);
@@ -48,6 +51,7 @@ class FastQueue final : public LayerState {
   DType dtype_;
   bool weighted_;
   int64_t length_ = 0, capacity_ = 0;
+  int64_t places_ = 0;  // counts changes of the memory that holds the next token, and of its place in it
   Buffer q_, v_, w_;
   std::vector<std::vector<int64_t>> linked_;  // per row and token: how many tokens before it belong to its document
 };

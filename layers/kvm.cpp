@@ -87,7 +87,10 @@ Init matrix_init(const BuildContext& c) {
 struct State final : LayerState {
   KvmState core;
   QkvState qkv;
-  State(KvmState c, QkvState q) : core(std::move(c)), qkv(std::move(q)) {}
+  int64_t chunk;
+  State(KvmState c, QkvState q, int64_t tokens) : core(std::move(c)), qkv(std::move(q)), chunk(tokens) {}
+  /// Tables and counts of slots are those of the chunk.
+  std::optional<int64_t> launches(const NextToken& next) const override { return next.position / chunk; }
 };
 
 /// y = Wo o, o the softmax reading of state rows and window. Parameters: docs/layers/kvm.md.
@@ -133,7 +136,7 @@ class Kvm final : public Layer {
 
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
     return std::make_unique<State>(KvmState(arena, rows, shape_, rule_.chunk, rule_, dtype),
-                                   qkv_.make_state(arena, rows, dtype));
+                                   qkv_.make_state(arena, rows, dtype), rule_.chunk);
   }
 
   void inspect_state(Stream&, const LayerState& state, int64_t tokens, Inspector& to) const override {

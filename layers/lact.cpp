@@ -78,6 +78,8 @@ struct State final : LayerState {
   AttentionCache cache;
   LactState fast;
   State(AttentionCache c, LactState f) : cache(std::move(c)), fast(std::move(f)) {}
+  std::optional<int64_t> launches(const NextToken& next) const override { return cache.launches(next); }
+  void count_token(const NextToken&) override { cache.count_token(); }
 };
 
 /// y = Wo (attention + silu(Ws x) * rms(fast reading)). Parameters: docs/layers/lact.md.

@@ -53,12 +53,24 @@ struct Pass {
   Var param(Param& p) const { return tape.leaf(p.value, p.grad, &p.reached, p.copy); }
 };
 
+/// The next token of every row: its position in the row's one document, and how it is read.
+struct NextToken {
+  int64_t position = 0;
+  FastWeightControl fast{};
+};
+
 /// What a layer carries from one segment or token to the next, for a fixed batch of rows. Memory
 /// comes from the arena given at construction.
 struct LayerState {
   virtual ~LayerState() = default;
   /// Whether it belongs to what the model learns while it reads, and so stays when another text begins.
   virtual bool stays_between_texts() const { return false; }
+
+  /// What the launches of a pass that reads one token of each row depend on besides device memory. While it stays as it
+  /// is, a recorded graph may stand for the pass (layers/read_token.h). Empty: the host decides anew in each pass.
+  virtual std::optional<int64_t> launches(const NextToken&) const { return std::nullopt; }
+  /// Takes note of a token that a recorded graph has read.
+  virtual void count_token(const NextToken&) {}
 };
 
 /// One layer of one block.

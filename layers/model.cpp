@@ -148,7 +148,7 @@ void Model::loss(Pass& pass, Var hidden, const Tensor& targets, const Tensor& ro
 }
 
 std::unique_ptr<ModelState> Model::make_state(Arena& arena, int64_t rows) const {
-  auto state = std::make_unique<ModelState>();
+  std::unique_ptr<ModelState> state(new ModelState{&arena, rows});
   const DType dtype = params_.dtype();
   for (const Block& block : blocks_) {
     state->blocks.push_back({block.memory ? block.memory->make_state(arena, rows, dtype) : nullptr,

@@ -6,6 +6,7 @@
 
 #include "layers/model_config.h"
 #include "layers/ops/norm.h"
+#include "layers/read_token.h"
 
 namespace hebb {
 
@@ -17,8 +18,11 @@ struct ModelState {
   struct Block {
     std::unique_ptr<LayerState> memory, mixer, ffn;
   };
-  std::vector<Block> blocks;
-  int64_t tokens = 0;  // tokens seen so far; rows of the next segment must be built with this offset
+  Arena* arena;  // that its memory comes from
+  int64_t rows;
+  std::vector<Block> blocks{};
+  int64_t tokens = 0;      // tokens seen so far; rows of the next segment must be built with this offset
+  TokenPass token_pass{};  // of read_token()
 };
 
 /// A stack of residual blocks (docs/model.md, Blocks).

@@ -101,6 +101,7 @@ struct State final : LayerState {
   std::optional<ShortConvState> q_conv, k_conv;
   std::optional<PairShiftState> shift;
   explicit State(OvqState s) : core(std::move(s)) {}
+  std::optional<int64_t> launches(const NextToken&) const override { return 0; }
 };
 
 /// y = Wo o, o the softmax reading of centroids and the own chunk. Parameters: docs/layers/ovq.md.

@@ -1,11 +1,12 @@
 #include "layers/rows.h"
 
+#include <algorithm>
+
 namespace hebb {
 
-Rows::Rows(Stream& stream, Arena& arena, int64_t rows, int64_t length, std::vector<int32_t> starts)
-    : batch_(rows), length_(length), host_(std::move(starts)), device_(arena, {rows, length}, DType::i32, "rows") {
+Rows::Rows(int64_t rows, int64_t length, std::vector<int32_t> starts)
+    : batch_(rows), length_(length), host_(std::move(starts)) {
   HEBB_ASSERT(rows >= 1 && length >= 1 && static_cast<int64_t>(host_.size()) == rows * length);
-  copy_to_device(stream, device_, host_.data());
   for (int64_t b = 0; b < rows; ++b) {
     for (int64_t t = 0; t < length;) {
       const int32_t start = host_[static_cast<size_t>(b * length + t)];
@@ -15,6 +16,25 @@ Rows::Rows(Stream& stream, Arena& arena, int64_t rows, int64_t length, std::vect
       t = end;
     }
   }
+}
+
+Rows::Rows(Stream& stream, Arena& arena, int64_t rows, int64_t length, std::vector<int32_t> starts)
+    : Rows(rows, length, std::move(starts)) {
+  memory_ = Buffer(arena, {rows, length}, DType::i32, "rows");
+  starts_ = memory_;
+  copy_to_device(stream, starts_, host_.data());
+}
+
+Rows Rows::tokens(const Tensor& starts, int64_t offset) {
+  HEBB_ASSERT(offset >= 0 && offset <= kLongestDocument);
+  Rows result(starts.size(0), 1,
+              std::vector<int32_t>(static_cast<size_t>(starts.size(0)), static_cast<int32_t>(-offset)));
+  result.starts_ = starts;
+  return result;
+}
+
+bool Rows::in_step() const {
+  return length_ == 1 && std::all_of(host_.begin(), host_.end(), [&](int32_t start) { return start == host_[0]; });
 }
 
 Rows Rows::streams(Stream& stream, Arena& arena, int64_t rows, int64_t length, int64_t offset) {

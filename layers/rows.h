@@ -23,6 +23,9 @@ class Rows {
  public:
   /// One stream per row that began `offset` tokens ago.
   static Rows streams(Stream& stream, Arena& arena, int64_t rows, int64_t length, int64_t offset = 0);
+  /// One token a row, `offset` tokens after its stream began; doc_start() is `starts` [rows, 1] i32, which the caller
+  /// has filled.
+  static Rows tokens(const Tensor& starts, int64_t offset);
   /// Documents by id [B, T] (a document starts wherever the id differs from the one before);
   /// offset: how long ago the first document of each row began.
   static Rows documents(Stream& stream, Arena& arena, int64_t rows, int64_t length, const std::vector<int64_t>& ids,
@@ -34,23 +37,27 @@ class Rows {
   int64_t batch() const { return batch_; }
   int64_t length() const { return length_; }
   int64_t tokens() const { return batch_ * length_; }
-  const Tensor& doc_start() const { return device_; }                   // [B, T] i32, on the device
+  const Tensor& doc_start() const { return starts_; }                   // [B, T] i32, on the device
   const std::vector<int32_t>& host_doc_start() const { return host_; }  // [B, T]
   const std::vector<DocumentSpan>& spans() const { return spans_; }     // row-major order
   /// Whether row b's first token continues a carried state (its document began before this batch).
   bool continues(int64_t row) const { return host_[static_cast<size_t>(row * length_)] < 0; }
   /// Whether documents are told apart (document mask).
   bool masked() const { return masked_; }
+  /// Whether each row is one token, and all of them have the same position in their documents.
+  bool in_step() const;
   /// How many tokens of the stream came before this batch (row 0).
   int64_t offset() const { return -static_cast<int64_t>(host_[0]); }
 
  private:
   Rows(Stream& stream, Arena& arena, int64_t rows, int64_t length, std::vector<int32_t> starts);
+  Rows(int64_t rows, int64_t length, std::vector<int32_t> starts);
 
   int64_t batch_, length_;
   bool masked_ = false;
   std::vector<int32_t> host_;
-  Buffer device_;
+  Buffer memory_;
+  Tensor starts_;
   std::vector<DocumentSpan> spans_;
 };
 

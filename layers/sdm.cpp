@@ -124,6 +124,7 @@ class Sdm final : public Layer {
     SparseDeltaState delta;
     State(Arena& arena, int64_t rows, const SparseDeltaConfig& config, DType dtype)
         : delta(arena, rows, config, dtype) {}
+    std::optional<int64_t> launches(const NextToken&) const override { return 0; }
   };
   struct Projection {
     Param *weight = nullptr, *bias = nullptr;

@@ -93,6 +93,7 @@ class Vq final : public Layer {
   struct State final : LayerState {
     VqState core;
     State(Arena& arena, int64_t rows, const VqShape& shape, DType dtype) : core(arena, rows, shape, dtype) {}
+    std::optional<int64_t> launches(const NextToken&) const override { return 0; }
   };
   Var attend(Pass& pass, Var q, Var k, Var v, DType dtype) const;
   Var quantize(Pass& pass, Var k, Var codes);

@@ -33,7 +33,7 @@ void run(Stream&, const RingAppend& a) {
   const Items ring(a.ring), x(a.x);
   const int64_t block = a.slots.range.block;
   for (int64_t b = 0; b < a.ring.size(0); ++b) {
-    const int64_t position = -a.doc_start.as<int32_t>()[b];
+    const int64_t position = -a.doc_start.as<int32_t>()[b] - a.first;
     if (block > 0 && a.slots.range.blocks > 1 && position > 0 && position % block == 0) {
       const int64_t from = a.slots.slot(position - block, position - 1), to = a.slots.slot(position - block, position);
       copy_item(ring.at(b, to), ring.at(b, from), block * ring.bytes);

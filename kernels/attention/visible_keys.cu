@@ -45,9 +45,10 @@ template <class T> struct Append {
   Items<T> ring, x;
   const int32_t* doc_start;
   RingSlots slots;
+  int64_t first;
 
   __device__ void operator()(int64_t row, int64_t c) const {
-    const int64_t position = -doc_start[row], block = slots.range.block;
+    const int64_t position = -doc_start[row] - first, block = slots.range.block;
     if (block > 0 && slots.range.blocks > 1 && position > 0 && position % block == 0) {
       const int64_t from = slots.slot(position - block, position - 1), to = slots.slot(position - block, position);
       for (int64_t i = 0; i < block; ++i) { ring.at(row, to + i, c) = ring.at(row, from + i, c); }
@@ -103,7 +104,7 @@ void run(Stream& stream, const RingAppend& a) {
   dispatch_float(a.ring.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element("ring_append", stream, a.ring.size(0), a.ring.size(2),
-                 Append<T>{Items<T>(a.ring), Items<T>(a.x), a.doc_start.as<int32_t>(), a.slots});
+                 Append<T>{Items<T>(a.ring), Items<T>(a.x), a.doc_start.as<int32_t>(), a.slots, a.first});
   });
 }
 

@@ -53,11 +53,12 @@ struct RingSlots {
   }
 };
 
-/// One token a row: ring [B, size, C] takes x [B, 1, C] at its document position; where that begins a
+/// One token a row: ring [B, size, C] takes x [B, 1, C] at its document position less `first`; where that begins a
 /// block, the finished one first moves to its place.
 struct RingAppend {
   Tensor ring, x, doc_start;
   RingSlots slots;
+  int64_t first = 0;
 };
 HEBB_KERNEL(RingAppend)
 

@@ -138,8 +138,9 @@ void run_forward(Tape& tape, const KvmNode& node, const KvmState& state, bool fo
 
 }  // namespace
 
-KvmState::KvmState(Arena& arena, int64_t batch, const KvmShape& shape, int64_t room, const KvmRule& rule, DType dtype)
-    : keys(arena, {batch, shape.kv_heads, room, shape.key_dim}, sum_dtype(dtype), "state slots"),
+KvmState::KvmState(Arena& memory, int64_t batch, const KvmShape& shape, int64_t room, const KvmRule& rule, DType dtype)
+    : arena(memory),
+      keys(arena, {batch, shape.kv_heads, room, shape.key_dim}, sum_dtype(dtype), "state slots"),
       values(arena, {batch, shape.kv_heads, room, shape.value_dim}, sum_dtype(dtype), "state slots"),
       radii(arena, {batch, shape.kv_heads, room}, sum_dtype(dtype), "state slots"),
       counts(arena, {batch, shape.kv_heads, room}, DType::i32, "state slots"),
@@ -149,7 +150,7 @@ KvmState::KvmState(Arena& arena, int64_t batch, const KvmShape& shape, int64_t r
       window_v(arena, {batch, shape.kv_heads, rule.window * rule.chunk, shape.value_dim}, dtype, "window"),
       window_gates(arena, {batch, shape.kv_heads, rule.window * rule.chunk}, sum_dtype(dtype), "window") {}
 
-void KvmState::reserve(Stream& stream, Arena& arena, int64_t slots) {
+void KvmState::reserve(Stream& stream, int64_t slots) {
   if (slots <= room()) { return; }
   const int64_t more = std::max(slots, room() + room() / 2);
   for (Buffer* buffer : {&keys, &values, &radii, &counts, &key_hats, &value_hats}) {
@@ -166,7 +167,7 @@ Var kvm_attention(Pass& pass, const KvmVars& in, const KvmShape& shape, const Kv
   KvmNode node = make_node(pass, in, shape, rule, budget, sizes);
   const Var o = node.o;
   if (state != nullptr) {
-    state->reserve(tape.stream(), tape.arena(), node.room);
+    state->reserve(tape.stream(), node.room);
     run_forward(tape, node, *state, false);
     tape.record(std::move(node));
     return o;

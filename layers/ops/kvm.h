@@ -16,13 +16,14 @@ struct KvmShape {
 /// The slots of a batch and the last chunks of its tokens, carried from segment to segment. What of it is in use
 /// follows from the position in the document. The slots' memory grows with the documents.
 struct KvmState {
+  Arena& arena;
   Buffer keys, values, radii, counts, key_hats, value_hats;  // KvmSlots
   Buffer window_k, window_v, window_gates;                   // KvmWindow
   std::vector<int32_t> sizes;                                // slots by chunk, as far as known
 
-  KvmState(Arena& arena, int64_t batch, const KvmShape& shape, int64_t room, const KvmRule& rule, DType dtype);
+  KvmState(Arena& memory, int64_t batch, const KvmShape& shape, int64_t room, const KvmRule& rule, DType dtype);
   /// Makes room for `slots` slots; what is held is kept.
-  void reserve(Stream& stream, Arena& arena, int64_t slots);
+  void reserve(Stream& stream, int64_t slots);
   int64_t room() const { return keys.tensor().size(2); }
   KvmSlots slots() const { return {keys, values, radii, counts, key_hats, value_hats}; }
   KvmWindow window() const { return {window_k, window_v, window_gates}; }

@@ -9,7 +9,8 @@
 namespace hebb {
 namespace {
 
-/// Which entry of the table a token uses: by position where that gives fewer entries than tokens.
+/// Which entry of the table a token uses: by position where that gives fewer entries than tokens. Single tokens have
+/// an entry each: their positions come from the device, so that a recorded graph may read the next ones.
 struct Positions {
   int64_t first, entries;
   bool by_token;
@@ -22,8 +23,11 @@ struct Positions {
       last = std::max(last, s.offset + s.length - 1);
     }
     entries = last - first + 1;
-    by_token = entries > rows.tokens();
-    entries = by_token ? rows.tokens() : entries;
+    by_token = entries > rows.tokens() || rows.length() == 1;
+    if (by_token) {
+      entries = rows.tokens();
+      first = 0;
+    }
   }
 };
 

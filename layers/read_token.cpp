@@ -1,0 +1,82 @@
+#include "layers/read_token.h"
+
+#include <bit>
+
+#include "layers/model.h"
+#include "layers/rope_config.h"
+
+namespace hebb {
+namespace {
+
+/// Calls f(layer's state) for each layer that has one.
+template <class F> void each_state(const ModelState& state, F&& f) {
+  for (const ModelState::Block& block : state.blocks) {
+    for (LayerState* layer : {block.memory.get(), block.mixer.get(), block.ffn.get()}) {
+      if (layer != nullptr) { f(*layer); }
+    }
+  }
+}
+
+/// What the launches of the pass depend on; empty where the host decides.
+std::vector<int64_t> dependence(const ModelState& state, const NextToken& next, const ReadTokenOptions& options) {
+  std::vector<int64_t> depends{static_cast<int64_t>(options.fast.update), options.fast.freeze, options.fast.chunk};
+  if (const YarnConfig* yarn = options.attention.yarn; yarn != nullptr) {
+    for (const double value :
+         {yarn->factor, yarn->beta_fast, yarn->beta_slow, yarn->attention_factor.value_or(0), static_cast<double>(yarn->original)}) {
+      depends.push_back(std::bit_cast<int64_t>(value));
+    }
+  }
+  bool is_free = true;
+  each_state(state, [&](const LayerState& layer) {
+    const std::optional<int64_t> own = layer.launches(next);
+    is_free = is_free && own.has_value();
+    depends.push_back(own.value_or(0));
+  });
+  return is_free ? depends : std::vector<int64_t>{};
+}
+
+}  // namespace
+
+Tensor read_token(Model& model, Stream& stream, Arena& work, ModelState& state, std::span<const int32_t> tokens,
+                  const ReadTokenOptions& options) {
+  const int64_t rows = state.rows, vocab = model.config().vocab_size;
+  HEBB_ASSERT(static_cast<int64_t>(tokens.size()) == rows && work.in_use_bytes() == 0);
+  TokenPass& pass = state.token_pass;
+  if (!pass.tokens.tensor().defined()) {
+    pass.tokens = Buffer(*state.arena, {rows}, DType::i32, "tokens");
+    pass.starts = Buffer(*state.arena, {rows, 1}, DType::i32, "rows");
+    pass.logits = Buffer(*state.arena, {rows, vocab}, sum_dtype(model.params().dtype()), "logits");
+  }
+  const NextToken next{state.tokens, options.fast};
+  const Rows structure = Rows::tokens(pass.starts, next.position);
+  copy_to_device(stream, pass.tokens, tokens.data());
+  copy_to_device(stream, pass.starts, structure.host_doc_start().data());
+  const auto run = [&] {
+    Tape tape(stream, work, false);
+    Pass forward{tape, structure};
+    forward.fast = options.fast;
+    forward.attention = options.attention;
+    copy(stream, pass.logits, tape.value(model.logits(forward, model.hidden(forward, pass.tokens, &state))));
+  };
+  // The first token of a state begins its documents.
+  std::vector<int64_t> depends = options.as_graph && stream.device == DeviceKind::cuda && next.position > 0
+                                     ? dependence(state, next, options)
+                                     : std::vector<int64_t>{};
+  if (depends.empty()) {
+    run();
+    return pass.logits;
+  }
+  if (depends != pass.depends) {
+    pass.graph = LaunchGraph();
+    pass.depends = std::move(depends);
+  }
+  const bool is_recorded = pass.graph.is_recorded();
+  pass.graph.run(stream, run);
+  if (is_recorded) {  // host code did not run
+    each_state(state, [&](LayerState& layer) { layer.count_token(next); });
+    ++state.tokens;
+  }
+  return pass.logits;
+}
+
+}  // namespace hebb
