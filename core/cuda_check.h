@@ -46,7 +46,7 @@ template <class What> void check(cudaError_t error, const What& what) {
   if (error == cudaErrorMemoryAllocation) { throw MemoryError("cuda", text + ": out of memory"); }
   throw Error(ExitCode::kOther, "cuda: " + text + ": " + cudaGetErrorString(error) +
                                     (is_fault(error) ? " (in this or an earlier kernel; CUDA_LAUNCH_BLOCKING=1 and "
-                                                       "train.cuda_graphs=false name it)"
+                                                       "train.cuda_graphs=false or --no-cuda-graphs name it)"
                                                      : ""));
 }
 

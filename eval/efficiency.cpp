@@ -63,7 +63,7 @@ class Efficiency final : public EvalTask {
         c.poll();
         c.session.arena().reset_peak();
         const DecodeSpeed speed = measure_decode(c.session.model(), c.session.stream(), c.session.arena(), batch,
-                                                 position, c.session.reading());
+                                                 position, c.session.reading(), c.session.compute().cuda_graphs);
         c.session.restore_fast_weights(weights);
         Json point = Json::object();
         point.set("position", position);

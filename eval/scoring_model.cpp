@@ -35,8 +35,10 @@ ScoringModel::Answer answer_of(std::span<const double> logits, int32_t target) {
 
 ScoringModel::ScoringModel(ModelSource source, const fs::path& weights, const Compute& compute)
     : source_(std::move(source)),
+      compute_(compute),
       stream_(stream_on(compute.device)),
       arena_(compute.device, "model"),
+      token_arena_(compute.device, "token"),
       model_(source_.model) {
   model_.params().allocate(arena_, compute.dtype, false);
   load_weights(weights, stream_, model_.params());
@@ -133,6 +135,14 @@ std::vector<ScoringModel::Answer> ScoringModel::answers(std::span<const int32_t>
 
 std::vector<double> ScoringModel::read(std::span<const int32_t> tokens, ModelState& state, Reading reading) {
   HEBB_ASSERT(!tokens.empty());
+  if (tokens.size() == 1) {
+    const FastWeightControl fast{.update = reading.update, .freeze = reading.freeze};
+    const AttentionControl attention{.yarn = settings_.yarn ? &*settings_.yarn : nullptr};
+    const Tensor logits =
+        read_token(model_, stream_, token_arena_, state, tokens, {fast, attention, compute_.cuda_graphs});
+    if (after_segment_) { after_segment_(); }
+    return to_host(stream_, logits).values;
+  }
   std::vector<double> last;
   each_segment(tokens, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
     if (begin + n == tokens.size()) { last = logits(pass, hidden, n - 1, 1); }

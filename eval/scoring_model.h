@@ -22,7 +22,7 @@ class ScoringModel {
   Model& model() { return model_; }
   Stream& stream() { return stream_; }
   Arena& arena() { return arena_; }
-  Compute compute() { return {stream_.device, model_.params().dtype()}; }
+  const Compute& compute() const { return compute_; }
 
   /// From now on, reads so. Errors: ConfigError for what the model's layers cannot do.
   void set_reading(const ReadSettings& settings);
@@ -54,7 +54,8 @@ class ScoringModel {
   /// the target is -100.
   std::vector<Answer> answers(std::span<const int32_t> inputs, std::span<const int32_t> targets, ModelState& state,
                               Reading reading);
-  /// Reads tokens and returns the logits [V] after the last one. Long inputs go in segments.
+  /// Reads tokens and returns the logits [V] after the last one. Long inputs go in segments; single tokens as
+  /// read_token() does it.
   std::vector<double> read(std::span<const int32_t> tokens, ModelState& state, Reading reading);
   /// How whole rows are read in one pass, as training does it: no state is carried, and fast weights are one memory of
   /// all rows that keeps what it learns (FastUpdate::per_sequence).
@@ -87,8 +88,9 @@ class ScoringModel {
   std::vector<double> logits(Pass& pass, Var hidden, size_t begin, size_t n);
 
   ModelSource source_;
+  Compute compute_;
   Stream stream_;
-  Arena arena_;
+  Arena arena_, token_arena_;  // the second: of passes of one token
   Model model_;
   ReadSettings settings_;
   std::function<void()> after_segment_;

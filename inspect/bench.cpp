@@ -42,6 +42,7 @@ RunConfig bench_run(ModelConfig model, const Compute& compute, const BenchSteps&
   run.train.recompute = steps.recompute;
   run.train.device = compute.device == DeviceKind::cuda ? "cuda" : "cpu";
   run.train.precision = precision_name(compute.dtype);
+  run.train.cuda_graphs = compute.cuda_graphs;
   run.optimizer.lr = 1e-3;
   return run;
 }
@@ -142,41 +143,47 @@ DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, in
   Model model(config);
   model.params().allocate(arena, compute.dtype, false);
   model.params().initialize(stream, 1);
-  return measure_decode(model, stream, arena, 1, context, {});
+  return measure_decode(model, stream, arena, 1, context, {}, compute.cuda_graphs);
 }
 
 DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t rows, int64_t context,
-                           const ReadSettings& reading) {
+                           const ReadSettings& reading, bool cuda_graphs) {
   constexpr int64_t kWarmup = 8, kSteps = 64;
   const std::vector<int32_t> ids = random_tokens(rows * (context + kWarmup + kSteps), model.config().vocab_size);
   const auto state = model.make_state(arena, rows);
-  const auto feed = [&](int64_t begin, int64_t n) {
+  const FastWeightControl fast{.update = FastUpdate::streaming};
+  const AttentionControl attention{.yarn = reading.yarn ? &*reading.yarn : nullptr};
+  const auto wait_for = [&](const Tensor& logits) {  // a GPU's kernels have only been enqueued
+    uint8_t byte;
+    copy_to_host(stream, &byte, Tensor{logits.data, DType::u8, {1}});
+  };
+  const auto read = [&](int64_t begin, int64_t n) {
     const Rows structure = Rows::streams(stream, arena, rows, n, state->tokens);
     const Buffer input(arena, {rows * n}, DType::i32, "inputs");
     copy_to_device(stream, input, ids.data() + rows * begin);
     Tape tape(stream, arena, false);
     Pass pass{tape, structure};
-    pass.fast.update = FastUpdate::streaming;
-    pass.attention.yarn = reading.yarn ? &*reading.yarn : nullptr;
+    pass.fast = fast;
+    pass.attention = attention;
     const Var hidden = model.hidden(pass, input, state.get());
     const int64_t d = model.config().hidden_size;
     const Var last = tape.constant(tape.value(hidden).slice((rows * n - 1) * d, {1, d}));
-    const Tensor logits = tape.value(model.logits(pass, n == 1 ? hidden : last));
-    uint8_t byte;  // waits for a GPU, whose kernels have only been enqueued
-    copy_to_host(stream, &byte, Tensor{logits.data, DType::u8, {1}});
+    wait_for(tape.value(model.logits(pass, last)));
   };
   auto start = Clock::now();
   for (int64_t begin = 0; begin < context;) {
     const int64_t n = std::min(reading.segment, context - begin);
-    feed(begin, n);
+    read(begin, n);
     begin += n;
   }
   DecodeSpeed speed;
   speed.prefill_tokens_per_s = static_cast<double>(rows * context) / (ms_since(start) * 1e-3);
   std::vector<double> times;
+  Arena work(stream.device);
   for (int64_t i = 0; i < kWarmup + kSteps; ++i) {
     start = Clock::now();
-    feed(context + i, 1);
+    const std::span<const int32_t> tokens(ids.data() + rows * (context + i), static_cast<size_t>(rows));
+    wait_for(read_token(model, stream, work, *state, tokens, {fast, attention, cuda_graphs}));
     if (i >= kWarmup) { times.push_back(ms_since(start)); }
   }
   std::sort(times.begin(), times.end());

@@ -41,7 +41,7 @@ struct DecodeSpeed {
 DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, int64_t context);
 /// The same of a model with weights, with `rows` rows at once. Fast weights move.
 DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t rows, int64_t context,
-                           const ReadSettings& reading);
+                           const ReadSettings& reading, bool cuda_graphs);
 
 /// The small models that docs/benchmarks/cpu.md follows: name and model configuration (JSON text).
 struct BenchModel {

@@ -80,9 +80,16 @@ void add_device_options(Command verb, DeviceOptions& options) {
   verb.option("--threads", options.threads, "Threads (0 = all cores that the process may use)").between(0, 1024);
 }
 
+void add_graphs_option(Command verb, DeviceOptions& options) {
+  verb.flag("--cuda-graphs,!--no-cuda-graphs", options.cuda_graphs,
+            "GPU: launch passes that repeat as CUDA graphs, with the same bits (default: on)");
+}
+
 Compute set_up_compute(const DeviceOptions& options) {
   set_threads(options.threads);
-  return choose_compute(options.device, options.precision, "--");
+  Compute compute = choose_compute(options.device, options.precision, "--");
+  compute.cuda_graphs = options.cuda_graphs;
+  return compute;
 }
 
 }  // namespace hebb

@@ -27,8 +27,11 @@ void add_threads_option(Command verb, int& threads);
 struct DeviceOptions {
   std::string device = "auto", precision;
   int threads = 0;
+  bool cuda_graphs = true;
 };
 void add_device_options(Command verb, DeviceOptions& options);
+/// --no-cuda-graphs of verbs that repeat passes.
+void add_graphs_option(Command verb, DeviceOptions& options);
 /// Sets the threads and chooses device and number format. Errors: ConfigError for what this machine or build does not
 /// have.
 Compute set_up_compute(const DeviceOptions& options);

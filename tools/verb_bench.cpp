@@ -275,6 +275,7 @@ void add_bench_verb(Command program) {
   verb.option("--warmup", o->work.warmup, "Steps before").at_least(0);
   verb.option("--recompute", o->work.recompute, "As train.recompute").one_of({"none", "block", "mixer", "ffn"});
   add_device_options(verb, o->device);
+  add_graphs_option(verb, o->device);
   verb.flag("--json", o->json, "Machine-readable output");
   verb.runs([o] { run_bench(*o); });
 }

@@ -190,6 +190,7 @@ void add_eval_verb(Command program) {
           "Evaluate by N ranks on this machine, each on a GPU or a part of the cores; all: one for each visible GPU")
       .type_name("N|all");
   add_device_options(verb, o->device);
+  add_graphs_option(verb, o->device);
   verb.footer(
       "hebb eval configs/quickstart-eval.json --checkpoint runs/a --checkpoint runs/b\n"
       "Page: docs/verbs/eval.md");

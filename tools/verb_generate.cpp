@@ -190,6 +190,7 @@ void add_generate_verb(Command program) {
   verb.flag("--json", o->json, "A line of JSON per sample: prompt, its index, text, tokens, stop_reason, seed");
   verb.flag("--stats", o->stats, "Print times to standard error");
   add_device_options(verb, o->device);
+  add_graphs_option(verb, o->device);
   verb.footer(
       "hebb generate runs/quickstart --prompt 'In the beginning' --max-new-tokens 100 --temperature 0.8\n"
       "hebb generate runs/quickstart --prompts questions.jsonl --num-samples 3 --json > answers.jsonl\n"

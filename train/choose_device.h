@@ -9,6 +9,7 @@ namespace hebb {
 struct Compute {
   DeviceKind device = DeviceKind::cpu;
   DType dtype = DType::f32;
+  bool cuda_graphs = true;  // whether a GPU may launch passes that repeat as recorded graphs
 };
 
 /// Where it is that no GPU can be used, and why, to follow on what was asked for ("on a machine without ..."); empty

@@ -45,7 +45,7 @@ TEST_CASE("a fault is not laid on the kernel that happened to hear of it", "[fas
   stream.last_kernel = "the_last";
   const std::string remedy =
       ": an illegal memory access was encountered (in this or an earlier kernel; CUDA_LAUNCH_BLOCKING=1 and "
-      "train.cuda_graphs=false name it)";
+      "train.cuda_graphs=false or --no-cuda-graphs name it)";
   runtime->fault = cudaErrorIllegalAddress;
   CHECK_THROWS_WITH(fake_cuda::synchronize(stream), "cuda: after the launch of the_last" + remedy);
   CHECK_THROWS_WITH(fake_cuda::check_launch(cudaErrorIllegalAddress, "one"), "cuda: launch of one" + remedy);
@@ -61,7 +61,8 @@ TEST_CASE("a fault in a recorded graph is not laid on the kernel that was record
   graph.launch(stream);
   runtime->fault = cudaErrorIllegalAddress;
   CHECK_THROWS_WITH(fake_cuda::synchronize(stream),
-                    Contains("after the launch of a recorded graph: ") && Contains("train.cuda_graphs=false name it"));
+                    Contains("after the launch of a recorded graph: ") &&
+                        Contains("train.cuda_graphs=false or --no-cuda-graphs name it"));
   stream.last_kernel = "later";
   CHECK_THROWS_WITH(fake_cuda::synchronize(stream), Contains("after the launch of later: "));
   runtime->fault = cudaSuccess;
