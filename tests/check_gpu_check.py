@@ -35,11 +35,12 @@ esac"""
 HEADERS = ("nlohmann/json.hpp", "CLI/CLI.hpp", "fmt/core.h", "spdlog/logger.h", "utf8proc.h")
 
 
-class Machine:
+class Machine(tempfile.TemporaryDirectory):
     """A folder with programs; PATH holds nothing else."""
 
-    def __init__(self, folder):
-        self.folder, self.bin = folder, os.path.join(folder, "bin")
+    def __enter__(self):
+        self.folder = super().__enter__()
+        self.bin = self.path("bin")
         os.mkdir(self.bin)
         for tool in TOOLS:
             path = shutil.which(tool)
@@ -53,7 +54,8 @@ class Machine:
         for header in HEADERS:
             self.write("headers/" + header, "")
         self.env = {"PATH": self.bin, "CUDACXX": self.path("toolkit/bin/nvcc"), "HEADERS": self.path("headers"), "HEBB": self.path("build/hebb"),
-                    "SANITIZE": "0", "PEERS": "0", "HOME": folder}
+                    "SANITIZE": "0", "PEERS": "0", "HOME": self.folder}
+        return self
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -80,8 +82,7 @@ class Machine:
 
 
 def refuses(reason, change=None, **env):
-    with tempfile.TemporaryDirectory() as folder:
-        machine = Machine(folder)
+    with Machine() as machine:
         del machine.env["HEBB"]  # a build
         if change:
             change(machine)
@@ -108,13 +109,11 @@ for header in HEADERS:
 if not os.path.exists("/usr/include/cublasLt.h"):
     refuses("no cublasLt.h beside", remove("toolkit/include/cublasLt.h"))
 
-with tempfile.TemporaryDirectory() as folder:
-    machine = Machine(folder)
+with Machine() as machine:
     text, code = machine.run(HEBB="/nowhere")
     assert code == 1 and "HEBB=/nowhere: no such program" in text, text
 
-with tempfile.TemporaryDirectory() as folder:  # a step that fails: named, tried alone, and the others go on
-    machine = Machine(folder)
+with Machine() as machine:  # a step that fails: named, tried alone, and the others go on
     text, code = machine.run(STEPS="doctor selftest-fp32 selftest-bf16", BUDGET="50")
     summary = machine.summary()
     assert code == 1, (code, text)
@@ -126,33 +125,28 @@ with tempfile.TemporaryDirectory() as folder:  # a step that fails: named, tried
     assert "GPUs in the order PCI_BUS_ID" in summary, "the first GPU of hebb is that of nvidia-smi"
     assert os.path.getsize(machine.path("out.tgz")) > 0
 
-with tempfile.TemporaryDirectory() as folder:  # kernels one by one come before models
-    machine = Machine(folder)
+with Machine() as machine:  # kernels one by one come before models
     machine.program("build/tests/test_device", 'echo "$*"')
     text, code = machine.run(STEPS="tests cases selftest-bf16")
     assert code == 0 and "passed: doctor cases selftest-bf16 tests" in machine.summary(), (code, text)
     assert "[fast],[threads]" in machine.summary() and "~[slow]~[fast]~[threads]" in machine.summary(), machine.summary()
 
-with tempfile.TemporaryDirectory() as folder:  # the names of steps are no number of measured ones
-    machine = Machine(folder)
+with Machine() as machine:  # the names of steps are no number of measured ones
     text, code = machine.run(STEPS="targets")
     assert code == 0 and "| hybrid 340M | 16 x 4096 | 900000 | 110,000 | 160,000 | goal met |" in machine.summary(), (code, text)
 
-with tempfile.TemporaryDirectory() as folder:  # the sanitizer sees bf16 first, in which tensor cores and asynchronous copies run
-    machine = Machine(folder)
+with Machine() as machine:  # the sanitizer sees bf16 first, in which tensor cores and asynchronous copies run
     machine.program("toolkit/bin/compute-sanitizer", 'echo "$*" | grep -o "precision .*"')
     text, code = machine.run(STEPS="memcheck-bf16 racecheck-bf16 memcheck-fp32 racecheck-fp32", SANITIZE="1")
     assert code == 0 and "passed: doctor memcheck-bf16 racecheck-bf16 memcheck-fp32 racecheck-fp32" in machine.summary(), (code, text)
 
-with tempfile.TemporaryDirectory() as folder:  # a step that hangs: its time ends, what is left is named
-    machine = Machine(folder)
+with Machine() as machine:  # a step that hangs: its time ends, what is left is named
     text, code = machine.run(STEPS="models-bf16 models-fp32", BUDGET="11", HANG=machine.path("hangs"))
     assert code == 1 and "models-bf16: FAILED (exit code 124, its time was over)" in text, text
     assert "models-fp32: left out, the budget of 11 s is spent" in text, text
     assert "left out: models-fp32" in machine.summary(), machine.summary()
 
-with tempfile.TemporaryDirectory() as folder:  # a program that was built elsewhere needs no toolkit
-    machine = Machine(folder)
+with Machine() as machine:  # a program that was built elsewhere needs no toolkit
     remove("toolkit/bin/nvcc", "toolkit/include/cublasLt.h", "bin/cmake")(machine)
     shutil.rmtree(machine.path("headers"))
     text, code = machine.run(STEPS="selftest-bf16 spills")
@@ -160,16 +154,14 @@ with tempfile.TemporaryDirectory() as folder:  # a program that was built elsewh
     text, code = machine.run(STEPS="doctor")
     assert [name for name in os.listdir(machine.path("out")) if name.startswith("summary-")], "the summary of an earlier call is kept"
 
-with tempfile.TemporaryDirectory() as folder:  # tests are skipped where there is no GPU, which is no success
-    machine = Machine(folder)
+with Machine() as machine:  # tests are skipped where there is no GPU, which is no success
     machine.program("build/tests/test_device", "exit 0")
     text, code = machine.run(NO_GPU="built, but on a machine without a usable GPU (its driver is for CUDA 12.4, this build for CUDA 13.0)")
     assert code == 1 and "has no GPU: built, but on a machine without a usable GPU (its driver is for" in text, (code, text)
     assert "passed: doctor\n" in machine.summary() and "failed: GPU" in machine.summary(), machine.summary()
 
 
-with tempfile.TemporaryDirectory() as folder:  # of tests that fail those with a heading in the log run by themselves
-    machine = Machine(folder)
+with Machine() as machine:  # of tests that fail those with a heading in the log run by themselves
     machine.program("build/tests/test_device", """case "$*" in
   *--list-test-names-only*) echo "it passes"; echo "it fails, [always]"; echo "it hangs" ;;
   "[fast],[threads]") echo ----; echo "it fails, [always]"; echo ----; echo "it hangs"; exit 2 ;;
@@ -199,13 +191,11 @@ def end(steps, how):
 
 
 for steps in ("models-bf16", "selftest-bf16"):  # results stay, nothing runs on; also while what failed is run by itself
-    with tempfile.TemporaryDirectory() as folder:
-        machine = Machine(folder)
+    with Machine() as machine:
         took, code, text, left = end(steps, signal.SIGTERM)
         assert code == 130 and took < 10 and left == [] and "passed: doctor" in machine.summary(), (took, code, text, left)
 
-with tempfile.TemporaryDirectory() as folder:  # killed: the archive holds what was done
-    machine = Machine(folder)
+with Machine() as machine:  # killed: the archive holds what was done
     end("models-bf16", signal.SIGKILL)
     assert "out/doctor.log" in subprocess.run(["tar", "tzf", machine.path("out.tgz")], capture_output=True, text=True).stdout
 
