@@ -51,7 +51,7 @@ Decoded decode(const ModelConfig& config, bool as_graph, FastWeightControl fast)
   };
   Decoded out;
   const int64_t before = cuda::device_counts().graphs;
-  for (const auto& [segment, singles] : {std::pair{57, 24}, std::pair{5, 6}}) {
+  for (const auto& [segment, singles] : {std::pair{57, 12}, std::pair{5, 4}}) {
     {
       const Rows rows = Rows::streams(stream, arena, kRows, segment, state->tokens);
       const Buffer tokens(arena, {kRows * segment}, DType::i32, "tokens");
@@ -69,7 +69,7 @@ Decoded decode(const ModelConfig& config, bool as_graph, FastWeightControl fast)
     }
   }
   out.graphs = cuda::device_counts().graphs - before;
-  CHECK(state->tokens == 57 + 24 + 5 + 6);
+  CHECK(state->tokens == 57 + 12 + 5 + 4);
   return out;
 }
 
@@ -89,9 +89,9 @@ TEST_CASE("tokens that recorded graphs read have the bits of those that are laun
     if (needs_host) {
       CHECK(graphs.graphs == 0);
     } else if (has_chunks && type.name != "pkm") {  // they begin anew where a chunk does
-      CHECK(graphs.graphs >= 12);
+      CHECK(graphs.graphs >= 6);
     } else {
-      CHECK(graphs.graphs == 24 - 3 + 6 - 0);
+      CHECK(graphs.graphs == 12 - 3 + 4);
     }
   }
 }
@@ -104,6 +104,6 @@ TEST_CASE("fast weights that are frozen are read by graphs throughout") {
     const FastWeightControl fast{.update = FastUpdate::streaming, .freeze = true};
     const Decoded single = decode(config, false, fast), graphs = decode(config, true, fast);
     CHECK(graphs.logits == single.logits);
-    CHECK(graphs.graphs == 24 - 3 + 6);
+    CHECK(graphs.graphs == 12 - 3 + 4);
   }
 }
