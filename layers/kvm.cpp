@@ -98,7 +98,7 @@ class Kvm final : public Layer {
  public:
   Kvm(const BuildContext& c, const KvmConfig& config)
       : d_(c.model.hidden_size),
-        shape_{config.qkv.num_heads, config.qkv.kv_heads(), config.qkv.head_dim, config.qkv.value_dim()},
+        shape_(config.qkv.sizes()),
         budget_(config.state),
         name_(c.name),
         qkv_(c, config.qkv, matrix_init(c)),
@@ -150,7 +150,7 @@ class Kvm final : public Layer {
 
  private:
   int64_t d_;
-  KvmShape shape_;
+  HeadSizes shape_;
   KvmBudget budget_;
   std::string name_;
   Qkv qkv_;

@@ -1,6 +1,4 @@
 // ovq: online vector-quantized attention over a growing dictionary of running means.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -20,15 +18,13 @@ namespace hebb {
 namespace {
 
 struct OvqConfig final : LayerConfig {
-  int64_t num_heads = 0, head_dim = 0, chunk_size = 128, max_centroids = 0, qk_conv = 0;
-  std::optional<int64_t> num_kv_heads, value_head_dim, eval_max_centroids, growth_length;
+  HeadsConfig heads;
+  int64_t chunk_size = 128, max_centroids = 0, qk_conv = 0;
+  std::optional<int64_t> eval_max_centroids, growth_length;
   std::string growth = "plateau", select = "spread", normalize_centroids = "none";
   Json centroid_lr = "mean";
   bool v_shift = false;
 
-  OvqShape shape() const {
-    return {num_heads, num_kv_heads.value_or(num_heads), head_dim, value_head_dim.value_or(head_dim)};
-  }
   void fields(Fields& f) override;
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
   StatisticsCollectors statistics(const StatisticsOptions&) const override {
@@ -37,14 +33,7 @@ struct OvqConfig final : LayerConfig {
 };
 
 void OvqConfig::fields(Fields& f) {
-  f.field("num_heads", num_heads).required().min(1).help("Query heads.");
-  f.field("num_kv_heads", num_kv_heads)
-      .min(1)
-      .help("Heads of keys and values, each with a dictionary; divides num_heads, its default.");
-  f.require(num_heads < 1 || num_heads % num_kv_heads.value_or(num_heads) == 0, "num_kv_heads",
-            fmt::format("a divisor of num_heads ({:d})", num_heads));
-  f.field("head_dim", head_dim).required().min(1).help("Channels of a head's queries and keys.");
-  f.field("value_head_dim", value_head_dim).min(1).help("Channels of a head's values; head_dim by default.");
+  heads.fields(f);
   f.field("chunk_size", chunk_size)
       .min(1)
       .help("Tokens that are attended to one by one before they are folded in; part of the model's meaning.")
@@ -128,7 +117,7 @@ class Ovq final : public Layer {
   int64_t value_channels() const { return shape_.kv_heads * shape_.value_dim; }
 
   int64_t d_, taps_, eval_centroids_;
-  OvqShape shape_;
+  HeadSizes shape_;
   OvqRule rule_;
   std::string name_;
   Param *q_proj_, *k_proj_, *v_proj_, *o_proj_, *beta_;
@@ -139,7 +128,7 @@ Ovq::Ovq(const BuildContext& c, const OvqConfig& config)
     : d_(c.model.hidden_size),
       taps_(config.qk_conv),
       eval_centroids_(config.eval_max_centroids.value_or(config.max_centroids)),
-      shape_(config.shape()),
+      shape_(config.heads.sizes()),
       rule_(rule_of(config, c.block)),
       name_(c.name) {
   const Init projection = c.model.projection_init();

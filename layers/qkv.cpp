@@ -13,10 +13,7 @@
 namespace hebb {
 
 void QkvConfig::fields(Fields& f, const std::vector<std::string>& qk_norms) {
-  f.field("num_heads", num_heads).required().min(1).help("Query heads H.");
-  f.field("num_kv_heads", num_kv_heads).min(1).help("Key and value heads K; divides num_heads; default: num_heads.");
-  f.field("head_dim", head_dim).required().min(1).help("Channels D of a query or key.");
-  f.field("value_head_dim", value_head_dim).min(1).help("Channels of a value; default: head_dim.");
+  HeadsConfig::fields(f);
   f.object("rope", rope).help("Rotary positions; absent: none (NoPE).");
   f.field("qk_norm", qk_norm).one_of(qk_norms).help("Norm of every head's q and k, before RoPE.");
   f.field("token_shift", token_shift).help("Mix the channels of q, k and v with the previous token's.");
@@ -24,7 +21,6 @@ void QkvConfig::fields(Fields& f, const std::vector<std::string>& qk_norms) {
   if (!f.reading()) { return; }
   num_kv_heads = kv_heads();
   value_head_dim = value_dim();
-  f.require(num_heads % *num_kv_heads == 0, "num_kv_heads", fmt::format("a divisor of num_heads ({:d})", num_heads));
   if (!rope) { return; }
   if (rope_is_partial && rope->dims.value_or(head_dim) >= head_dim) {
     f.fail("rope.dims", rope->dims ? std::to_string(*rope->dims) : "nothing",

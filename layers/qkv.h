@@ -2,6 +2,7 @@
 #include <memory>
 #include <optional>
 
+#include "layers/heads_config.h"
 #include "layers/ops/norm.h"
 #include "layers/ops/token_shift.h"
 #include "layers/rope_config.h"
@@ -10,9 +11,7 @@
 namespace hebb {
 
 /// Fields that `attention` and `kvm` share (docs/layers/attention.md, Keys).
-struct QkvConfig {
-  int64_t num_heads = 0, head_dim = 0;
-  std::optional<int64_t> num_kv_heads, value_head_dim;
+struct QkvConfig : HeadsConfig {
   std::optional<RopeConfig> rope;
   std::string qk_norm = "none";
   bool rope_is_partial = false;  // not a field: rope.dims must be given, below head_dim
@@ -20,9 +19,6 @@ struct QkvConfig {
   ValueResidualConfig value_residual;
 
   void fields(Fields& f, const std::vector<std::string>& qk_norms);
-  int64_t kv_heads() const { return num_kv_heads.value_or(num_heads); }
-  int64_t value_dim() const { return value_head_dim.value_or(head_dim); }
-  int64_t group() const { return num_heads / kv_heads(); }
 };
 
 /// What Qkv carries: the last token's channels before their shift.

@@ -13,8 +13,8 @@ struct ModelState;
 /// The pass that reads one token of each row of a ModelState, as far as it can be repeated: what its launches read and
 /// write outside of states and weights, and the graph of them.
 struct TokenPass {
-  Buffer tokens, starts;        // [B] i32, [B, 1] i32: Rows::doc_start()
-  Buffer logits;                // [B, V]
+  Buffer tokens, starts;         // [B] i32, [B, 1] i32: Rows::doc_start()
+  Buffer logits;                 // [B, V]
   std::vector<int64_t> depends;  // what the launches of `graph` depend on besides device memory
   LaunchGraph graph;
 };

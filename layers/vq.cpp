@@ -22,8 +22,8 @@ namespace {
 constexpr int64_t kLinearFrom = 4;
 
 struct VqConfig final : LayerConfig {
-  int64_t num_heads = 0, head_dim = 0, codebook_size = 0, quantize_after = 0, chunk_size = 128;
-  std::optional<int64_t> num_kv_heads, value_head_dim;
+  HeadsConfig heads;
+  int64_t codebook_size = 0, quantize_after = 0, chunk_size = 128;
   std::string quantizer = "sf_diveq";
   double idle_bonus = 0.0025;
 
@@ -32,14 +32,7 @@ struct VqConfig final : LayerConfig {
 };
 
 void VqConfig::fields(Fields& f) {
-  f.field("num_heads", num_heads).required().min(1).help("Query heads.");
-  f.field("num_kv_heads", num_kv_heads)
-      .min(1)
-      .help("Heads of keys and values, each with a codebook; divides num_heads, its default.");
-  f.require(num_heads < 1 || num_heads % num_kv_heads.value_or(num_heads) == 0, "num_kv_heads",
-            fmt::format("a divisor of num_heads ({:d})", num_heads));
-  f.field("head_dim", head_dim).required().min(1).help("Channels of a head's queries and keys.");
-  f.field("value_head_dim", value_head_dim).min(1).help("Channels of a head's values; head_dim by default.");
+  heads.fields(f);
   f.field("codebook_size", codebook_size).required().min(2).help("Codewords of a kv head.");
   f.field("quantizer", quantizer)
       .one_of({"sf_diveq", "diveq"})
@@ -119,8 +112,7 @@ Vq::Vq(const BuildContext& c, const VqConfig& config)
       block_(c.block),
       quantize_after_(config.quantize_after),
       chunk_(config.chunk_size),
-      shape_{config.num_heads, config.num_kv_heads.value_or(config.num_heads), config.head_dim,
-             config.value_head_dim.value_or(config.head_dim), config.codebook_size},
+      shape_{config.heads.sizes(), config.codebook_size},
       training_mode_(config.quantizer == "diveq" ? VqMode::diveq : VqMode::sf_diveq),
       idle_bonus_(config.idle_bonus),
       name_(c.name),

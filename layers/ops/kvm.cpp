@@ -92,7 +92,7 @@ void grow(Stream& stream, Arena& arena, Buffer& buffer, int64_t room, const char
 }
 
 /// A node with its inputs and sizes; `sizes` is extended to the chunks of these rows.
-KvmNode make_node(Pass& pass, const KvmVars& in, const KvmShape& shape, const KvmRule& rule, const KvmBudget& budget,
+KvmNode make_node(Pass& pass, const KvmVars& in, const HeadSizes& shape, const KvmRule& rule, const KvmBudget& budget,
                   std::vector<int32_t>& sizes) {
   Tape& tape = pass.tape;
   const int64_t batch = pass.batch(), length = pass.length(), chunks = chunks_of(pass.rows, rule.chunk);
@@ -138,7 +138,7 @@ void run_forward(Tape& tape, const KvmNode& node, const KvmState& state, bool fo
 
 }  // namespace
 
-KvmState::KvmState(Arena& memory, int64_t batch, const KvmShape& shape, int64_t room, const KvmRule& rule, DType dtype)
+KvmState::KvmState(Arena& memory, int64_t batch, const HeadSizes& shape, int64_t room, const KvmRule& rule, DType dtype)
     : arena(memory),
       keys(arena, {batch, shape.kv_heads, room, shape.key_dim}, sum_dtype(dtype), "state slots"),
       values(arena, {batch, shape.kv_heads, room, shape.value_dim}, sum_dtype(dtype), "state slots"),
@@ -158,7 +158,7 @@ void KvmState::reserve(Stream& stream, int64_t slots) {
   }
 }
 
-Var kvm_attention(Pass& pass, const KvmVars& in, const KvmShape& shape, const KvmRule& rule, const KvmBudget& budget,
+Var kvm_attention(Pass& pass, const KvmVars& in, const HeadSizes& shape, const KvmRule& rule, const KvmBudget& budget,
                   KvmState* state, const std::string& name) {
   Tape& tape = pass.tape;
   const DType dtype = tape.dtype(in.q);

@@ -3,15 +3,11 @@
 #include <vector>
 
 #include "kernels/kvm/kvm.h"
+#include "layers/heads_config.h"
 #include "layers/kvm_budget.h"
 #include "layers/layer.h"
 
 namespace hebb {
-
-/// H, K, D, Dv of docs/layers/kvm.md.
-struct KvmShape {
-  int64_t heads, kv_heads, key_dim, value_dim;
-};
 
 /// The slots of a batch and the last chunks of its tokens, carried from segment to segment. What of it is in use
 /// follows from the position in the document. The slots' memory grows with the documents.
@@ -21,7 +17,7 @@ struct KvmState {
   Buffer window_k, window_v, window_gates;                   // KvmWindow
   std::vector<int32_t> sizes;                                // slots by chunk, as far as known
 
-  KvmState(Arena& memory, int64_t batch, const KvmShape& shape, int64_t room, const KvmRule& rule, DType dtype);
+  KvmState(Arena& memory, int64_t batch, const HeadSizes& shape, int64_t room, const KvmRule& rule, DType dtype);
   /// Makes room for `slots` slots; what is held is kept.
   void reserve(Stream& stream, int64_t slots);
   int64_t room() const { return keys.tensor().size(2); }
@@ -35,11 +31,11 @@ struct KvmVars {
   Var q, k, v, gate, norm_weight, norm_bias, window_temp, state_temp;
 };
 
-/// Key-value means; returns [B T, H Dv]. Query head h reads kv head h K / H. Keeps routes and log-sum-exps; the gate,
+/// Key-value means; returns [B T, H Dv]. Keeps routes and log-sum-exps; the gate,
 /// the norm and state_temp are reached only where the state was used (docs/model.md, Reached parameters). Dumps and
 /// takes `name`.row and `name`.append [B, K, T]; throws DataError for forced ones that no run of the rule could have
 /// made. Writes the statistics of `name`. Source: docs/layers/kvm.md.
-Var kvm_attention(Pass& pass, const KvmVars& in, const KvmShape& shape, const KvmRule& rule, const KvmBudget& budget,
+Var kvm_attention(Pass& pass, const KvmVars& in, const HeadSizes& shape, const KvmRule& rule, const KvmBudget& budget,
                   KvmState* state, const std::string& name);
 
 }  // namespace hebb

@@ -96,7 +96,7 @@ bool take_forced(Pass& pass, const Tensor& ids, const OvqRule& rule, const std::
 
 }  // namespace
 
-OvqState::OvqState(Arena& arena, int64_t rows, const OvqShape& shape, int64_t room, int64_t chunk, DType dtype)
+OvqState::OvqState(Arena& arena, int64_t rows, const HeadSizes& shape, int64_t room, int64_t chunk, DType dtype)
     : keys(arena, {rows, shape.kv_heads, room, shape.key_dim}, sum_dtype(dtype), "centroid keys"),
       values(arena, {rows, shape.kv_heads, room, shape.value_dim}, sum_dtype(dtype), "centroid values"),
       log_counts(arena, {rows, shape.kv_heads, room}, sum_dtype(dtype), "log counts"),
@@ -109,7 +109,7 @@ OvqState::OvqState(Arena& arena, int64_t rows, const OvqShape& shape, int64_t ro
   }
 }
 
-Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const OvqRule& given, OvqState* state,
+Var ovq_attention(Pass& pass, Var q, Var k, Var v, const HeadSizes& shape, const OvqRule& given, OvqState* state,
                   const std::string& name) {
   Tape& tape = pass.tape;
   const int64_t batch = pass.batch(), length = pass.length();

@@ -2,14 +2,10 @@
 #include <cstdint>
 
 #include "kernels/ovq/ovq.h"
+#include "layers/heads_config.h"
 #include "layers/layer.h"
 
 namespace hebb {
-
-/// H, K, D, Dv of docs/layers/ovq.md.
-struct OvqShape {
-  int64_t heads, kv_heads, key_dim, value_dim;
-};
 
 /// The dictionaries and pending chunks of a batch of rows, carried from segment to segment. How full they are follows
 /// from the position in the document.
@@ -18,14 +14,14 @@ struct OvqState {
   Buffer pending_k, pending_v;              // [B, K, L, D], [B, K, L, Dv]
   Buffer key_copies, value_copies;          // of keys and values in bf16, where queries are
   /// room: centroids, at least the rule's max_centroids in any pass; dtype: of queries, keys and values.
-  OvqState(Arena& arena, int64_t rows, const OvqShape& shape, int64_t room, int64_t chunk, DType dtype);
+  OvqState(Arena& arena, int64_t rows, const HeadSizes& shape, int64_t room, int64_t chunk, DType dtype);
   OvqDictionary dictionary() const { return {keys, values, log_counts, counts, key_copies, value_copies}; }
 };
 
 /// Online vector-quantized attention of q [B T, H D] over keys [B T, K D] and values [B T, K Dv]; returns [B T, H Dv].
-/// Query head h reads kv head h K / H. Keeps the assignments and log-sum-exps. Dumps and takes `name`.assign [B, K, T];
+/// Keeps the assignments and log-sum-exps. Dumps and takes `name`.assign [B, K, T];
 /// throws DataError for forced ids that no run of the rule could have made. Source: docs/layers/ovq.md.
-Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const OvqRule& rule, OvqState* state,
+Var ovq_attention(Pass& pass, Var q, Var k, Var v, const HeadSizes& shape, const OvqRule& rule, OvqState* state,
                   const std::string& name);
 
 }  // namespace hebb

@@ -2,12 +2,13 @@
 #include <vector>
 
 #include "kernels/vq/vq.h"
+#include "layers/heads_config.h"
 #include "layers/layer.h"
 
 namespace hebb {
 
-struct VqShape {
-  int64_t heads, kv_heads, key_dim, value_dim, codewords;
+struct VqShape : HeadSizes {
+  int64_t codewords;
 };
 
 /// How keys of a pass become points. idle [K, N] i32 and dither [K (N-1)] (sf_diveq only) act in training modes.

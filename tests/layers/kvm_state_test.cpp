@@ -41,7 +41,7 @@ struct Core {
     weight.assign(static_cast<size_t>(d), 1.0);
     bias.assign(static_cast<size_t>(d), 0.0);
   }
-  KvmShape shape() const { return {heads, 1, d, dv}; }
+  HeadSizes shape() const { return {heads, 1, d, dv}; }
   KvmState state() { return KvmState(arena, 1, shape(), rule.chunk, rule, DType::f64); }
   int64_t length() const { return static_cast<int64_t>(k.size()) / d; }
 
