@@ -282,7 +282,9 @@ for precision in bf16 fp32; do
 done
 [ -z "${HEBB:-}" ] && command -v python3 >/dev/null && step spills 20 python3 tools/spills.py "$out/build.log"
 step layers 60 "$hebb" bench --layers --device cuda --rows 16 --length 1024 --steps 4
-step decode 30 "$hebb" bench gdn-hybrid --decode --device cuda
+for graphs in cuda-graphs no-cuda-graphs; do  # single tokens as recorded graphs, and launch by launch
+  step "decode-$graphs" 60 "$hebb" bench gdn-hybrid configs/sdm/L08-gdn.json --decode --rows 1 --length 1024 --steps 2 --device cuda "--$graphs"
+done
 if [ "${PEERS:-1}" = 1 ] && python3 -c 'import torch' 2>/dev/null; then
   step peers 220 python3 tools/peers/gpu_pytorch.py --hebb "$hebb" --seconds 150 --peer-seconds 45 --json "$out/peers.json"
 fi
