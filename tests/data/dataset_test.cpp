@@ -1,7 +1,5 @@
 #include "data/shards/dataset.h"
 
-#include <fstream>
-
 #include "data/shards/describe.h"
 #include "tests/data/shard_builder.h"
 #include "tests/temp_folder.h"
@@ -34,12 +32,6 @@ void replace_in_file(const fs::path& path, const std::string& from, const std::s
   const size_t at = text.find(from);
   REQUIRE(at != std::string::npos);
   write_file_atomic(path, text.replace(at, from.size(), to));
-}
-
-void flip_bit(const fs::path& path, size_t byte) {
-  std::string bytes = read_file(path);
-  bytes[byte] = static_cast<char>(bytes[byte] ^ 4);
-  std::ofstream(path, std::ios::binary) << bytes;
 }
 
 std::string open_error(const std::string& path, const ShardOptions& options = {}) {

@@ -343,9 +343,7 @@ TEST_CASE("a damaged shard stops the first batch, a token above the vocabulary t
                         path + ": byte 1172: token id outside the vocabulary (found 75, expected 0 <= id < 75)");
     }
   }
-  std::string bytes = read_file(path);
-  bytes[1500] = static_cast<char>(bytes[1500] ^ 1);
-  folder.write("a.bin", bytes);
+  flip_bit(path, 1500);
   Loader loader(config, make_options(2, 2, 10));
   const std::string message = thrown<Error>([&] { loader.next_batch(); });
   CHECK(message.find(path + ": byte 1024: CRC-32 of the 330 tokens") == 0);
@@ -408,9 +406,7 @@ TEST_CASE("every rank checks its part of the files", "[fast]") {
   for (const char* name : {"a", "b", "c"}) {
     config.sources.push_back(shard_source(write_tokens(folder, name, 30, 1)));
   }
-  std::string bytes = read_file(folder / "b.bin");
-  bytes[1500] = static_cast<char>(bytes[1500] ^ 1);
-  folder.write("b.bin", bytes);
+  flip_bit(folder / "b.bin", 1500);
   LoaderOptions options = make_options(2, 1, 10);
   options.world = 2;
   Loader rank0(config, options);
@@ -582,9 +578,7 @@ TEST_CASE("validation data is checked when it is opened, and synthetic rows must
   CHECK(ValidationSource(config, 0, options).rows() == 3);
 
   const std::string path = write_tokens(folder, "v", 30, 1);
-  std::string bytes = read_file(path);
-  bytes[1500] = static_cast<char>(bytes[1500] ^ 1);
-  folder.write("v.bin", bytes);
+  flip_bit(path, 1500);
   config.validation[0].source = shard_source(path);
   const std::string message = thrown<Error>([&] { ValidationSource(config, 0, options); });
   CHECK(message.find(path + ": byte 1024: CRC-32 of the 330 tokens") == 0);

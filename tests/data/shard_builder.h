@@ -1,9 +1,11 @@
 #pragma once
 // Token files built byte by byte, independently of the writer under test.
 #include <cstdint>
+#include <fstream>
 #include <string>
 #include <vector>
 
+#include "core/files.h"
 #include "core/hash.h"
 #include "data/shards/shard_format.h"
 
@@ -77,6 +79,12 @@ inline std::string megatron_index_bytes(uint8_t code, int64_t width, const std::
   bytes += offsets;
   for (const int64_t boundary : boundaries) { put(bytes, boundary); }
   return bytes;
+}
+
+inline void flip_bit(const fs::path& path, size_t byte) {
+  std::string bytes = read_file(path);
+  bytes[byte] = static_cast<char>(bytes[byte] ^ 4);
+  std::ofstream(path, std::ios::binary) << bytes;
 }
 
 }  // namespace hebb
