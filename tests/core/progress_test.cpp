@@ -107,14 +107,6 @@ TEST_CASE("terminal progress never exceeds the terminal and cuts between charact
   progress.end();
 }
 
-TEST_CASE("a narrow terminal shows the numbers instead of the bar", "[fast]") {
-  Screen screen;
-  screen.columns = 40;
-  TextProgress bar(screen.output(true));
-  bar.begin("train", 48, Progress::Unit::count);
-  CHECK(screen.text == "\r\033[Ktrain: 0 of 48 (0%)");
-}
-
 TEST_CASE("a narrow terminal loses the bar, the rate, the share and then the last fields", "[fast]") {
   Screen screen;
   TextProgress progress(screen.output(true));
