@@ -13,6 +13,8 @@ namespace hebb {
 enum class DeviceKind { cpu, cuda, count };
 const char* device_name(DeviceKind device);
 
+class ProductList;
+
 /// An ordered queue of kernels on one device.
 struct Stream {
   DeviceKind device = DeviceKind::cpu;
@@ -23,6 +25,7 @@ struct Stream {
   // object alone: another Stream of the same device does not round.
   bool allows_tf32 = false;
   DeviceKind counted = DeviceKind::cpu;  // count: the device that the dry run stands for
+  ProductList* products = nullptr;       // count: takes the matrix products (kernels/gemm/product_list.h)
 
   bool counting() const { return device == DeviceKind::count; }
   bool on_gpu() const { return (counting() ? counted : device) == DeviceKind::cuda; }
@@ -63,6 +66,9 @@ inline bool launch(Stream& stream, const char* name) {
 }
 }  // namespace detail
 
+/// What a kernel does on the counting device: nothing, unless its header says otherwise before HEBB_KERNEL.
+template <class Args> void count(Stream&, const Args&) {}
+
 // The contract of a kernel is its args struct: tensors (outputs first), sizes, flags. `HEBB_KERNEL(Args)`
 // declares cpu::run and cuda::run and defines hebb::run, which switches on the stream's device.
 // HEBB_KERNEL_CPU(Args) is for kernels that have no CUDA code yet: there they stop with an error.
@@ -87,8 +93,9 @@ inline bool launch(Stream& stream, const char* name) {
   void run(Stream& stream, const Args& args);         \
   }                                                   \
   inline void run(Stream& stream, const Args& args) { \
-    if (!detail::launch(stream, #Args)) { return; }   \
-    if (stream.device == DeviceKind::cuda) {          \
+    if (!detail::launch(stream, #Args)) {             \
+      count(stream, args);                            \
+    } else if (stream.device == DeviceKind::cuda) {   \
       cuda::run(stream, args);                        \
     } else {                                          \
       HEBB_RUN_ON_CPU(stream, args);                  \
@@ -97,14 +104,14 @@ inline bool launch(Stream& stream, const char* name) {
 #else
 #define HEBB_KERNEL(Args) HEBB_KERNEL_EMULATED(Args) HEBB_KERNEL_CPU(Args)
 #endif
-#define HEBB_KERNEL_CPU(Args)                                         \
-  namespace cpu {                                                     \
-  void run(Stream& stream, const Args& args);                         \
-  }                                                                   \
-  inline void run(Stream& stream, const Args& args) {                 \
-    if (!detail::launch(stream, #Args)) { return; }                   \
-    if (stream.device == DeviceKind::cuda) { no_cuda_kernel(#Args); } \
-    HEBB_RUN_ON_CPU(stream, args);                                    \
+#define HEBB_KERNEL_CPU(Args)                                           \
+  namespace cpu {                                                       \
+  void run(Stream& stream, const Args& args);                           \
+  }                                                                     \
+  inline void run(Stream& stream, const Args& args) {                   \
+    if (!detail::launch(stream, #Args)) { return count(stream, args); } \
+    if (stream.device == DeviceKind::cuda) { no_cuda_kernel(#Args); }   \
+    HEBB_RUN_ON_CPU(stream, args);                                      \
   }
 
 /// Calls f with a float or double value according to dtype; other dtypes are programmer errors.

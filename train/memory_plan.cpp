@@ -69,9 +69,10 @@ int64_t number_in(const std::string& path, const std::string& key, int64_t other
 
 }  // namespace
 
-MemoryPlan plan_memory(const RunConfig& config, const Ranks& ranks) {
+MemoryPlan plan_memory(const RunConfig& config, const Ranks& ranks, ProductList* products) {
   check_rows(config.train);
   TrainingState memory(config, ranks, DeviceKind::count, 0, 0);
+  memory.stream.products = products;
   MemoryPlan plan;
   for (const auto& p : memory.model.params().all()) {
     for (const Tensor& t : {p->value, p->copy}) { plan.parameter_bytes += t.defined() ? t.bytes() : 0; }

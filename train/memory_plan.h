@@ -23,8 +23,8 @@ struct MemoryPlan {
 
 /// Runs one training micro-batch and one validation micro-batch of the real model code on the counting
 /// device. With a document mask eight documents a row are assumed.
-/// `config` must be resolved for so many ranks. The plan is that of one rank.
-MemoryPlan plan_memory(const RunConfig& config, const Ranks& ranks = {});
+/// `config` must be resolved for so many ranks. The plan is that of one rank. products: takes the matrix products.
+MemoryPlan plan_memory(const RunConfig& config, const Ranks& ranks = {}, ProductList* products = nullptr);
 
 /// That of the first of so many ranks, which are not there.
 MemoryPlan plan_rank_memory(const RunConfig& config, int ranks);

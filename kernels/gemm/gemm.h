@@ -15,6 +15,8 @@ struct Gemm {
   double alpha = 1;
   bool tf32 = false;  // a GPU may round f32 operands to 10 bits of mantissa, whatever the stream allows
 };
+/// Adds it to the list of the stream, if there is one.
+void count(Stream& stream, const Gemm& product);
 HEBB_KERNEL(Gemm)
 
 }  // namespace hebb
