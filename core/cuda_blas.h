@@ -1,5 +1,5 @@
 #pragma once
-// Included by core/cuda_*.cpp and kernels/gemm/cuda_gemm.cpp only.
+// Included by core/cuda_*.cpp and kernels/gemm/cuda_*.cpp only.
 #include <cublasLt.h>
 
 #include <string>
@@ -13,6 +13,7 @@
   F(GetStatusString)               \
   F(GetVersion)                    \
   F(Matmul)                        \
+  F(MatmulAlgoCheck)               \
   F(MatmulAlgoGetHeuristic)        \
   F(MatmulDescCreate)              \
   F(MatmulDescDestroy)             \

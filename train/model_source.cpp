@@ -49,9 +49,7 @@ void drop_idle_keys(Json& config) {
   Json* schedule = member(&config, "schedule");
   const Json* steps = member(schedule, "decay_steps");
   if (steps != nullptr && !steps->is_null()) { schedule->erase("decay_fraction"); }
-  if (Json* train = member(&config, "train"); train != nullptr && train->is_object()) {
-    for (const char* key : {"deterministic", "autotune"}) { train->erase(key); }
-  }
+  if (Json* train = member(&config, "train"); train != nullptr && train->is_object()) { train->erase("deterministic"); }
   Json* model = member(&config, "model");
   Json* at = member(model != nullptr ? model : &config, "at");
   if (at == nullptr || !at->is_object()) { return; }

@@ -145,6 +145,10 @@ void machine_fields(Fields& f, TrainConfig& c) {
       .help(
           "GPU: repeating passes and optimizer steps are launched as CUDA graphs, with the same bits. May differ when "
           "a run is resumed.");
+  f.field("autotune", c.autotune)
+      .help(
+          "GPU: the start measures which algorithm of a matrix product is the fastest of those with the same bits. May "
+          "differ when a run is resumed.");
   f.field("peak_tflops", c.peak_tflops)
       .above(0)
       .unit("TFLOP/s")
@@ -233,6 +237,7 @@ bool may_differ(const std::string& path) {
                                                    "train.recompute",
                                                    "train.zero",
                                                    "train.cuda_graphs",
+                                                   "train.autotune",
                                                    "train.peak_tflops",
                                                    "data.tokenizer.file"};
   const bool is_source_path = path.starts_with("data.sources.") && path.ends_with(".path");

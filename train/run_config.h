@@ -50,7 +50,7 @@ struct TrainConfig {
   std::string recompute = "none";
   std::optional<int64_t> zero;
   std::optional<CommConfig> comm;
-  bool allow_tf32 = false, cuda_graphs = true;
+  bool allow_tf32 = false, cuda_graphs = true, autotune = true;
   std::optional<double> peak_tflops;
   std::optional<RandomWindowConfig> random_window;
 

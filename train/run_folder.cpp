@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "data/tokenizer/tokenizer.h"
+#include "train/autotune.h"
 #include "train/model_source.h"
 #include "train/run_log.h"
 
@@ -123,7 +124,7 @@ void RunFolder::open_first(RunConfig& config, const RunOptions& options, const S
 
 void RunFolder::remove_at_signals() {
   std::vector<fs::path> paths;
-  for (const char* name : {"tokenizer.model", "tokenizer.json", "config.json", "lock", kLogFile}) {
+  for (const char* name : {"tokenizer.model", "tokenizer.json", "config.json", "lock", kLogFile, kTunedFile}) {
     paths.push_back(path_ / name);
   }
   if (!created_.empty()) {
@@ -137,7 +138,8 @@ bool RunFolder::discard() {
   until_started_.reset();
   if (!is_new_) { return false; }
   std::error_code ignored;  // the error that led here is the one to report
-  for (const char* name : {"tokenizer.model", "tokenizer.json", kLogFile, "config.json", "metrics.jsonl", "tb"}) {
+  for (const char* name :
+       {"tokenizer.model", "tokenizer.json", kLogFile, kTunedFile, "config.json", "metrics.jsonl", "tb"}) {
     fs::remove_all(path_ / name, ignored);
   }
   lock_.reset();

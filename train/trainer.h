@@ -59,7 +59,7 @@ class Trainer {
   int loop();
   void start(const RunOptions& options, const std::string& banner);
   void open_log();
-  void reserve_memory();
+  void reserve_memory(const ProductList& products);
   void start_model(const RunOptions& options);
   LoaderOptions loader_options() const;
   void open_data(const RunOptions& options);

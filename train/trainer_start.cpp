@@ -5,6 +5,8 @@
 
 #include "core/parallel.h"
 #include "data/tokenizer/tokenizer.h"
+#include "kernels/gemm/product_list.h"
+#include "train/autotune.h"
 #include "train/model_source.h"
 #include "train/start_lines.h"
 #include "train/trainer.h"
@@ -45,9 +47,10 @@ void Trainer::start(const RunOptions& options, const std::string& banner) {
   log_.say(banner);
   log_.say("run " + config_.name + " in " + folder_.path().string());
   for (const std::string& note : folder_.notes()) { log_.say(note); }
-  plan_ = plan_memory(config_, ranks_);
+  ProductList products;
+  plan_ = plan_memory(config_, ranks_, &products);
   open_data(options);  // data that is missing is found before memory is looked for
-  reserve_memory();
+  reserve_memory(products);
   start_model(options);
   memory_->read_values([&] {
     if (!ranks_.is_first()) { return; }
@@ -62,9 +65,13 @@ void Trainer::start(const RunOptions& options, const std::string& banner) {
   }
 }
 
-void Trainer::reserve_memory() {
+void Trainer::reserve_memory(const ProductList& products) {
   if (device_of(config_) == DeviceKind::cpu) { check_host_memory(host_, plan_.total_bytes()); }
   require_memory(plan_, device_of(config_));
+  if (device_of(config_) == DeviceKind::cuda && config_.train.autotune) {
+    const auto say = [this](const std::string& text) { log_.say(text); };
+    log_.say(autotune(products, folder_.path() / kTunedFile, &host_, say).text());
+  }
   memory_ = std::make_unique<TrainingState>(config_, ranks_, device_of(config_), plan_.state_bytes(), plan_.work_bytes);
   peak_flops_ = peak_flops(config_);
   flops_per_token_ = training_flops_per_token(config_, memory_->model);

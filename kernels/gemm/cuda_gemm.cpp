@@ -1,13 +1,15 @@
 // Matrix products of the CUDA device, by cuBLASLt.
-#include <array>
+#include <cstring>
 #include <map>
 #include <mutex>
-#include <optional>
+#include <utility>
 
 #include <fmt/core.h>
 
 #include "core/cuda_check.h"
 #include "kernels/gemm/cuda_layout.h"
+#include "kernels/gemm/cuda_plan.h"
+#include "kernels/gemm/cuda_tune.h"
 
 namespace hebb::HEBB_DEVICE {
 namespace {
@@ -17,23 +19,6 @@ cudaDataType_t data_type(DType dtype) {
   return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-/// Owns the descriptors of one shape.
-struct Plan {
-  cublasLtMatmulDesc_t operation = nullptr;
-  cublasLtMatrixLayout_t left = nullptr, right = nullptr, out = nullptr;
-  cublasLtMatmulAlgo_t algorithm{};
-
-  Plan() = default;
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
-  ~Plan() {
-    cublas_lt().MatrixLayoutDestroy(out);
-    cublas_lt().MatrixLayoutDestroy(right);
-    cublas_lt().MatrixLayoutDestroy(left);
-    cublas_lt().MatmulDescDestroy(operation);
-  }
-};
-
 cublasLtMatrixLayout_t layout_of(const ColumnMajor& matrix) {
   cublasLtMatrixLayout_t layout = nullptr;
   check(cublas_lt().MatrixLayoutCreate(&layout, data_type(matrix.tensor.dtype), static_cast<uint64_t>(matrix.rows),
@@ -42,120 +27,181 @@ cublasLtMatrixLayout_t layout_of(const ColumnMajor& matrix) {
   return layout;
 }
 
-bool in_tf32(const Stream& stream, const Gemm& g) { return (stream.allows_tf32 || g.tf32) && g.a.dtype == DType::f32; }
-
-void describe(Plan& plan, const Stream& stream, const Gemm& g) {
-  const ColumnMajorProduct product = column_major(g);
-  const cublasComputeType_t compute = in_tf32(stream, g) ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-  check(cublas_lt().MatmulDescCreate(&plan.operation, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
-  const cublasOperation_t left = product.left.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-  const cublasOperation_t right = product.right.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-  check(cublas_lt().MatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof(left)),
-        "transposition");
-  check(cublas_lt().MatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof(right)),
-        "transposition");
-  plan.left = layout_of(product.left);
-  plan.right = layout_of(product.right);
-  plan.out = layout_of(product.out);
+/// Without tensors.
+Gemm shape_of(const ProductKey& key) {
+  return {.c = {nullptr, key.out, {}},
+          .a = {nullptr, key.in, {}},
+          .b = {nullptr, key.in, {}},
+          .m = key.m,
+          .n = key.n,
+          .k = key.k,
+          .trans_a = key.trans_a,
+          .trans_b = key.trans_b,
+          .ldc = key.ldc,
+          .lda = key.lda,
+          .ldb = key.ldb};
 }
 
-/// Up to 16 bytes: no algorithm asks for more (vector and tensor-map loads do not), and what whole tensors share,
-/// multiples of 64, must not choose another one from run to run, nor a new one, whose code would be loaded first, while
-/// a graph is recorded.
-uint32_t alignment_of(const Tensor& tensor) {
-  const auto address = reinterpret_cast<uintptr_t>(tensor.data);
-  return address % 16 == 0 ? 16 : static_cast<uint32_t>(address & (~address + 1));
+}  // namespace
+
+ProductLayouts::ProductLayouts(const ProductKey& key) {
+  const ColumnMajorProduct product = column_major(shape_of(key));
+  const cublasComputeType_t compute = key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  check(cublas_lt().MatmulDescCreate(&operation, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  const cublasOperation_t of_left = product.left.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t of_right = product.right.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  check(cublas_lt().MatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &of_left, sizeof(of_left)),
+        "transposition");
+  check(cublas_lt().MatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, &of_right, sizeof(of_right)),
+        "transposition");
+  left = layout_of(product.left);
+  right = layout_of(product.right);
+  out = layout_of(product.out);
 }
 
-/// The heuristic's first choice; nothing where it has none.
-std::optional<cublasLtMatmulAlgo_t> ask(const Plan& plan, const NativeStream& state, int64_t workspace_bytes,
-                                        uint32_t schemes, uint32_t a, uint32_t b, uint32_t c) {
+ProductLayouts::~ProductLayouts() {
+  cublas_lt().MatrixLayoutDestroy(out);
+  cublas_lt().MatrixLayoutDestroy(right);
+  cublas_lt().MatrixLayoutDestroy(left);
+  cublas_lt().MatmulDescDestroy(operation);
+}
+
+namespace {
+
+/// What an algorithm may do and expect.
+struct Rules {
+  int64_t workspace_bytes;
+  uint32_t schemes, align_a, align_b, align_c;
+};
+
+/// The heuristic's choices; none where it has none.
+std::vector<cublasLtMatmulAlgo_t> ask(cublasLtHandle_t blas, const ProductLayouts& layouts, const Rules& rules,
+                                      int most) {
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublas_lt().MatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
     check(cublas_lt().MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
           "cublasLtMatmulPreferenceSetAttribute");
   };
-  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes));
-  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b);  // operands are swapped (cuda_layout.h)
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a);
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c);
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c);
-  cublasLtMatmulHeuristicResult_t best{};
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(rules.workspace_bytes));
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, rules.schemes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, rules.align_b);  // operands are swapped (cuda_layout.h)
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, rules.align_a);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, rules.align_c);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, rules.align_c);
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
   int found = 0;
-  const cublasStatus_t status = cublas_lt().MatmulAlgoGetHeuristic(state.blas, plan.operation, plan.left, plan.right,
-                                                                   plan.out, plan.out, preference, 1, &best, &found);
+  const cublasStatus_t status =
+      cublas_lt().MatmulAlgoGetHeuristic(blas, layouts.operation, layouts.left, layouts.right, layouts.out, layouts.out,
+                                         preference, most, results.data(), &found);
   cublas_lt().MatmulPreferenceDestroy(preference);
-  const bool is_usable = status == CUBLAS_STATUS_SUCCESS && found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
-  return is_usable ? std::optional(best.algo) : std::nullopt;
+  std::vector<cublasLtMatmulAlgo_t> usable;
+  for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; ++i) {
+    const cublasLtMatmulHeuristicResult_t& result = results[static_cast<size_t>(i)];
+    if (result.state == CUBLAS_STATUS_SUCCESS) { usable.push_back(result.algo); }
+  }
+  return usable;
 }
+
+}  // namespace
 
 /// Split products are added in fp32: in a second step or, where C is fp32, in place, in the order that counters in the
 /// workspace give. The scheme "output type" would add them in bf16. Shapes of few bytes a row may have no algorithm
 /// under these rules: then any scheme and no alignment beyond the element's will do.
-void choose(Plan& plan, const NativeStream& state, const Gemm& g, int64_t workspace_bytes) {
-  const uint32_t in_place = g.c.dtype == DType::f32 ? CUBLASLT_REDUCTION_SCHEME_INPLACE : 0;
-  std::optional<cublasLtMatmulAlgo_t> found =
-      ask(plan, state, workspace_bytes, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | in_place, alignment_of(g.a),
-          alignment_of(g.b), alignment_of(g.c));
-  if (!found) {
-    const auto element = [](const Tensor& t) { return static_cast<uint32_t>(dtype_bytes(t.dtype)); };
-    found = ask(plan, state, workspace_bytes, CUBLASLT_REDUCTION_SCHEME_MASK, element(g.a), element(g.b), element(g.c));
+std::vector<cublasLtMatmulAlgo_t> find_algorithms(cublasLtHandle_t blas, const ProductLayouts& layouts,
+                                                  const ProductKey& key, int64_t workspace_bytes, int most) {
+  const uint32_t in_place = key.out == DType::f32 ? CUBLASLT_REDUCTION_SCHEME_INPLACE : 0;
+  const Rules rules{workspace_bytes, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | in_place,
+                    static_cast<uint32_t>(key.align_a), static_cast<uint32_t>(key.align_b),
+                    static_cast<uint32_t>(key.align_c)};
+  std::vector<cublasLtMatmulAlgo_t> found = ask(blas, layouts, rules, most);
+  if (found.empty()) {
+    const auto in = static_cast<uint32_t>(dtype_bytes(key.in)), out = static_cast<uint32_t>(dtype_bytes(key.out));
+    found = ask(blas, layouts, {workspace_bytes, CUBLASLT_REDUCTION_SCHEME_MASK, in, in, out}, most);
   }
-  if (!found) {
+  if (found.empty()) {
     throw Error(ExitCode::kOther, fmt::format("cublasLt {}: no algorithm for a product of {} x {} x {}",
-                                              cublas_lt().GetVersion(), g.m, g.n, g.k));
+                                              products_version(), key.m, key.n, key.k));
   }
-  plan.algorithm = *found;
+  return found;
 }
 
-using Key = std::array<int64_t, 16>;
+namespace {
 
-Key key_of(const Stream& stream, const NativeStream& state, const Gemm& g) {
-  return {reinterpret_cast<int64_t>(state.blas),
-          g.m,
-          g.n,
-          g.k,
-          g.ldc,
-          g.lda,
-          g.ldb,
-          g.trans_a,
-          g.trans_b,
-          static_cast<int64_t>(g.c.dtype),
-          static_cast<int64_t>(g.a.dtype),
-          static_cast<int64_t>(g.b.dtype),
-          alignment_of(g.c),
-          alignment_of(g.a),
-          alignment_of(g.b),
-          in_tf32(stream, g)};
+struct Plan {
+  explicit Plan(const ProductKey& key) : layouts(key) {}
+  ProductLayouts layouts;
+  cublasLtMatmulAlgo_t algorithm{};
+};
+
+/// Kept for the life of the process.
+struct Plans {
+  std::mutex mutex;
+  std::map<std::pair<cublasLtHandle_t, ProductKey>, Plan> made;
+  std::map<ProductKey, cublasLtMatmulAlgo_t> chosen;  // by measurement
+};
+Plans& plans() {
+  static Plans all;
+  return all;
 }
 
-/// Plans by shape: the heuristic takes longer than a small product. Kept for the life of the process.
+cublasLtMatmulAlgo_t algorithm_of(const TunedProduct& tuned) {
+  cublasLtMatmulAlgo_t algorithm;
+  static_assert(sizeof(algorithm) == sizeof(tuned.algorithm));
+  std::memcpy(&algorithm, tuned.algorithm.data(), sizeof(algorithm));
+  return algorithm;
+}
+
+/// Plans by shape: the heuristic takes longer than a small product.
 const Plan& plan_of(const Stream& stream, const NativeStream& state, const Gemm& g, int64_t workspace_bytes) {
-  static std::mutex mutex;
-  static std::map<Key, Plan> plans;
-  const std::lock_guard lock(mutex);
-  const auto [entry, is_new] = plans.try_emplace(key_of(stream, state, g));
-  if (is_new) {
-    try {
-      // The heuristic may not be asked, nor code be loaded, while a stream is captured.
-      if (state.recording != nullptr) {
-        throw Error(ExitCode::kOther,
-                    fmt::format("cublasLt: a product of {} x {} x {} was not enqueued before its graph was recorded",
-                                g.m, g.n, g.k));
-      }
-      describe(entry->second, stream, g);
-      choose(entry->second, state, g, workspace_bytes);
-    } catch (...) {
-      plans.erase(entry);
-      throw;
-    }
+  Plans& all = plans();
+  const std::pair key{state.blas, product_key(stream, g)};
+  const std::lock_guard lock(all.mutex);
+  if (const auto known = all.made.find(key); known != all.made.end()) { return known->second; }
+  // The heuristic may not be asked, nor code be loaded, while a stream is captured.
+  if (state.recording != nullptr) {
+    throw Error(ExitCode::kOther,
+                fmt::format("cublasLt: a product of {} x {} x {} was not enqueued before its graph was recorded", g.m,
+                            g.n, g.k));
   }
-  return entry->second;
+  const auto entry = all.made.try_emplace(key, key.second).first;
+  Plan& plan = entry->second;
+  if (const auto chosen = all.chosen.find(key.second); chosen != all.chosen.end()) {
+    plan.algorithm = chosen->second;
+    return plan;
+  }
+  try {
+    plan.algorithm = find_algorithms(state.blas, plan.layouts, key.second, workspace_bytes, 1).front();
+  } catch (...) {
+    all.made.erase(entry);
+    throw;
+  }
+  return plan;
 }
 
 }  // namespace
+
+int64_t products_version() { return static_cast<int64_t>(cublas_lt().GetVersion()); }
+
+std::string take_algorithms(Stream& stream, std::span<const TunedProduct> products) {
+  const NativeStream& state = native(stream);
+  const int64_t workspace_bytes = stream_scratch(stream).bytes;
+  for (const TunedProduct& tuned : products) {
+    const ProductLayouts layouts(tuned.product);
+    const cublasLtMatmulAlgo_t algorithm = algorithm_of(tuned);
+    cublasLtMatmulHeuristicResult_t result{};
+    const cublasStatus_t status = cublas_lt().MatmulAlgoCheck(
+        state.blas, layouts.operation, layouts.left, layouts.right, layouts.out, layouts.out, &algorithm, &result);
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > static_cast<size_t>(workspace_bytes)) {
+      return fmt::format("the algorithm of the product of {} x {} x {}", tuned.product.m, tuned.product.n,
+                         tuned.product.k);
+    }
+  }
+  Plans& all = plans();
+  const std::lock_guard lock(all.mutex);
+  for (const TunedProduct& tuned : products) { all.chosen[tuned.product] = algorithm_of(tuned); }
+  return "";
+}
 
 void run(Stream& stream, const Gemm& g) {
   HEBB_ASSERT(g.a.dtype == g.b.dtype && (g.a.dtype == g.c.dtype || g.c.dtype == DType::f32));
@@ -174,8 +220,9 @@ void run(Stream& stream, const Gemm& g) {
   const Plan& plan = plan_of(stream, state, g, scratch.bytes);
   const auto alpha = static_cast<float>(g.alpha);
   const float beta = g.accumulate ? 1.0f : 0.0f;
-  check(cublas_lt().Matmul(state.blas, plan.operation, &alpha, g.b.data, plan.left, g.a.data, plan.right, &beta,
-                           g.c.data, plan.out, g.c.data, plan.out, &plan.algorithm, scratch.data,
+  const ProductLayouts& layouts = plan.layouts;
+  check(cublas_lt().Matmul(state.blas, layouts.operation, &alpha, g.b.data, layouts.left, g.a.data, layouts.right,
+                           &beta, g.c.data, layouts.out, g.c.data, layouts.out, &plan.algorithm, scratch.data,
                            static_cast<size_t>(scratch.bytes), state.stream),
         "cublasLtMatmul");
 }

@@ -1,6 +1,7 @@
 // A library in place of cuBLASLt, loaded as hebb loads that one.
 #include "tests/cuda_host/fake_cublaslt.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace {
@@ -9,6 +10,10 @@ FakeCublasLt fake;
 
 struct Description {
   cublasComputeType_t compute;
+};
+
+struct Layout {
+  size_t element, rows, columns, stride;
 };
 
 uint32_t number(const void* value) {
@@ -44,12 +49,14 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t, cublasLtMatm
                                               size_t) {
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType, uint64_t, uint64_t, int64_t) {
-  *layout = reinterpret_cast<cublasLtMatrixLayout_t>(new char);
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows,
+                                          uint64_t columns, int64_t stride) {
+  const size_t element = type == CUDA_R_32F ? 4 : 2;
+  *layout = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{element, rows, columns, static_cast<size_t>(stride)});
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-  delete reinterpret_cast<char*>(layout);
+  delete reinterpret_cast<Layout*>(layout);
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
@@ -77,20 +84,44 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 }
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t description,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t preference, int,
+                                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t preference, int most,
                                               cublasLtMatmulHeuristicResult_t* results, int* found) {
   FakeCublasLt::Query query = *reinterpret_cast<FakeCublasLt::Query*>(preference);
   query.wants_fp32_sums = reinterpret_cast<Description*>(description)->compute == CUBLAS_COMPUTE_32F;
   fake.queries.push_back(query);
   const bool finds = !fake.finds_nothing && (query.schemes & fake.finds_only_for) == fake.finds_only_for;
+  fake.most.push_back(most);
   results[0] = {};
-  *found = finds ? 1 : 0;
+  *found = finds ? std::clamp(static_cast<int>(fake.offers.size()), 1, most) : 0;
+  for (size_t i = 0; i < fake.offers.size() && static_cast<int>(i) < *found; ++i) {
+    results[i] = {};
+    results[i].algo.data[0] = fake.offers[i].name;
+  }
   return finds ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulHeuristicResult_t* result) {
+  *result = {};
+  return algorithm->data[0] == fake.refused ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+}
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void*, const void*, cublasLtMatrixLayout_t,
-                              const void*, cublasLtMatrixLayout_t, const void*, const void*, cublasLtMatrixLayout_t,
-                              void*, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t) {
+                              const void*, cublasLtMatrixLayout_t, const void* beta, const void*,
+                              cublasLtMatrixLayout_t, void* out, cublasLtMatrixLayout_t layout,
+                              const cublasLtMatmulAlgo_t* algorithm, void*, size_t, cudaStream_t) {
   ++fake.products;
+  fake.ran.push_back(algorithm->data[0]);
+  const auto offer = std::find_if(fake.offers.begin(), fake.offers.end(),
+                                  [&](const FakeCublasLt::Offer& o) { return o.name == algorithm->data[0]; });
+  if (offer == fake.offers.end()) { return CUBLAS_STATUS_SUCCESS; }
+  fake.now_ms += offer->ms;
+  float factor = 0;
+  std::memcpy(&factor, beta, sizeof(factor));
+  const Layout& c = *reinterpret_cast<Layout*>(layout);
+  for (size_t column = 0; column < c.columns; ++column) {
+    std::memset(static_cast<char*>(out) + column * c.stride * c.element, factor == 0 ? offer->byte : offer->added_byte,
+                c.rows * c.element);
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
 

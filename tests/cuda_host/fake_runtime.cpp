@@ -64,6 +64,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
+  std::strncpy(properties->name, fake_runtime().name, sizeof(properties->name) - 1);
+  properties->major = fake_runtime().major;
+  properties->minor = fake_runtime().minor;
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
@@ -89,15 +92,22 @@ cudaError_t cudaStreamSynchronize(cudaStream_t) { return unless_capturing(); }
 cudaError_t cudaDeviceSynchronize() { return unless_capturing(); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  *event = handle<cudaEvent_t>();
+  *event = reinterpret_cast<cudaEvent_t>(new double(0));
   return cudaSuccess;
 }
-cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete reinterpret_cast<double*>(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t, unsigned) {
+  if (fake_runtime().clock_ms != nullptr) { *reinterpret_cast<double*>(event) = *fake_runtime().clock_ms; }
+  return cudaSuccess;
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return unless_capturing(); }
 cudaError_t cudaEventQuery(cudaEvent_t) { return unless_capturing(); }
-cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
-  *ms = 1;
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+  const double passed = *reinterpret_cast<double*>(end) - *reinterpret_cast<double*>(begin);
+  *ms = fake_runtime().clock_ms != nullptr ? static_cast<float>(passed) : 1.0f;
   return cudaSuccess;
 }
 
@@ -119,6 +129,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  *memory = nullptr;
+  if (bytes > fake_runtime().memory_bytes) { return cudaErrorMemoryAllocation; }
   *memory = std::malloc(bytes);
   return unless_capturing();
 }

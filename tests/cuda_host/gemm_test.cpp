@@ -2,7 +2,6 @@
 #include "kernels/gemm/gemm.h"
 
 #include "core/cuda_check.h"
-#include "core/shared_library.h"
 #include "tests/cuda_host/fake_cublaslt.h"
 #include "tests/test.h"
 
@@ -14,15 +13,6 @@ void run(Stream& stream, const Gemm& g);
 }
 
 namespace {
-
-FakeCublasLt& fake() {
-  static FakeCublasLt* const library = [] {
-    FakeCublasLt* (*get)() = nullptr;
-    REQUIRE(SharedLibrary({HEBB_CUBLASLT_FILE}).find("fake_cublaslt", get));
-    return get();
-  }();
-  return *library;
-}
 
 /// Products of tensors that nobody reads, each of its own m: plans are kept for the life of the process.
 class Products {
@@ -60,6 +50,7 @@ TEST_CASE("split products are added in fp32, in place where C is fp32", "[fast]"
   products.run(101, DType::bf16, DType::bf16);
   products.run(101, DType::bf16, DType::bf16);  // its plan is there
   REQUIRE(fake().queries.size() == 3);
+  CHECK(fake().most == std::vector<int>{1, 1, 1});
   CHECK(fake().products == 4);
   CHECK(fake().queries[0].schemes == (kInPlace | kSums));
   CHECK(fake().queries[1].schemes == (kInPlace | kSums));

@@ -93,7 +93,6 @@ TEST_CASE("a run goes on whose stored configuration holds idle keys that earlier
   edit([](Json& stored) {
     stored.find("schedule")->set("decay_fraction", 0.2);
     stored.find("train")->set("deterministic", true);
-    stored.find("train")->set("autotune", false);
   });
   Heard heard;
   CHECK(run_in(folder / "run", test_run(folder, changes), heard) == 0);
@@ -118,7 +117,7 @@ TEST_CASE("the stored configuration of a run loses only what said nothing", "[fa
   CHECK(without(R"({"model":{"at":{"1":{"mixer":null,"ffn":"f","memory":null}}}})") ==
         R"({"model":{"at":{"1":{"ffn":"f"}}}})");
   CHECK(without(R"({"at":{"1":{"mixer":"m","memory":null}}})") == R"({"at":{"1":{"mixer":"m"}}})");
-  CHECK(without(R"({"train":{"steps":2,"deterministic":true,"autotune":false}})") == R"({"train":{"steps":2}})");
+  CHECK(without(R"({"train":{"steps":2,"deterministic":true}})") == R"({"train":{"steps":2}})");
   for (const char* same :
        {"{}", "[]", R"({"schedule":3,"train":[],"model":{"at":[1]}})", R"({"model":{"at":{"1":null}}})"}) {
     CHECK(without(same) == parse_json(same, "c.json").dump());

@@ -11,6 +11,7 @@
 #include "device_model.h"
 #include "host.h"
 #include "kernels/gemm/cuda_layout.h"
+#include "kernels/gemm/cuda_tune.h"
 
 namespace hebb::HEBB_DEVICE {
 namespace {
@@ -259,5 +260,20 @@ void run(Stream& stream, const Gemm& g) {
     }
   });
 }
+
+int64_t products_version() { return 0; }
+
+/// There is one algorithm.
+MeasuredProducts measure_products(Stream&, const std::map<ProductKey, bool>& products,
+                                  const std::function<void(int64_t done)>& done) {
+  MeasuredProducts measured;
+  for (const auto& [key, accumulate] : products) {
+    measured.products.push_back({.product = key});
+    done(static_cast<int64_t>(measured.products.size()));
+  }
+  return measured;
+}
+
+std::string take_algorithms(Stream&, std::span<const TunedProduct>) { return ""; }
 
 }  // namespace hebb::HEBB_DEVICE
