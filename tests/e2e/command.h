@@ -35,6 +35,16 @@ inline CommandResult run_hebb(const TempFolder& folder, const std::string& argum
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read("out"), read("err")};
 }
 
+/// `hebb ARGUMENTS` ends with this code and an error that `matcher` accepts.
+template <class Matcher>
+void check_error(const TempFolder& folder, const std::string& arguments, int code, const Matcher& matcher,
+                 const std::string& input = "") {
+  INFO(arguments);
+  const CommandResult result = run_hebb(folder, arguments, input);
+  CHECK(result.code == code);
+  CHECK_THAT(result.err, matcher);
+}
+
 /// Trains a small model on the shards in set/ into the run folder `run`. `train` stands among the keys of its training.
 inline void train_small(const TempFolder& folder, const std::string& run, int vocab_size,
                         const std::string& train = R"("steps": 1)") {

@@ -155,9 +155,8 @@ TEST_CASE("an unknown verb names the nearest one", "[fast]") {
 
 TEST_CASE("a verb with verbs of its own names them where none is given", "[fast]") {
   const TempFolder folder;
-  const CommandResult result = run_hebb(folder, "tokenizer");
-  CHECK(result.code == 2);
-  CHECK_THAT(result.err, StartsWith("error: hebb tokenizer: no verb given (known: train, encode, decode, info)"));
+  check_error(folder, "tokenizer", 2,
+              StartsWith("error: hebb tokenizer: no verb given (known: train, encode, decode, info)"));
 }
 
 TEST_CASE("without arguments the help goes to stderr with exit code 2", "[fast]") {

@@ -55,12 +55,9 @@ TEST_CASE("synth-task writes rows and refuses options that do not fit", "[fast]"
   CHECK(std::count(rows.out.begin(), rows.out.end(), '\n') == 3);
   const CommandResult later = run_hebb(folder, "data synth-task --task mqar --seed 1 --length 64 --first 2");
   CHECK(rows.out.substr(rows.out.size() - later.out.size()) == later.out);
-  const CommandResult wrong = run_hebb(folder, "data synth-task --task mqar --length 31");
-  CHECK(wrong.code == 2);
-  CHECK_THAT(wrong.err, StartsWith("error: synth-task.length: found 31"));
-  const CommandResult other = run_hebb(folder, "data synth-task --task mqar --length 32 --word 3");
-  CHECK(other.code == 2);
-  CHECK_THAT(other.err, StartsWith("error: --word: found --task mqar, expected a task that reads this option"));
+  check_error(folder, "data synth-task --task mqar --length 31", 2, StartsWith("error: synth-task.length: found 31"));
+  check_error(folder, "data synth-task --task mqar --length 32 --word 3", 2,
+              StartsWith("error: --word: found --task mqar, expected a task that reads this option"));
 }
 
 TEST_CASE("integers out of range are refused", "[fast]") {
@@ -81,9 +78,7 @@ TEST_CASE("integers out of range are refused", "[fast]") {
 TEST_CASE("an output that is a device is written to", "[fast]") {
   const TempFolder folder;
   fs::create_symlink("/dev/full", folder / "full");  // a plain file in its place would replace this link alone
-  const CommandResult result = run_hebb(folder, "data synth --documents 1 -o full");
-  CHECK(result.code == 4);
-  CHECK_THAT(result.err, Contains("No space left on device"));
+  check_error(folder, "data synth --documents 1 -o full", 4, Contains("No space left on device"));
   CHECK(fs::is_symlink(folder / "full"));
 }
 
@@ -141,9 +136,8 @@ TEST_CASE("a dash is standard input, which a tokenizer cannot be trained on wher
               .code == 0);
   CHECK_THAT(run_hebb(folder, "data inspect set").out, Contains("documents: 2"));
   CHECK(run_hebb(folder, "data encode - -t bytes -o text", "one\ntwo\n").code == 0);
-  const CommandResult device = run_hebb(folder, "tokenizer train /dev/zero --out t.model");
-  CHECK(device.code == 2);
-  CHECK_THAT(device.err, Contains("input: found /dev/zero, which is read twice, expected files"));
+  check_error(folder, "tokenizer train /dev/zero --out t.model", 2,
+              Contains("input: found /dev/zero, which is read twice, expected files"));
 }
 
 TEST_CASE("a signal removes the part of a file that was written", "[fast]") {
@@ -194,16 +188,13 @@ TEST_CASE("inspect tells kinds of files apart", "[fast]") {
   std::string damaged = file;
   damaged.back() ^= 1;
   folder.write("run/checkpoints/step_00000007/model.safetensors", damaged);
-  const CommandResult damage = run_hebb(folder, "inspect run");
-  CHECK(damage.code == 4);
-  CHECK_THAT(damage.err, Contains("step_00000007: the checkpoint is damaged: model.safetensors: found CRC-32"));
+  check_error(folder, "inspect run", 4,
+              Contains("step_00000007: the checkpoint is damaged: model.safetensors: found CRC-32"));
   folder.write("weights/model.safetensors", file);
   CHECK_THAT(run_hebb(folder, "inspect weights").out, StartsWith("weights: weights, 1 tensors"));
 
-  const CommandResult unknown = run_hebb(folder, "inspect in.txt");
-  CHECK(unknown.code == 3);
-  CHECK_THAT(unknown.err,
-             StartsWith("error: in.txt: nothing that hebb knows (found a file that starts with 6F 6E 65 7C"));
+  check_error(folder, "inspect in.txt", 3,
+              StartsWith("error: in.txt: nothing that hebb knows (found a file that starts with 6F 6E 65 7C"));
   folder.write("other.json", "{}");
   CHECK_THAT(run_hebb(folder, "inspect other.json").err, Contains("found another JSON file"));
   folder.write("empty", "");
@@ -216,12 +207,11 @@ TEST_CASE("the byte tokenizer encodes and decodes on the command line", "[fast]"
   const TempFolder folder;
   CHECK(run_hebb(folder, "tokenizer encode bytes", "hé\n").out == "104 195 169 10\n");
   CHECK(run_hebb(folder, "tokenizer decode bytes", "104 195,169\n10 257").out == "hé\n");
-  const CommandResult wrong = run_hebb(folder, "tokenizer decode bytes", "104 x");
-  CHECK(wrong.code == 3);
-  CHECK(wrong.err == "error: -: byte 4: no token id (found \"x\", expected an integer)\n");
-  const CommandResult invalid = run_hebb(folder, "tokenizer encode bytes", "a\xff");
-  CHECK(invalid.code == 3);
-  CHECK(invalid.err == "error: -: byte 1: invalid UTF-8 (found bytes FF, expected text in UTF-8)\n");
+  check_error(folder, "tokenizer decode bytes", 3,
+              Catch::Matchers::Equals("error: -: byte 4: no token id (found \"x\", expected an integer)\n"), "104 x");
+  check_error(folder, "tokenizer encode bytes", 3,
+              Catch::Matchers::Equals("error: -: byte 1: invalid UTF-8 (found bytes FF, expected text in UTF-8)\n"),
+              "a\xff");
   CHECK(run_hebb(folder, "tokenizer decode bytes", "259").code == 3);
   CHECK(run_hebb(folder, "tokenizer decode bytes", "99999999999").code == 3);
   CHECK_THAT(run_hebb(folder, "tokenizer info bytes").out, Contains("vocabulary: 259\nbos 256, eos 257, pad 258\n"));
@@ -243,9 +233,8 @@ TEST_CASE("a tokenizer.json is described and encodes a data set, which keeps a c
   CHECK(run_hebb(folder, "data verify set").code == 0);
   CHECK(read_file(folder / "set/tokenizer.json") == read_file(folder / "t.json"));
   folder.write("bad.json", "{\"model\": {}}");
-  const CommandResult bad = run_hebb(folder, "tokenizer info bad.json");
-  CHECK(bad.code == 3);
-  CHECK_THAT(bad.err, Contains("bad.json:1:11: model (found no key \"vocab\", expected one)"));
+  check_error(folder, "tokenizer info bad.json", 3,
+              Contains("bad.json:1:11: model (found no key \"vocab\", expected one)"));
 }
 
 #if HEBB_HAVE_SENTENCEPIECE
@@ -259,10 +248,9 @@ TEST_CASE("a tokenizer is trained, described, used and not overwritten", "[fast]
   CHECK(run_hebb(folder, "tokenizer train docs.jsonl -o t.model --vocab-size 600").code == 2);
   CHECK(run_hebb(folder, "tokenizer train docs.jsonl -o new/folder/t.model --vocab-size 600 --train-bytes 1e5").code ==
         0);
-  const CommandResult nowhere = run_hebb(folder, "tokenizer train docs.jsonl -o /proc/nowhere/t.model");
-  CHECK(nowhere.code == 2);
-  CHECK_THAT(nowhere.err, Contains("--out: found /proc/nowhere/t.model: ") &&
-                              Contains(", expected a file in a folder that can be written"));
+  check_error(folder, "tokenizer train docs.jsonl -o /proc/nowhere/t.model", 2,
+              Contains("--out: found /proc/nowhere/t.model: ") &&
+                  Contains(", expected a file in a folder that can be written"));
   CHECK_THAT(run_hebb(folder, "tokenizer info t.model").out,
              Contains("model type: bpe\n") && Contains("encoder: built-in BPE\n"));
   CHECK_THAT(run_hebb(folder, "inspect t.model").out, Contains("vocabulary: 600\n"));
@@ -271,9 +259,8 @@ TEST_CASE("a tokenizer is trained, described, used and not overwritten", "[fast]
   CHECK(run_hebb(folder, "tokenizer decode t.model", ids.out).out == text);
   CHECK(run_hebb(folder, "data encode docs.jsonl -t t.model -o set").code == 0);
   CHECK(run_hebb(folder, "data verify set").code == 0);
-  const CommandResult small = run_hebb(folder, "tokenizer train docs.jsonl -o u.model --vocab-size 100");
-  CHECK(small.code == 2);
-  CHECK_THAT(small.err, Contains("error: --vocab-size: found 100, expected 260 (one more"));
+  check_error(folder, "tokenizer train docs.jsonl -o u.model --vocab-size 100", 2,
+              Contains("error: --vocab-size: found 100, expected 260 (one more"));
   CHECK_FALSE(fs::exists(folder / "u.model"));
 }
 #endif
@@ -298,18 +285,15 @@ TEST_CASE("a data set becomes records, and what is none of it leaves no file", "
   CHECK(read_file(folder / "boolq.jsonl") == line);
   CHECK(run_hebb(folder, "data convert boolq raw.jsonl -").out == line);
 
-  const CommandResult wrong = run_hebb(folder, "data convert arc raw.jsonl arc.jsonl");
-  CHECK(wrong.code == 3);
-  CHECK_THAT(wrong.err, Contains("error: raw.jsonl:1:1: choices: found nothing, expected options with labels"));
+  check_error(folder, "data convert arc raw.jsonl arc.jsonl", 3,
+              Contains("error: raw.jsonl:1:1: choices: found nothing, expected options with labels"));
   CHECK_FALSE(fs::exists(folder / "arc.jsonl"));
   CHECK(run_hebb(folder, "data convert arc none.jsonl arc.jsonl").code == 3);
   CHECK(run_hebb(folder, "data convert glue raw.jsonl out.jsonl").code == 2);
-  const CommandResult wording = run_hebb(folder, "data convert boolq raw.jsonl out.jsonl --template t.json");
-  CHECK(wording.code == 2);
-  CHECK_THAT(wording.err, Contains("--template: found boolq, expected longbench or longbench-fewshot"));
-  const CommandResult shots = run_hebb(folder, "data convert boolq raw.jsonl out.jsonl --shots 3");
-  CHECK(shots.code == 2);
-  CHECK_THAT(shots.err, Contains("--shots: found boolq, expected mmlu"));
+  check_error(folder, "data convert boolq raw.jsonl out.jsonl --template t.json", 2,
+              Contains("--template: found boolq, expected longbench or longbench-fewshot"));
+  check_error(folder, "data convert boolq raw.jsonl out.jsonl --shots 3", 2,
+              Contains("--shots: found boolq, expected mmlu"));
 }
 
 TEST_CASE("errors of data that is opened say where its key was written") {

@@ -74,23 +74,19 @@ TEST_CASE("what cannot be evaluated is said before the first evaluation, and lea
   CHECK(ruler.at("metrics").at("niah_single_1").at("n").as_int() == 2);
   CHECK(ruler.at("metrics").at("vt").at("n").as_int() == 1);
 
-  const CommandResult nothing =
-      run_hebb(folder,
-               "eval e.json --checkpoint run 'evaluations=[{\"name\": \"hay\", \"kind\": \"niah\", "
-               "\"context_words\": [40], \"text\": {\"path\": \"short.txt\"}}]'");
-  CHECK(nothing.code == 3);
-  CHECK_THAT(nothing.err, Contains("error: e.json: nothing was evaluated"));
+  check_error(folder,
+              "eval e.json --checkpoint run 'evaluations=[{\"name\": \"hay\", \"kind\": \"niah\", "
+              "\"context_words\": [40], \"text\": {\"path\": \"short.txt\"}}]'",
+              3, Contains("error: e.json: nothing was evaluated"));
 }
 
 TEST_CASE("evaluations of a training that are all skipped are no success") {
   const TempFolder folder;
   write_run(folder);
-  const CommandResult result =
-      run_hebb(folder,
-               "train c.json --run-dir run 'eval={\"evaluations\": [{\"name\": \"gone\", \"kind\": "
-               "\"cloze\", \"file\": \"gone.jsonl\"}]}'");
-  CHECK(result.code == 3);
-  CHECK_THAT(result.err, Contains("gone (cloze) will be skipped: ") && Contains("nothing was evaluated"));
+  check_error(folder,
+              "train c.json --run-dir run 'eval={\"evaluations\": [{\"name\": \"gone\", \"kind\": "
+              "\"cloze\", \"file\": \"gone.jsonl\"}]}'",
+              3, Contains("gone (cloze) will be skipped: ") && Contains("nothing was evaluated"));
 }
 
 TEST_CASE("changes of a list may be written as options") {
@@ -117,9 +113,8 @@ TEST_CASE("an eval that evaluates nothing does not end as a success") {
   const TempFolder folder;
   write_run(folder);
   folder.write("e.json", R"({"evaluations": [{"name": "gone", "kind": "cloze", "file": "gone.jsonl"}]})");
-  const CommandResult result = run_hebb(folder, "eval e.json --checkpoint run");
-  CHECK(result.code == 3);
-  CHECK_THAT(result.err, Contains("e.json: nothing was evaluated: all evaluations were skipped"));
+  check_error(folder, "eval e.json --checkpoint run", 3,
+              Contains("e.json: nothing was evaluated: all evaluations were skipped"));
 }
 
 TEST_CASE("hebb eval --ranks writes the files of one process") {

@@ -88,7 +88,5 @@ TEST_CASE("a sample ends before a stop text, which may span tokens") {
   folder.write("none.txt", "\n\n");
   CHECK_THAT(run_hebb(folder, "generate run --prompts none.txt").err, Contains("none.txt: no prompt"));
   folder.write("bad.jsonl", "{\"text\": \"x\"}\n");
-  const CommandResult bad = run_hebb(folder, "generate run --prompts bad.jsonl");
-  CHECK(bad.code == 3);
-  CHECK_THAT(bad.err, Contains("bad.jsonl:1") && Contains("prompt"));
+  check_error(folder, "generate run --prompts bad.jsonl", 3, Contains("bad.jsonl:1") && Contains("prompt"));
 }

@@ -39,9 +39,7 @@ TEST_CASE("a run that has been moved generates and is evaluated without the file
   const std::string weights = "second/checkpoints/step_00000001/model.safetensors";
   CHECK(run_hebb(folder, "generate " + weights + command).out == text);
 
-  const CommandResult invalid = run_hebb(folder, "generate second --prompt 'a'$(printf '\\377')");
-  CHECK(invalid.code == 3);
-  CHECK_THAT(invalid.err, Contains("--prompt: byte 1: invalid UTF-8"));
+  check_error(folder, "generate second --prompt 'a'$(printf '\\377')", 3, Contains("--prompt: byte 1: invalid UTF-8"));
 }
 #endif
 
@@ -57,7 +55,6 @@ TEST_CASE("a run with a tokenizer.json keeps a copy, which generates and is eval
 TEST_CASE("weights without a configuration beside them are refused", "[fast]") {
   const TempFolder folder;
   folder.write("w/model.safetensors", "x");
-  const CommandResult result = run_hebb(folder, "generate w/model.safetensors --prompt a");
-  CHECK(result.code == 4);
-  CHECK_THAT(result.err, Contains("config.json: no configuration beside the weights"));
+  check_error(folder, "generate w/model.safetensors --prompt a", 4,
+              Contains("config.json: no configuration beside the weights"));
 }

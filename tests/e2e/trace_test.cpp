@@ -35,8 +35,7 @@ TEST_CASE("decisions that a trace cannot use are refused", "[fast]") {
       none.err,
       Contains("none: decisions to force (found no integer tensor, expected decisions of this model, such as blocks."));
 
-  const CommandResult others = run_hebb(folder, trace_of("attention-1", "--force ovq --out out"));
-  CHECK(others.code == 3);
-  CHECK_THAT(others.err, Contains("ovq: decisions to force") && Contains("no layer of this model decides anything"));
+  check_error(folder, trace_of("attention-1", "--force ovq --out out"), 3,
+              Contains("ovq: decisions to force") && Contains("no layer of this model decides anything"));
   CHECK_FALSE(fs::exists(folder / "out"));
 }
