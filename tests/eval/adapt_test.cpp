@@ -26,16 +26,11 @@ struct Domains {
 
   Domains(const std::string& model, const std::vector<int>& one, const std::vector<int>& two)
       : first(model, one), second(model, two) {}
-  std::string config(const std::string& keys) const {
-    return "{\"evaluations\": [{\"name\": \"x\", \"kind\": \"adapt\", \"domains\": [{\"name\": \"one\", \"path\": \"" +
-           (first.folder / "corpus" / "*.bin").string() + "\"}, {\"name\": \"two\", \"path\": \"" +
-           (second.folder / "corpus" / "*.bin").string() + "\"}], " + keys + "}]}";
-  }
   EvalResult run(ScoringModel& session, const std::string& keys) const {
-    auto evaluations = read_evaluations(parse_json(config(keys), "eval.json"), "");
-    Progress quiet;
-    EvalContext context{session, nullptr, 12, 42, quiet, {}};
-    return evaluations[0].task->run(context);
+    const std::string domains = R"("domains": [{"name": "one", "path": ")" +
+                                (first.folder / "corpus" / "*.bin").string() + R"("}, {"name": "two", "path": ")" +
+                                (second.folder / "corpus" / "*.bin").string() + "\"}], ";
+    return testing::evaluate(session, R"("kind": "adapt", )" + domains + keys, nullptr, 12);
   }
 };
 
@@ -140,18 +135,13 @@ TEST_CASE("a model without fast weights gives zeros, and wrong input a message",
   CHECK_THROWS_WITH(
       d.run(s, R"("micro_batch_size": 6)"),
       Catch::Contains("too few tokens for domain \"one\" (found 10 rows of 13 tokens, expected at least 12"));
-  const auto read = [](const std::string& text) { return read_evaluations(parse_json(text, "e.json"), ""); };
-  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "x", "kind": "adapt"}]})"),
-                    Catch::Contains("evaluations.0.domains"));
+  const auto read = [&](const char* keys) { testing::evaluate(s, std::string(R"("kind": "adapt")") + keys); };
+  CHECK_THROWS_WITH(read(""), Catch::Contains("evaluations.0.domains"));
   CHECK_THROWS_WITH(
-      read(R"({"evaluations": [{"name": "x", "kind": "adapt", "domains": []}]})"),
+      read(R"(, "domains": [])"),
       Catch::Contains("domains: found an empty list, expected a list of objects with at least one element"));
-  CHECK_THROWS_WITH(
-      read(
-          R"({"evaluations": [{"name": "x", "kind": "adapt", "domains": [{"name": "a", "path": "x"}, {"name": "a", "path": "y"}]}]})"),
-      Catch::Contains("domains.1.name: found \"a\" again"));
-  CHECK_THROWS_WITH(
-      read(
-          R"({"evaluations": [{"name": "x", "kind": "adapt", "domains": [{"name": "a", "path": "x", "weight": 1}]}]})"),
-      Catch::Contains("domains.0.weight: found an unknown key"));
+  CHECK_THROWS_WITH(read(R"(, "domains": [{"name": "a", "path": "x"}, {"name": "a", "path": "y"}])"),
+                    Catch::Contains("domains.1.name: found \"a\" again"));
+  CHECK_THROWS_WITH(read(R"(, "domains": [{"name": "a", "path": "x", "weight": 1}])"),
+                    Catch::Contains("domains.0.weight: found an unknown key"));
 }

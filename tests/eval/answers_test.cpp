@@ -61,13 +61,8 @@ double largest_difference(const std::vector<std::vector<char>>& a, const std::ve
 
 /// Fast weights that an evaluation leaves behind.
 std::vector<std::vector<char>> weights_after(const TextModel& m, const std::string& keys) {
-  auto evaluations =
-      read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", " + keys + "}]}", "eval.json"), "");
   ScoringModel s = m.session();
-  Progress quiet;
-  EvalContext context{s, m.tokenizer, 64, evaluations[0].seed, quiet, {}};
-  s.set_reading(evaluations[0].reading);
-  evaluations[0].task->run(context);
+  evaluate(s, keys, m.tokenizer, 64);
   return s.save_fast_weights();
 }
 
@@ -355,14 +350,9 @@ TEST_CASE("with a temperature each example draws from its own stream", "[fast]")
 TEST_CASE("texts that are only to be written are written without being asked for", "[fast]") {
   const BigramModel m = says("=ab");
   const std::string file = m.folder.write("r.jsonl", R"({"prompt": "=", "answers": []})").string();
-  auto evaluations = read_evaluations(
-      parse_json(R"({"evaluations": [{"name": "x", "kind": "generate", "score": "none", "file": ")" + file + "\"}]}",
-                 "e.json"),
-      "");
   ScoringModel s = m.session();
-  Progress quiet;
-  EvalContext context{s, m.tokenizer, 64, 42, quiet, {}};
-  CHECK(run_evaluations(evaluations, context, {}, m.folder / "out", [](const std::string&) {}).failed == 0);
+  const std::string list = R"({"name": "x", "kind": "generate", "score": "none", "file": ")" + file + "\"}";
+  CHECK(run_list(s, list, m.folder / "out", m.tokenizer).failed == 0);
   CHECK(read_file(m.folder / "out/x.samples.jsonl").find(R"("prediction":"ab")") != std::string::npos);
 }
 
@@ -407,9 +397,7 @@ TEST_CASE("resolved evaluations of generated text read the same again", "[fast]"
 
 TEST_CASE("generation stops at a signal and at logits that are no numbers", "[fast]") {
   const BigramModel m = says("=ab");
-  auto evaluations = read_evaluations(
-      parse_json(R"({"evaluations": [{"name": "x", "kind": "niah", "samples": 1, "context_words": [20]}]})", "e.json"),
-      "");
+  const auto evaluations = evaluations_of(R"({"name": "x", "kind": "niah", "samples": 1, "context_words": [20]})");
   ScoringModel s = m.session();
   Progress quiet;
   int asked = 0;

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "data/shards/shard_writer.h"
-#include "eval/evaluation.h"
 #include "tests/eval/model_file.h"
 
 namespace hebb {
@@ -54,14 +53,9 @@ struct EvalFixture {
     return "\"data\": {\"path\": \"" + (folder / "corpus" / "train_*.bin").string() + "\"}";
   }
 
-  EvalResult run(const std::string& keys, int64_t length = 32) {
-    auto evaluations = read_evaluations(
-        parse_json("{\"evaluations\": [{\"name\": \"x\", " + corpus() + ", " + keys + "}]}", "eval.json"), "");
+  EvalResult run(const std::string& keys, int64_t length = 32) const {
     ScoringModel s = session();
-    Progress quiet;
-    EvalContext context{s, nullptr, length, 42, quiet, {}};
-    s.set_reading(evaluations[0].reading);
-    return evaluations[0].task->run(context);
+    return testing::evaluate(s, corpus() + ", " + keys, nullptr, length);
   }
 };
 

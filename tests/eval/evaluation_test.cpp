@@ -39,23 +39,15 @@ TEST_CASE_METHOD(EvalFixture, "tokens of another tokenizer than the model's are 
   writer.add_document(documents[2]);
   writer.finish();
   ScoringModel s = session();
-  Progress quiet;
-  EvalContext context{s, nullptr, 32, 42, quiet, {}};
-  const auto evaluate = [&](const std::string& keys) {
-    const std::string text = R"({"evaluations": [{"name": "x", )" + keys + "}]}";
-    return read_evaluations(parse_json(text, "eval.json"), "")[0].task->run(context);
-  };
   const std::string data = R"({"path": ")" + (folder / "other" / "*.bin").string() + R"("})";
-  evaluate(R"("kind": "stream_ppl", "data": )" + data);  // nothing to compare with
-  TokenizerConfig bytes;
-  bytes.type = "bytes";
-  context.tokenizer = Tokenizer::load(bytes);
+  testing::evaluate(s, R"("kind": "stream_ppl", "data": )" + data);  // nothing to compare with
+  const auto bytes = Tokenizer::load({"bytes", "", false, false});
   for (const std::string& keys :
        {R"("kind": "stream_ppl", "data": )" + data, R"("kind": "position_ppl", "length": 16, "data": )" + data,
         R"("kind": "memory_stats", "length": 16, "data": )" + data,
         R"("kind": "adapt", "domains": [{"name": "d", "path": )" + data.substr(9) + "]"}) {
     CHECK_THROWS_WITH(
-        evaluate(keys),
+        testing::evaluate(s, keys, bytes),
         Catch::Contains("tokens of another tokenizer than that of the run (found tokenizer hash 0000000000000007"));
   }
 }
@@ -74,12 +66,6 @@ TEST_CASE_METHOD(EvalFixture, "a damaged token file is refused by whatever reads
   bytes[bytes.size() - 2] ^= 1;  // another token of the vocabulary
   write_file_atomic(second, bytes);
   ScoringModel s = session();
-  Progress quiet;
-  EvalContext context{s, nullptr, 32, 42, quiet, {}};
-  const auto evaluate = [&](const std::string& keys) {
-    const std::string text = R"({"evaluations": [{"name": "x", )" + keys + "}]}";
-    return read_evaluations(parse_json(text, "eval.json"), "")[0].task->run(context);
-  };
   const std::string path = R"("path": ")" + (folder / "damaged" / "*.bin").string() + "\"",
                     data = R"("data": {)" + path + "}";
   for (const std::string& keys :
@@ -87,9 +73,11 @@ TEST_CASE_METHOD(EvalFixture, "a damaged token file is refused by whatever reads
         R"("kind": "memory_stats", "length": 80, )" + data,
         R"("kind": "adapt", "micro_batch_size": 1, "domains": [{"name": "d", )" + path + "}]"}) {
     CAPTURE(keys);
-    CHECK_THROWS_WITH(evaluate(keys), Catch::Contains("train_000001.bin: byte 1024: CRC-32 of the 129 tokens"));
+    CHECK_THROWS_WITH(testing::evaluate(s, keys),
+                      Catch::Contains("train_000001.bin: byte 1024: CRC-32 of the 129 tokens"));
   }
-  CHECK(evaluate(R"("kind": "stream_ppl", "max_tokens": 69, )" + data).status == "ok");  // of the first file alone
+  CHECK(testing::evaluate(s, R"("kind": "stream_ppl", "max_tokens": 69, )" + data).status ==
+        "ok");  // of the first file alone
 }
 
 TEST_CASE("--tokenizer does not put another tokenizer in the place of the run's", "[fast]") {
@@ -228,15 +216,10 @@ TEST_CASE_METHOD(EvalFixture, "perplexities of streams and by position have stan
   const auto check = [&](const std::string& keys, size_t documents_read) {
     INFO(keys);
     ScoringModel s = session();
-    Progress quiet;
-    EvalContext context{s, nullptr, 32, 42, quiet, {}};
-    context.logs_samples = true;
-    const std::string text = R"({"evaluations": [{"name": "x", )" + corpus() + ", " + keys + "}]}";
-    const EvalResult r = read_evaluations(parse_json(text, "eval.json"), "")[0].task->run(context);
+    std::vector<Json> samples;
+    const EvalResult r = testing::evaluate(s, corpus() + ", " + keys, nullptr, 32, &samples);
     RatioOfSums nll;
-    std::istringstream lines(context.samples);
-    for (std::string line; std::getline(lines, line);) {
-      const Json sample = parse_json(line, "samples");
+    for (const Json& sample : samples) {
       const double tokens = sample.at("tokens").as_double();
       if (tokens > 0) { nll.add(-sample.at("ll").as_double(), tokens); }
     }
@@ -315,7 +298,9 @@ TEST_CASE("a resolved list has absolute paths and every default, and reads the s
   TempFolder folder;
   folder.write(
       "e.json",
-      R"({"seed": 5, "length": 64, "evaluations": [{"name": "a", "kind": "position_ppl", "data": {"path": "x.bin"}}]})");
+      R"({"seed": 5, "length": 64, "evaluations": [{"name": "a", "kind": "position_ppl", "data": {"path": "x.bin"}},
+    {"name": "b", "kind": "mqar", "vocab": 20, "samples": 5, "cases": [{"length": 18, "pairs": 4}]},
+    {"name": "c", "kind": "stream_ppl", "data": {"path": "x.bin"}}]})");
   const Json once = resolve_evaluations(parse_json_file((folder / "e.json").string()), "eval.");
   const Json& entry = once.at("evaluations").items()[0];
   CHECK(entry.at("data").at("path").as_string() == (folder / "x.bin").string());
@@ -326,23 +311,14 @@ TEST_CASE("a resolved list has absolute paths and every default, and reads the s
 
 TEST_CASE_METHOD(EvalFixture, "results are written, a missing file is skipped and a failure does not stop the others",
                  "[fast]") {
-  auto evaluations = read_evaluations(
-      parse_json(
-          "{\"evaluations\": [{\"name\": \"gone\", \"kind\": \"stream_ppl\", \"data\": {\"path\": \"/nowhere/x.bin\"}},"
-          "{\"name\": \"no-folder\", \"kind\": \"stream_ppl\", \"data\": {\"path\": \"/nowhere/*.bin\"}},"
-          "{\"name\": \"short\", \"kind\": \"position_ppl\", \"length\": 5000, " +
-              corpus() +
-              "},"
-              "{\"name\": \"fine\", \"kind\": \"stream_ppl\", " +
-              corpus() + "}]}",
-          "e.json"),
-      "");
+  const std::string list = R"({"name": "gone", "kind": "stream_ppl", "data": {"path": "/nowhere/x.bin"}},
+    {"name": "no-folder", "kind": "stream_ppl", "data": {"path": "/nowhere/*.bin"}},
+    {"name": "short", "kind": "position_ppl", "length": 5000, )" +
+                           corpus() + R"(}, {"name": "fine", "kind": "stream_ppl", )" + corpus() + "}";
   ScoringModel s = session();
-  Progress quiet;
   std::vector<std::string> lines;
-  const EvalCounts counts = run_evaluations(evaluations, EvalContext{s, nullptr, 32, 42, quiet, {}},
-                                            EvalSource{"c", "00ff", "cpu", "fp64", 7, 70}, folder / "out",
-                                            [&](const std::string& line) { lines.push_back(line); });
+  const EvalCounts counts = testing::run_list(s, list, folder / "out", nullptr, false,
+                                              [&](const std::string& line) { lines.push_back(line); });
   CHECK(counts.failed == 1);
   CHECK(counts.skipped == 2);
   CHECK(counts.ok == 1);
@@ -361,28 +337,16 @@ TEST_CASE_METHOD(EvalFixture, "results are written, a missing file is skipped an
 
 TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are asked for, and add up to the result",
                  "[fast]") {
-  auto evaluations = read_evaluations(parse_json(R"({"evaluations": [
+  const std::string list = R"(
     {"name": "recall", "kind": "mqar", "seed": 3, "vocab": 20, "samples": 5, "cases": [{"length": 18, "pairs": 4}]},
-    {"name": "text", "kind": "stream_ppl", )" + corpus() +
-                                                     "}]}",
-                                                 "e.json"),
-                                      "");
+    {"name": "text", "kind": "stream_ppl", )" +
+                           corpus() + "}";
   ScoringModel s = session();
-  Progress quiet;
-  EvalContext context{s, nullptr, 32, 42, quiet, {}};
-  const EvalSource source{"c", "00ff", "cpu", "fp64", 7, 70};
-  REQUIRE(run_evaluations(evaluations, context, source, folder / "plain", [](const std::string&) {}).failed == 0);
+  REQUIRE(testing::run_list(s, list, folder / "plain").failed == 0);
   CHECK_FALSE(fs::exists(folder / "plain" / "text.samples.jsonl"));
   CHECK(parse_json_file((folder / "plain" / "text.json").string()).find("samples") == nullptr);
 
-  evaluations = read_evaluations(resolve_evaluations(parse_json(R"({"evaluations": [
-    {"name": "recall", "kind": "mqar", "seed": 3, "vocab": 20, "samples": 5, "cases": [{"length": 18, "pairs": 4}]},
-    {"name": "text", "kind": "stream_ppl", )" + corpus() + "}]}",
-                                                                "e.json"),
-                                                     ""),
-                                 "");
-  context.logs_samples = true;
-  REQUIRE(run_evaluations(evaluations, context, source, folder / "out", [](const std::string&) {}).failed == 0);
+  REQUIRE(testing::run_list(s, list, folder / "out", nullptr, true).failed == 0);
   const auto lines = [&](const char* name) {
     std::vector<Json> parsed;
     std::istringstream text(read_file(folder / "out" / name));
@@ -421,15 +385,10 @@ TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are ask
 
 TEST_CASE("efficiency counts the model and measures training, reading and generating", "[fast]") {
   EvalFixture f(kFastModel);
-  auto evaluations = read_evaluations(parse_json(R"({"evaluations": [
-    {"name": "cost", "kind": "efficiency", "sequence_length": 24, "training_rows": 2, "positions": [5, 30], "batch": 3}]})",
-                                                 "e.json"),
-                                      "");
   ScoringModel s = f.session();
   const auto weights = s.save_fast_weights();
-  Progress quiet;
-  EvalContext context{s, nullptr, 32, 42, quiet, {}};
-  const EvalResult r = evaluations[0].task->run(context);
+  const EvalResult r = testing::evaluate(
+      s, R"("kind": "efficiency", "sequence_length": 24, "training_rows": 2, "positions": [5, 30], "batch": 3)");
   CHECK(s.save_fast_weights() == weights);
 
   const Model& model = s.model();
@@ -456,11 +415,8 @@ TEST_CASE("efficiency counts the model and measures training, reading and genera
     CHECK(point.at("prefill_tokens_per_s").as_double() > 0);
   }
 
-  auto counted = read_evaluations(parse_json(R"({"evaluations": [
-    {"name": "cost", "kind": "efficiency", "training_rows": 0, "positions": [3], "batch": 1}]})",
-                                             "e.json"),
-                                  "");
-  const EvalResult without = counted[0].task->run(context);
+  const EvalResult without =
+      testing::evaluate(s, R"("kind": "efficiency", "training_rows": 0, "positions": [3], "batch": 1)");
   CHECK(without.metrics.find("train.tokens_per_s") == nullptr);
   CHECK(metric(without, "flops.forward_per_token") == model.flops_per_token(32));
   CHECK(without.series.at("decoding").items().size() == 1);
@@ -532,15 +488,9 @@ TEST_CASE("a data set's folder means its validation shards, a pattern any shards
     return options.directory;
   };
   const auto tokens = [&](const fs::path& path) {
-    auto list =
-        read_evaluations(parse_json(R"({"evaluations": [{"name": "x", "kind": "stream_ppl", "data": {"path": ")" +
-                                        path.string() + "\"}}]}",
-                                    "e.json"),
-                         "");
     ScoringModel s = f.session();
-    Progress quiet;
-    EvalContext context{s, nullptr, 32, 42, quiet, {}};
-    return metric(list[0].task->run(context), "tokens");
+    const std::string keys = R"("kind": "stream_ppl", "data": {"path": ")" + path.string() + "\"}";
+    return metric(testing::evaluate(s, keys), "tokens");
   };
   const fs::path with = write_set("with", true), without = write_set("without", false);
   CHECK(tokens(with) == 10);

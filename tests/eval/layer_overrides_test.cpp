@@ -87,18 +87,13 @@ TEST_CASE("evaluations name thresholds for all layers and for blocks", "[fast]")
 TEST_CASE_METHOD(Fixture, "thresholds are replaced while one evaluation runs", "[fast]") {
   const std::string shards = (folder / "corpus" / "*.bin").string();
   const std::string common = R"(, "kind": "stream_ppl", "data": {"path": ")" + shards + "\"}";
-  auto evaluations = read_evaluations(
-      parse_json(R"({"evaluations": [{"name": "before")" + common +
-                     R"(}, {"name": "all", "thresholds": {"mode": "all"})" + common +
-                     R"(}, {"name": "low", "thresholds": {"blocks": {"1": {"tau": 0}}})" + common +
-                     R"(}, {"name": "none", "thresholds": {"mode": "none"})" + common + R"(}, {"name": "after")" +
-                     common + R"(}, {"name": "wrong", "thresholds": {"blocks": {"0": {"tau": 0.5}}})" + common + "}]}",
-                 "eval.json"),
-      "");
+  const std::string list = R"({"name": "before")" + common + R"(}, {"name": "all", "thresholds": {"mode": "all"})" +
+                           common + R"(}, {"name": "low", "thresholds": {"blocks": {"1": {"tau": 0}}})" + common +
+                           R"(}, {"name": "none", "thresholds": {"mode": "none"})" + common + R"(}, {"name": "after")" +
+                           common + R"(}, {"name": "wrong", "thresholds": {"blocks": {"0": {"tau": 0.5}}})" + common +
+                           "}";
   ScoringModel s = session();
-  Progress quiet;
-  CHECK(run_evaluations(evaluations, {s, nullptr, 32, 42, quiet, {}}, {}, folder / "out", [](const std::string&) {
-        }).failed == 1);
+  CHECK(testing::run_list(s, list, folder / "out").failed == 1);
   const auto result = [&](const std::string& name) {
     return parse_json_file((folder / "out" / (name + ".json")).string());
   };

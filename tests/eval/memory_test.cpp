@@ -143,16 +143,9 @@ TEST_CASE("looking at states does not teach fast weights", "[fast]") {
     "f": {"type": "fwpkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 6, "top_k": 2, "chunk_size": 10},
     "m": {"type": "swiglu", "intermediate_size": 16}}, "pattern": [{"memory": "f", "mixer": "g", "ffn": "m"}]})",
                 {60, 60});
-  auto evaluations = read_evaluations(
-      parse_json(
-          "{\"evaluations\": [{\"name\": \"x\", \"kind\": \"memory_stats\", \"length\": 48, \"window_tokens\": 96, " +
-              f.corpus() + "}]}",
-          "e.json"),
-      "");
   ScoringModel s = f.session(), expected = f.session();
-  Progress quiet;
-  EvalContext context{s, nullptr, 32, 42, quiet, {}};
-  const EvalResult r = evaluations[0].task->run(context);
+  const EvalResult r =
+      testing::evaluate(s, R"("kind": "memory_stats", "length": 48, "window_tokens": 96, )" + f.corpus());
   CHECK(points(r, "state_norm").size() == 16);
   std::map<int64_t, double> count;
   for (const auto& d : f.documents) {
@@ -380,17 +373,12 @@ TEST_CASE("gdn: the norm of the state by position is that of the recurrence", "[
 
 TEST_CASE("the line of a result names a dozen numbers, its file all", "[fast]") {
   Probe f("mixer", R"({"type": "sdm", "num_heads": 1, "slots_per_head": 16, "num_writes": 2, "num_reads": 2})");
-  auto evaluations =
-      read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", \"kind\": \"memory_stats\", \"length\": 48, " +
-                                      f.corpus() + "}]}",
-                                  "e.json"),
-                       "");
   ScoringModel s = f.session();
-  Progress quiet;
   std::string line;
-  REQUIRE(run_evaluations(evaluations, EvalContext{s, nullptr, 32, 42, quiet, {}}, EvalSource{}, f.folder / "out",
-                          [&](const std::string& text) { line = text; })
-              .failed == 0);
+  const std::string list = R"({"name": "x", "kind": "memory_stats", "length": 48, )" + f.corpus() + "}";
+  REQUIRE(testing::run_list(s, list, f.folder / "out", nullptr, false, [&](const std::string& text) {
+            line = text;
+          }).failed == 0);
   const Json result = parse_json_file((f.folder / "out" / "x.json").string());
   const size_t all = result.at("metrics").members().size();
   CHECK_THAT(line, Catch::Contains("x (memory_stats): ok  sdm.") &&

@@ -1,8 +1,10 @@
 #pragma once
 // A model whose configuration and random weights lie in files, as `hebb eval` reads them.
 #include <functional>
+#include <sstream>
 
 #include "core/safetensors.h"
+#include "eval/evaluation.h"
 #include "layers/model.h"
 #include "tests/temp_folder.h"
 
@@ -26,6 +28,38 @@ inline void write_random_model(const TempFolder& folder, const std::string& json
     tensors.push_back({p->name(), p->value});
   }
   write_safetensors(folder / "w.safetensors", tensors);
+}
+
+/// Evaluations of a list, given without its brackets.
+inline std::vector<Evaluation> evaluations_of(const std::string& list) {
+  return read_evaluations(parse_json("{\"evaluations\": [" + list + "]}", "e.json"), "");
+}
+
+/// Runs one evaluation with these keys beside its name; samples go to `samples` where that is given.
+inline EvalResult evaluate(ScoringModel& session, const std::string& keys,
+                           const std::shared_ptr<const Tokenizer>& tokenizer = nullptr, int64_t training_length = 32,
+                           std::vector<Json>* samples = nullptr) {
+  const auto evaluations = evaluations_of("{\"name\": \"x\", " + keys + "}");
+  Progress quiet;
+  EvalContext context{session, tokenizer, training_length, evaluations[0].seed, quiet, {}};
+  session.set_reading(evaluations[0].reading);
+  context.logs_samples = samples != nullptr;
+  const EvalResult result = evaluations[0].task->run(context);
+  std::istringstream lines(context.samples);
+  for (std::string line; std::getline(lines, line);) { samples->push_back(parse_json(line, "samples")); }
+  return result;
+}
+
+/// Runs a list, given without its brackets, in `out`; its lines go to `report`.
+inline EvalCounts run_list(
+    ScoringModel& session, const std::string& list, const fs::path& out,
+    const std::shared_ptr<const Tokenizer>& tokenizer = nullptr, bool logs_samples = false,
+    const std::function<void(const std::string&)>& report = [](const std::string&) {}) {
+  auto evaluations = evaluations_of(list);
+  Progress quiet;
+  EvalContext context{session, tokenizer, 32, 42, quiet, {}};
+  context.logs_samples = logs_samples;
+  return run_evaluations(evaluations, context, {"c", "00ff", "cpu", "fp64", 7, 70}, out, report);
 }
 
 }  // namespace hebb::testing

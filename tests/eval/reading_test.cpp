@@ -95,16 +95,12 @@ TEST_CASE("rope_scaling reads as a model does that is configured with it", "[fas
 
 TEST_CASE("rope_scaling holds for one evaluation and is refused where it can do nothing", "[fast]") {
   EvalFixture f(hybrid("mixer", kLayers[0].second));
-  auto evaluations =
-      read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"a\", \"kind\": \"stream_ppl\", " + f.corpus() +
-                                      "}, {\"name\": \"b\", \"kind\": \"stream_ppl\", " + f.corpus() + ", " + kScaled +
-                                      "}, {\"name\": \"c\", \"kind\": \"stream_ppl\", " + f.corpus() + "}]}",
-                                  "e.json"),
-                       "");
   ScoringModel s = f.session();
-  Progress quiet;
-  REQUIRE(run_evaluations(evaluations, EvalContext{s, nullptr, 129, 42, quiet, {}}, EvalSource{}, f.folder / "out",
-                          [](const std::string&) {})
+  const std::string keys = R"("kind": "stream_ppl", "sequence_length": 129, )" + f.corpus();
+  REQUIRE(testing::run_list(s,
+                            R"({"name": "a", )" + keys + R"(}, {"name": "b", )" + keys + ", " + kScaled +
+                                R"(}, {"name": "c", )" + keys + "}",
+                            f.folder / "out")
               .failed == 0);
   const auto nll = [&](const char* name) {
     return parse_json_file((f.folder / "out" / name).string()).at("metrics").at("nll").at("value").as_double();

@@ -1,9 +1,5 @@
-#include <sstream>
-
-#include "core/safetensors.h"
 #include "data/tasks/synthetic_tasks.h"
-#include "eval/evaluation.h"
-#include "tests/temp_folder.h"
+#include "tests/eval/model_file.h"
 #include "tests/test.h"
 
 using namespace hebb;
@@ -24,30 +20,16 @@ struct RandomModel {
   std::string config;
 
   explicit RandomModel(int vocab, const std::string& run = "", const std::string& memory = "") : config(run) {
-    folder.write("model.json", model_of(vocab, memory));
-    ModelConfig model_config;
-    Fields::read(parse_json(model_of(vocab, memory), "model.json"), "model", model_config);
-    Stream stream;
-    Arena arena(DeviceKind::cpu);
-    Model model(model_config);
-    model.params().allocate(arena, DType::f64, false);
-    model.params().initialize(stream, 3);
-    std::vector<NamedTensor> tensors;
-    for (const auto& p : model.params().all()) { tensors.push_back({p->name(), p->value}); }
-    write_safetensors(folder / "w.safetensors", tensors);
+    testing::write_random_model(folder, model_of(vocab, memory), DType::f64);
   }
   ScoringModel session() const {
     ModelSource source = read_model_source(folder / "model.json");
     if (!config.empty()) { source.config = parse_json(config, "run.json"); }
     return ScoringModel(std::move(source), folder / "w.safetensors", {DeviceKind::cpu, DType::f64});
   }
-  EvalResult run(const std::string& keys) const {
-    auto evaluations =
-        read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", " + keys + "}]}", "eval.json"), "");
+  EvalResult run(const std::string& keys, std::vector<Json>* samples = nullptr) const {
     ScoringModel s = session();
-    Progress quiet;
-    EvalContext context{s, nullptr, 32, evaluations[0].seed, quiet, {}};
-    return evaluations[0].task->run(context);
+    return testing::evaluate(s, keys, nullptr, 32, samples);
   }
 };
 
@@ -186,21 +168,11 @@ TEST_CASE("recall evaluations refuse what they cannot judge", "[fast]") {
 
 TEST_CASE("accuracy has a standard error over rows", "[fast]") {
   const RandomModel m(24);
-  auto evaluations =
-      read_evaluations(parse_json(R"({"evaluations": [{"name": "x", "kind": "mqar", "vocab": 24, "samples": 12,
-                     "cases": [{"length": 18, "pairs": 4}]}]})",
-                                  "eval.json"),
-                       "");
-  ScoringModel session = m.session();
-  Progress quiet;
-  EvalContext context{session, nullptr, 32, evaluations[0].seed, quiet, {}};
-  context.logs_samples = true;
-  const EvalResult result = evaluations[0].task->run(context);
+  std::vector<Json> samples;
+  const EvalResult result =
+      m.run(R"("kind": "mqar", "vocab": 24, "samples": 12, "cases": [{"length": 18, "pairs": 4}])", &samples);
   std::vector<double> scores;
-  std::istringstream lines(context.samples);
-  for (std::string line; std::getline(lines, line);) {
-    scores.push_back(parse_json(line, "samples").at("score").as_double());
-  }
+  for (const Json& sample : samples) { scores.push_back(sample.at("score").as_double()); }
   REQUIRE(scores.size() == 12);
   const Json expected = mean_metric(scores);  // all rows ask as often
   REQUIRE(expected.at("stderr").as_double() > 0);

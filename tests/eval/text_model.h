@@ -3,9 +3,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
-#include <sstream>
 
-#include "eval/evaluation.h"
 #include "tests/eval/model_file.h"
 #include "tests/test.h"
 
@@ -51,16 +49,9 @@ class TextModel {
   }
   /// Runs one evaluation; `keys` are those beside its name.
   Outcome run(const std::string& keys, int64_t training_length = 64) const {
-    auto evaluations =
-        read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", " + keys + "}]}", "eval.json"), "");
     ScoringModel s = session();
-    Progress quiet;
-    EvalContext context{s, tokenizer, training_length, evaluations[0].seed, quiet, {}};
-    s.set_reading(evaluations[0].reading);
-    context.logs_samples = true;
-    Outcome outcome{evaluations[0].task->run(context), {}};
-    std::istringstream lines(context.samples);
-    for (std::string line; std::getline(lines, line);) { outcome.samples.push_back(parse_json(line, "samples")); }
+    Outcome outcome;
+    outcome.result = evaluate(s, keys, tokenizer, training_length, &outcome.samples);
     return outcome;
   }
   /// The same on a file of records, which is written first.

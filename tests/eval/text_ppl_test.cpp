@@ -211,17 +211,11 @@ TEST_CASE("texts without a token are refused", "[fast]") {
 TEST_CASE("a missing file of records skips the evaluation, a broken one fails it", "[fast]") {
   const BigramModel model({});
   const std::string broken = model.folder.write("broken.jsonl", "{\"text\": 5}\n").string();
-  auto evaluations = read_evaluations(parse_json(R"({"evaluations": [
-    {"name": "gone", "kind": "rolling", "file": "/nowhere/x.jsonl"}, {"name": "broken", "kind": "rolling", "file": ")" +
-                                                     broken + "\"}]}",
-                                                 "e.json"),
-                                      "");
   ScoringModel s = model.session();
-  Progress quiet;
-  const EvalSource source{"c", "00ff", "cpu", "fp64", 7, 70};
-  CHECK(run_evaluations(evaluations, EvalContext{s, model.tokenizer, 32, 42, quiet, {}}, source, model.folder / "out",
-                        [](const std::string&) {})
-            .failed == 1);
+  const std::string list = R"({"name": "gone", "kind": "rolling", "file": "/nowhere/x.jsonl"},
+    {"name": "broken", "kind": "rolling", "file": ")" +
+                           broken + "\"}";
+  CHECK(run_list(s, list, model.folder / "out", model.tokenizer).failed == 1);
   const auto result = [&](const char* name) { return parse_json_file((model.folder / "out" / name).string()); };
   CHECK(result("gone.json").at("status").as_string() == "skipped");
   CHECK(result("gone.json").at("reason").as_string().find("/nowhere/x.jsonl") != std::string::npos);
@@ -252,22 +246,11 @@ TEST_CASE("scores of texts do not depend on the segments in which they are read"
         {"rolling", "{\"text\": \"" + context + "\"}"},
         {"answer_ppl", "{\"context\": \"" + context + "\", \"question\": \"Which?\", \"answers\": [\"this one\"]}"}};
     for (const auto& [kind, record] : records) {
-      const std::string file = model.folder.write("r.jsonl", record).string();
       const auto ll = [&](const std::string& segment) {
         const std::string length = kind == "answer_ppl" ? "" : ", \"max_length\": 4096";
-        auto evaluations =
-            read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"a\", \"kind\": \"" + kind +
-                                            "\", \"file\": \"" + file + "\", \"segment\": " + segment + length + "}]}",
-                                        "e.json"),
-                             "");
-        ScoringModel s = model.session();
-        Progress quiet;
-        EvalContext context{s, model.tokenizer, 64, 42, quiet, {}};
-        context.logs_samples = true;
-        REQUIRE(run_evaluations(evaluations, context, EvalSource{"c", "00ff", "cpu", "fp64", 7, 70},
-                                model.folder / "out", [](const std::string&) {})
-                    .failed == 0);
-        return parse_json(read_file(model.folder / "out/a.samples.jsonl"), "samples").at("ll");
+        return model.run_on(record, "\"kind\": \"" + kind + "\", \"segment\": " + segment + length)
+            .samples.at(0)
+            .at("ll");
       };
       const Json whole = ll("4096"), parts = ll("64");
       INFO(kind);
