@@ -43,13 +43,14 @@ RunConfig bench_run(ModelConfig model, const Compute& compute, const BenchSteps&
   run.train.device = compute.device == DeviceKind::cuda ? "cuda" : "cpu";
   run.train.precision = precision_name(compute.dtype);
   run.train.cuda_graphs = compute.cuda_graphs;
+  run.train.autotune = steps.autotune;
   run.optimizer.lr = 1e-3;
   return run;
 }
 
 /// Errors: MemoryError where it does not fit, as in `train`.
-MemoryPlan fitting_plan(const RunConfig& run) {
-  MemoryPlan plan = plan_memory(run);
+MemoryPlan fitting_plan(const RunConfig& run, ProductList& products) {
+  MemoryPlan plan = plan_memory(run, {}, &products);
   require_memory(plan, device_of(run));
   return plan;
 }
@@ -57,7 +58,16 @@ MemoryPlan fitting_plan(const RunConfig& run) {
 /// Training steps on one batch of random tokens.
 class Steps {
  public:
-  explicit Steps(const RunConfig& run) : Steps(run, fitting_plan(run)) {}
+  Steps(const RunConfig& run, const MemoryPlan& plan)
+      : memory_(run, Ranks(), device_of(run), plan.state_bytes(), plan.work_bytes),
+        batch_(run.train.batch_size, run.train.sequence_length),
+        tokens_(run.train.tokens_per_step()) {
+    memory_.model.params().initialize(memory_.stream, 1);
+    const std::vector<int32_t> ids = random_tokens(tokens_ + 1, run.model.vocab_size);
+    std::copy(ids.begin(), ids.end() - 1, batch_.inputs.begin());
+    std::copy(ids.begin() + 1, ids.end(), batch_.targets.begin());
+    settings_.training = true;
+  }
 
   const Model& model() const { return memory_.model; }
   int64_t peak_bytes() const { return memory_.state.peak_bytes() + memory_.work.peak_bytes(); }
@@ -84,17 +94,6 @@ class Steps {
   }
 
  private:
-  Steps(const RunConfig& run, const MemoryPlan& plan)
-      : memory_(run, Ranks(), device_of(run), plan.state_bytes(), plan.work_bytes),
-        batch_(run.train.batch_size, run.train.sequence_length),
-        tokens_(run.train.tokens_per_step()) {
-    memory_.model.params().initialize(memory_.stream, 1);
-    const std::vector<int32_t> ids = random_tokens(tokens_ + 1, run.model.vocab_size);
-    std::copy(ids.begin(), ids.end() - 1, batch_.inputs.begin());
-    std::copy(ids.begin() + 1, ids.end(), batch_.targets.begin());
-    settings_.training = true;
-  }
-
   void wait() {  // a GPU's kernels have only been enqueued
     double loss;
     copy_to_host(memory_.stream, &loss, memory_.row_loss.tensor().slice(0, {1}));
@@ -111,14 +110,20 @@ class Steps {
 ModelSpeed measure_model(ModelConfig config, const Compute& compute, const BenchSteps& steps) {
   const RunConfig run = bench_run(std::move(config), compute, steps);
   const FallbackLog log;  // of the plan and the steps
-  Steps bench(run);
+  ModelSpeed speed;
+  ProductList products;
+  const MemoryPlan plan = fitting_plan(run, products);
+  if (compute.device == DeviceKind::cuda && steps.autotune) {
+    speed.tuning =
+        autotune(products, {}, nullptr, [&](const std::string& note) { speed.tuning_notes.push_back(note); });
+  }
+  Steps bench(run, plan);
   std::vector<double> times;
   for (int64_t s = 0; s < steps.warmup + steps.steps; ++s) {
     const double ms = bench.step(false).all;
     if (s >= steps.warmup) { times.push_back(ms); }
   }
   std::sort(times.begin(), times.end());
-  ModelSpeed speed;
   speed.rows = steps.rows;
   speed.length = steps.length;
   speed.steps = steps.steps;

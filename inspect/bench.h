@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "layers/model.h"
+#include "train/autotune.h"
 #include "train/choose_device.h"
 #include "train/read_settings.h"
 
@@ -17,18 +18,21 @@ struct ModelSpeed {
   int64_t peak_bytes = 0;                   // parameters, optimizer and activations
   double forward_ms = 0, optimizer_ms = 0;  // each alone, the best of those that were measured apart
   std::vector<std::string> plain_cores;     // as in Plan
+  TuningReport tuning;                      // no products: nothing was measured
+  std::vector<std::string> tuning_notes;
 
   double tokens_per_s() const { return static_cast<double>(rows * length) / (best_ms * 1e-3); }
   double median_tokens_per_s() const { return static_cast<double>(rows * length) / (median_ms * 1e-3); }
   double gflops() const { return tokens_per_s() * flops_per_token * 1e-9; }
 };
 
-/// `warmup` and then `steps` measured steps of `rows` rows of `length` random tokens. allow_tf32, recompute: as in
-/// `train`.
+/// `warmup` and then `steps` measured steps of `rows` rows of `length` random tokens. allow_tf32, recompute, autotune:
+/// as in `train`.
 struct BenchSteps {
   int64_t rows = 4, length = 512, warmup = 2, steps = 8;
   bool allow_tf32 = false;
   std::string recompute = "none";
+  bool autotune = true;
 };
 /// Sizes >= 1 but `warmup` >= 0. Errors: MemoryError where a step does not fit.
 ModelSpeed measure_model(ModelConfig config, const Compute& compute, const BenchSteps& steps);

@@ -232,6 +232,12 @@ int run_bench(Options o) {
     j.set("median_tokens_per_s", s.median_tokens_per_s());
     j.set("gflops", s.gflops());
     j.set("step_ms", s.best_ms);
+    if (s.tuning.products > 0) {
+      for (const std::string& note : s.tuning_notes) { line("%-24s %s\n", "", note.c_str()); }
+      line("%-24s %s\n", "", s.tuning.text().c_str());
+      j.set("autotune_seconds", s.tuning.seconds);
+      j.set("autotune_faster", s.tuning.faster);
+    }
     j.set("plain_cores", plain_cores(s.plain_cores, o.json));
     if (o.decode) {
       const DecodeSpeed d = measure_decode(find_model(name), compute, o.context);
@@ -273,6 +279,8 @@ void add_bench_verb(Command program) {
   verb.option("--length", o->work.length, "Row length [tokens]").at_least(1);
   verb.option("--steps", o->work.steps, "Measured steps; the best and the median are reported").at_least(1);
   verb.option("--warmup", o->work.warmup, "Steps before").at_least(0);
+  verb.flag("!--no-autotune", o->work.autotune,
+            "GPU: do not measure the algorithms of matrix products first, as train.autotune does");
   verb.option("--recompute", o->work.recompute, "As train.recompute").one_of({"none", "block", "mixer", "ffn"});
   add_device_options(verb, o->device);
   add_graphs_option(verb, o->device);
