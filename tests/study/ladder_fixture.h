@@ -6,10 +6,18 @@
 
 namespace hebb::testing {
 
-/// base.json in `folder`: attention and GDN layers, 12 steps of 4 rows of 9 tokens.
-inline void write_base(const TempFolder& folder) {
-  write_tokens(folder);
-  folder.write("base.json", R"({"name": "base",
+/// A sweep with these members beside name and base.
+inline fs::path write_sweep(const TempFolder& folder, const std::string& members,
+                            const std::string& file = "sweep.json") {
+  return folder.write(file, R"({"name": "small", "base": "base.json", )" + members + "}");
+}
+
+/// A folder with base.json: attention and GDN layers, 12 steps of 4 rows of 9 tokens. With `sweep`, sweep.json has
+/// these members.
+struct SweepFolder : TempFolder {
+  explicit SweepFolder(const std::string& sweep = "") {
+    write_tokens(*this);
+    write("base.json", R"({"name": "base",
     "model": {"vocab_size": 29, "hidden_size": 12, "num_layers": 2,
       "layers": {"full": {"type": "attention", "num_heads": 3, "head_dim": 4}, "gdn": {"type": "gdn", "num_heads": 2, "key_head_dim": 4, "value_head_dim": 6},
                  "mlp": {"type": "swiglu", "intermediate_size": 20}},
@@ -19,13 +27,9 @@ inline void write_base(const TempFolder& folder) {
     "train": {"steps": 12, "batch_size": 4, "micro_batch_size": 2, "sequence_length": 9, "seed": 5, "device": "cpu", "log_every": 1,
               "checkpoint": {"every": 2, "keep": 1}},
     "optimizer": {"lr": 0.01}})");
-}
-
-/// A sweep with these members beside name and base.
-inline fs::path write_sweep(const TempFolder& folder, const std::string& members,
-                            const std::string& file = "sweep.json") {
-  return folder.write(file, R"({"name": "small", "base": "base.json", )" + members + "}");
-}
+    if (!sweep.empty()) { write_sweep(*this, sweep); }
+  }
+};
 
 /// A list of evaluations of the base configuration's tokens.
 inline void write_evaluations(const TempFolder& folder) {

@@ -18,8 +18,7 @@ const char* const kTwoSizes = R"("runs": [
 }  // namespace
 
 TEST_CASE("a ladder trains every run, writes results and a report, and does nothing more when started again") {
-  const TempFolder folder;
-  write_base(folder);
+  const SweepFolder folder;
   write_evaluations(folder);
   write_sweep(folder, kTwoSizes);
   const Result first = ladder(folder);
@@ -66,10 +65,8 @@ TEST_CASE("a ladder trains every run, writes results and a report, and does noth
 }
 
 TEST_CASE("the runs of two axes are trained and reported side by side") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder,
-              R"("max_parallel": 2, "axes": {"arch": {"full": {}, "gdn": {"set": {"model.pattern.0.mixer": "gdn"}}},
+  const SweepFolder folder(
+      R"("max_parallel": 2, "axes": {"arch": {"full": {}, "gdn": {"set": {"model.pattern.0.mixer": "gdn"}}},
     "size": {"small": {}, "large": {"set": {"model.hidden_size": 24}}}}, "fit": {"by": "arch"},
     "published": {"source": "a paper", "columns": [{"name": "parameters", "key": "params.total"}], "rows": {"gdn-large": [12345]}})");
   const Result first = ladder(folder);
@@ -95,32 +92,27 @@ TEST_CASE("runs that several ranks train have the results of one") {
   const std::string runs =
       R"("runs": [{"id": "a", "set": {"train.lanes": 2}}, {"id": "b", "set": {"train.lanes": 2, "train.seed": 6}},
          {"id": "c", "set": {"train.lanes": 2, "model.pattern.0.mixer": "gdn"}}])";
-  const auto trained = [&](const TempFolder& folder, const std::string& sweep, std::vector<std::string> options) {
-    write_base(folder);
-    write_sweep(folder, sweep);
+  const auto trained = [](const TempFolder& folder, std::vector<std::string> options) {
     const Result result = ladder(folder, std::move(options));
     INFO(result.out << result.err);
     REQUIRE(result.code == 0);
     return result.out;
   };
   const auto console = [](const TempFolder& folder) { return read_file(folder / "runs/small/a/console.log"); };
-  const TempFolder one, by_key, by_option;
-  trained(one, runs, {});
+  const SweepFolder one(runs), by_key(runs + R"(, "ranks": 2)"), by_option(runs);
+  trained(one, {});
   CHECK_THAT(console(one), !Contains("rank  host:process"));
-  const std::string said = trained(by_key, runs + R"(, "ranks": 2)", {});
+  const std::string said = trained(by_key, {});
   CHECK_THAT(console(by_key), Contains("rank  host:process"));
   CHECK(results(by_key) == results(one));
-  const std::string shared = trained(by_option, runs, {"--ranks", "2", "--parallel", "3"});
+  const std::string shared = trained(by_option, {"--ranks", "2", "--parallel", "3"});
   CHECK(results(by_option) == results(one));
   CHECK((shared.find("warning: 6 processes (3 x 2 ranks at a time)") != std::string::npos) == (6 > threads()));
   CHECK((said.find("warning: 2 processes (1 x 2 ranks at a time)") != std::string::npos) == (2 > threads()));
 }
 
 TEST_CASE("a run that fails does not stop the others and is tried again") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(
-      folder,
+  const SweepFolder folder(
       R"("max_parallel": 2, "runs": [{"id": "bad", "set": {"data.sources.0.path": "later.bin"}}, {"id": "good"}])");
   const Result first = ladder(folder);
   CHECK(first.code == 1);
@@ -139,10 +131,8 @@ TEST_CASE("a run that fails does not stop the others and is tried again") {
 }
 
 TEST_CASE("a run that is only planned is predicted by the fit and not trained") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder,
-              R"("runs": [{"id": "s", "set": {"model.hidden_size": 12}}, {"id": "m", "set": {"model.hidden_size": 24}},
+  const SweepFolder folder(
+      R"("runs": [{"id": "s", "set": {"model.hidden_size": 12}}, {"id": "m", "set": {"model.hidden_size": 24}},
     {"id": "l", "set": {"model.hidden_size": 36}}, {"id": "xl", "set": {"model.hidden_size": 96}, "train": false}],
     "fit": {"fit_ids": ["?"], "predict_ids": ["xl"]})");
   CHECK_THAT(ladder(folder, {"--dry-run"}).out, Contains("3 runs") && Contains("xl is predicted and not trained: "));
@@ -165,8 +155,7 @@ TEST_CASE("a run that is only planned is predicted by the fit and not trained") 
 }
 
 TEST_CASE("runs that were trained apart take tags from their names and are fitted") {
-  const TempFolder folder;
-  write_base(folder);
+  const SweepFolder folder;
   for (const char* name : {"a-12", "a-24", "a-36"}) {
     const std::string width(name + 2);
     REQUIRE(run_hebb({"train", "base.json", std::string("name=") + name, "model.hidden_size=" + width},
@@ -188,9 +177,7 @@ TEST_CASE("runs that were trained apart take tags from their names and are fitte
 }
 
 TEST_CASE("a ladder of which no run can start says so before any does") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, R"("runs": [{"id": "a"}, {"id": "b"}], "grid": {"data.sources.0.path": ["later.bin"]})");
+  const SweepFolder folder(R"("runs": [{"id": "a"}, {"id": "b"}], "grid": {"data.sources.0.path": ["later.bin"]})");
   const Result result = ladder(folder);
   CHECK(result.code == 3);
   CHECK_THAT(result.err, Contains("2 of 2 runs cannot start; a_path=later.bin: ") && Contains("no file matches"));
@@ -198,8 +185,7 @@ TEST_CASE("a ladder of which no run can start says so before any does") {
 }
 
 TEST_CASE("a ladder with runs that do not fit into memory starts none of them, or the others where that is asked for") {
-  const TempFolder folder;
-  write_base(folder);
+  const SweepFolder folder;
   // Terabytes of embedding and optimizer state.
   write_sweep(
       folder,
@@ -234,13 +220,9 @@ TEST_CASE("a ladder with runs that do not fit into memory starts none of them, o
 }
 
 TEST_CASE("a ladder that is killed again and again ends with the results of an undisturbed one", "[slow]") {
-  const TempFolder calm, disturbed;
   const std::string longer =
       R"("max_parallel": 2, "grid": {"train.seed": [1, 2, 3, 4]}, "derive": {"train.steps": "200"})";
-  for (const TempFolder* folder : {&calm, &disturbed}) {
-    write_base(*folder);
-    write_sweep(*folder, longer);
-  }
+  const SweepFolder calm(longer), disturbed(longer);
   REQUIRE(ladder(calm).code == 0);
   Rng random(3, "kills");
   int interrupted = 0;
@@ -262,9 +244,7 @@ TEST_CASE("a ladder that is killed again and again ends with the results of an u
 }
 
 TEST_CASE("a stopped ladder saves its runs and goes on from there") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, R"("runs": [{"id": "a", "set": {"train.steps": 100000}}])");
+  const SweepFolder folder(R"("runs": [{"id": "a", "set": {"train.steps": 100000}}])");
   Process process({"ladder", (folder / "sweep.json").string()}, folder / "ladder", folder.path());
   const fs::path metrics = folder / "runs/small/a/metrics.jsonl";
   while (!fs::exists(metrics) || fs::file_size(metrics) == 0) { REQUIRE(!process.ends_within(2)); }
@@ -278,9 +258,7 @@ TEST_CASE("a stopped ladder saves its runs and goes on from there") {
 }
 
 TEST_CASE("a changed run is refused, and started anew with --force") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, R"("runs": [{"id": "a"}, {"id": "b"}])");
+  const SweepFolder folder(R"("runs": [{"id": "a"}, {"id": "b"}])");
   REQUIRE(ladder(folder).code == 0);
   write_sweep(folder,
               R"("runs": [{"id": "a", "set": {"optimizer.lr": 0.02, "train.steps": 13}}, {"id": "b"}, {"id": "c"}])");
@@ -296,9 +274,7 @@ TEST_CASE("a changed run is refused, and started anew with --force") {
 }
 
 TEST_CASE("a run whose process was killed is not called running") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, R"("runs": [{"id": "a"}])");
+  const SweepFolder folder(R"("runs": [{"id": "a"}])");
   REQUIRE(ladder(folder).code == 0);
   RunStatus status = read_status(folder / "runs/small/a");
   const pid_t child = ::fork();
@@ -317,9 +293,7 @@ TEST_CASE("a run whose process was killed is not called running") {
 }
 
 TEST_CASE("a folder of something else, or in use, is refused before anything runs") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, R"("runs": [{"id": "a"}])");
+  const SweepFolder folder(R"("runs": [{"id": "a"}])");
   folder.write("runs/small/notes.txt", "mine");
   CHECK_THAT(ladder(folder).err, Contains("not the folder of this sweep") && Contains("files without sweep.json"));
   fs::remove_all(folder / "runs");

@@ -29,12 +29,9 @@ const char* const kOne = R"("runs": [{"id": "a"}])";
 }  // namespace
 
 TEST_CASE("a ladder is submitted as one job array for each size and ends with the results of one machine") {
-  const TempFolder folder, local;
-  for (const TempFolder* f : {&folder, &local}) {
-    write_base(*f);
-    write_evaluations(*f);
-    write_sweep(*f, kSizes);
-  }
+  const SweepFolder folder(kSizes), local(kSizes);
+  write_evaluations(folder);
+  write_evaluations(local);
   REQUIRE(ladder(local).code == 0);
   const FakeSlurm slurm(folder);
   CHECK_THAT(submit(folder, {"--dry-run"}).out, Contains("4 runs") && Contains("\nsbatch --parsable"));
@@ -73,10 +70,7 @@ TEST_CASE("a ladder is submitted as one job array for each size and ends with th
 }
 
 TEST_CASE("what is neither finished nor queued is submitted again, with the reason why its job ended") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(
-      folder,
+  const SweepFolder folder(
       R"("runs": [{"id": "bad", "set": {"data.sources.0.path": "later.bin"}}, {"id": "gone"}, {"id": "unborn"}, {"id": "kept"}])");
   const FakeSlurm slurm(folder);
   const Result first = submit(folder);
@@ -115,9 +109,7 @@ TEST_CASE("what is neither finished nor queued is submitted again, with the reas
 }
 
 TEST_CASE("the queue knows the jobs of a ladder that was killed before it wrote their number") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, kOne);
+  const SweepFolder folder(kOne);
   const FakeSlurm slurm(folder);
   REQUIRE(submit(folder).code == 0);
   Submission s = read_submission(folder / "runs/small", "0001");
@@ -130,9 +122,7 @@ TEST_CASE("the queue knows the jobs of a ladder that was killed before it wrote 
 }
 
 TEST_CASE("a run that stops before its time limit goes back into the queue, and goes on from there") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, R"("runs": [{"id": "a", "set": {"train.steps": 100000}}])");
+  const SweepFolder folder(R"("runs": [{"id": "a", "set": {"train.steps": 100000}}])");
   const FakeSlurm slurm(folder);
   REQUIRE(submit(folder).code == 0);
   slurm.shell(R"(SLURM_ARRAY_JOB_ID=1 SLURM_ARRAY_TASK_ID=0 bash script.1 >job.log 2>&1 & job=$!
@@ -157,9 +147,8 @@ TEST_CASE("a run that stops before its time limit goes back into the queue, and 
 }
 
 TEST_CASE("several ranks are started by srun, and exit code 14 goes round three times without a step") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, R"("cluster": {"ranks": 2, "cpus": 3, "nodes": 2, "stop_seconds": 0}, "runs": [{"id": "a"}])");
+  const SweepFolder folder(
+      R"("cluster": {"ranks": 2, "cpus": 3, "nodes": 2, "stop_seconds": 0}, "runs": [{"id": "a"}])");
   const FakeSlurm slurm(folder);
   REQUIRE(submit(folder).code == 0);
   CHECK_THAT(slurm.file("sbatch.log"), Contains("--ntasks=2") && Contains("--nodes=2") && !Contains("--signal"));
@@ -180,9 +169,7 @@ TEST_CASE("several ranks are started by srun, and exit code 14 goes round three 
 }
 
 TEST_CASE("a requeued job takes over the lock that it left on another machine, and no other") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, kOne);
+  const SweepFolder folder(kOne);
   const FakeSlurm slurm(folder);
   REQUIRE(submit(folder).code == 0);
   RunStatus s = status(folder, "a");
@@ -209,9 +196,7 @@ TEST_CASE("a requeued job takes over the lock that it left on another machine, a
 }
 
 TEST_CASE("cancelled jobs save, stop and do not come back") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, R"("runs": [{"id": "a", "set": {"train.steps": 100000}}, {"id": "b"}])");
+  const SweepFolder folder(R"("runs": [{"id": "a", "set": {"train.steps": 100000}}, {"id": "b"}])");
   const FakeSlurm slurm(folder);
   REQUIRE(submit(folder).code == 0);
   slurm.shell(
@@ -234,9 +219,7 @@ TEST_CASE("cancelled jobs save, stop and do not come back") {
 }
 
 TEST_CASE("what Slurm refuses is shown, and nothing is left behind") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, kOne);
+  const SweepFolder folder(kOne);
   {
     const FakeSlurm slurm(folder);
     slurm.write("refuse",
@@ -258,9 +241,7 @@ TEST_CASE("what Slurm refuses is shown, and nothing is left behind") {
     CHECK(text.code == 0);
     CHECK_THAT(text.out, Contains("the states are those of the run folders: squeue: "));
   }
-  const TempFolder other;
-  write_base(other);
-  write_sweep(other, kOne);
+  const SweepFolder other(kOne);
   const std::string path = ::getenv("PATH");
   ::setenv("PATH", (other / "nothing").c_str(), 1);
   CHECK_THAT(submit(other).err, Contains("no program sbatch on PATH"));
@@ -268,9 +249,7 @@ TEST_CASE("what Slurm refuses is shown, and nothing is left behind") {
 }
 
 TEST_CASE("what a run asks of a cluster is read where it is written") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, R"("cluster": {"partitoin": "x"}, "runs": [{"id": "a"}])");
+  const SweepFolder folder(R"("cluster": {"partitoin": "x"}, "runs": [{"id": "a"}])");
   CHECK_THAT(submit(folder).err, Contains("sweep.json:1:") && Contains("cluster.partitoin") && Contains("partition"));
   write_sweep(folder, R"("runs": [{"id": "a", "cluster": {"ranks": 0}}])");
   CHECK_THAT(submit(folder).err, Contains("runs.0.cluster.ranks") && Contains(">= 1"));
@@ -282,10 +261,7 @@ TEST_CASE("what a run asks of a cluster is read where it is written") {
 }
 
 TEST_CASE("any other launcher is a command with placeholders") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(
-      folder,
+  const SweepFolder folder(
       R"("runs": [{"id": "a b"}, {"id": "c", "cluster": {"ranks": 2, "start": "sh -c 'exec \"$@\"' {ranks}"}}])");
   const FakeSlurm tools(folder);
   tools.add("queue", "cd " + (folder / "fake").string() + R"(
@@ -322,9 +298,7 @@ printf '%s|' "$@" >>calls; echo >>calls; for word; do :; done; echo "$word" >>sc
 }
 
 TEST_CASE("a launcher that runs the command itself is waited for, or leaves it behind") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, R"("runs": [{"id": "a"}, {"id": "b"}])");
+  const SweepFolder folder(R"("runs": [{"id": "a"}, {"id": "b"}])");
   CHECK_THAT(ladder(folder, {"--launcher", "echo {name}"}).err, Contains("a command with {command}"));
   CHECK(ladder(folder, {"--launcher", "{command}"}).code == 0);
   CHECK_THAT(ladder(folder, {"--launcher", "{command}"}).out, Contains("2 done"));
@@ -336,9 +310,7 @@ TEST_CASE("a launcher that runs the command itself is waited for, or leaves it b
 }
 
 TEST_CASE("a task that is none is an error") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, kOne);
+  const SweepFolder folder(kOne);
   const FakeSlurm slurm(folder);
   REQUIRE(submit(folder).code == 0);
   const auto task = [&](const std::string& name) {
@@ -352,9 +324,7 @@ TEST_CASE("a task that is none is an error") {
 }
 
 TEST_CASE("jobs have the ranks of the sweep, unless the option or the cluster's words say otherwise") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, R"("ranks": 4, "runs": [{"id": "a"}, {"id": "b", "cluster": {"ranks": 2}}])");
+  const SweepFolder folder(R"("ranks": 4, "runs": [{"id": "a"}, {"id": "b", "cluster": {"ranks": 2}}])");
   const auto commands = [&](std::vector<std::string> options) {
     options.insert(options.begin(), {"ladder", (folder / "sweep.json").string(), "--dry-run", "--launcher", "slurm"});
     const Result result = run_hebb(options, folder / "ladder", folder.path());

@@ -51,8 +51,7 @@ TEST_CASE("a row has the mean over the seeds of its run, and no other run's", "[
 }
 
 TEST_CASE("a published table that does not fit its sweep is refused at its place", "[fast]") {
-  const TempFolder folder;
-  write_base(folder);
+  const SweepFolder folder;
   CHECK_THAT(problem(folder, sweep_with(R"({"source": "p", "columns": [{"name": "a"}], "rows": {"gnd": [1]}})")),
              Contains("published.rows") && Contains("found \"gnd\"") && Contains("\"full\", \"gdn\""));
   CHECK_THAT(problem(folder, sweep_with(R"({"source": "p", "columns": [{"name": "a"}], "rows": {"gdn": [1, 2]}})")),

@@ -417,8 +417,7 @@ TEST_CASE("metrics of a running trainer are read without its unfinished line; a 
 }
 
 TEST_CASE("the page of a report is self-contained and every plot is a file too") {
-  const TempFolder folder;
-  write_base(folder);
+  const SweepFolder folder;
   RunConfig config = read_run_config((folder / "base.json").string());
   resolve(config);
   REQUIRE(run_in(folder / "one", std::move(config)) == 0);
@@ -434,8 +433,7 @@ TEST_CASE("the page of a report is self-contained and every plot is a file too")
 }
 
 TEST_CASE("checkpoints of a run stand side by side, each with its metrics and evaluations") {
-  const TempFolder folder;
-  write_base(folder);
+  const SweepFolder folder;
   RunConfig config = read_run_config((folder / "base.json").string());
   resolve(config);
   config.train.checkpoint.keep = 10;
@@ -489,8 +487,7 @@ TEST_CASE("numbers below ten million are written out", "[fast]") {
 }
 
 TEST_CASE("a run of an earlier version, with keys that are none any more, is reported like one of today") {
-  const TempFolder folder;
-  write_base(folder);
+  const SweepFolder folder;
   RunConfig config = read_run_config((folder / "base.json").string());
   resolve(config);
   REQUIRE(run_in(folder / "one", std::move(config)) == 0);

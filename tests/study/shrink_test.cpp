@@ -222,9 +222,7 @@ TEST_CASE("every shrunken sweep in configs/ trains") {
 }
 
 TEST_CASE("a shrunken ladder goes on in its folder, and only as it was shrunk") {
-  const TempFolder folder;
-  write_base(folder);
-  write_sweep(folder, R"("runs": [{"id": "a", "set": {"data.sources.0.path": "later.bin"}}, {"id": "b"}])");
+  const SweepFolder folder(R"("runs": [{"id": "a", "set": {"data.sources.0.path": "later.bin"}}, {"id": "b"}])");
   const auto ladder = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"ladder", "sweep.json"});
     return run_hebb(arguments, folder / "output", folder.path());

@@ -2,16 +2,16 @@
 // Sweeps that are composed and not trained.
 #include "inspect/plan.h"
 #include "tests/study/ladder_fixture.h"
+#include "tests/thrown.h"
 
 namespace hebb::testing {
 
 /// What is wrong with a sweep of these members.
 inline std::string problem(const TempFolder& folder, const std::string& members) {
-  try {
-    read_sweep(write_sweep(folder, members));
-  } catch (const ConfigError& error) { return error.what(); }
-  return "no error";
+  return thrown<ConfigError>([&] { read_sweep(write_sweep(folder, members)); });
 }
+
+inline Sweep sweep_of(const std::string& members) { return read_sweep(SweepFolder(members) / "sweep.json"); }
 
 inline const SweepRun& run_of(const Sweep& sweep, const std::string& id) {
   for (const SweepRun& run : sweep.runs) {

@@ -4,6 +4,7 @@
 
 #include "study/expression.h"
 #include "tests/study/sweep_fixture.h"
+#include "tests/thrown.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -45,8 +46,7 @@ TEST_CASE("an expression that cannot be evaluated names its place and text", "[f
 }
 
 TEST_CASE("runs start from configurations of their own, by name or by pattern", "[fast]") {
-  const TempFolder folder;
-  write_base(folder);
+  const SweepFolder folder;
   folder.write("L1-full.json", R"({"extends": "base.json", "optimizer": {"lr": 0.001}})");
   folder.write("L2-full.json", R"({"extends": "base.json", "optimizer": {"lr": 0.002}})");
   folder.write("L2-gdn.json", R"({"extends": "base.json", "model": {"pattern": [{"mixer": "gdn", "ffn": "mlp"}]}})");
@@ -69,11 +69,9 @@ TEST_CASE("runs start from configurations of their own, by name or by pattern", 
     {"config": "L[12]-*l.json"}]})"));
   CHECK(ids_of(two) ==
         std::vector<std::string>{"L1-full_seed=1", "L1-full_seed=2", "L2-full_seed=1", "L2-full_seed=2"});
-  const auto wrong = [&](const std::string& members) -> std::string {
-    try {
-      read_sweep(folder.write("wrong.json", R"({"name": "wrong", )" + members + "}"));
-    } catch (const ConfigError& error) { return error.what(); }
-    return "no error";
+  const auto wrong = [&](const std::string& members) {
+    const fs::path file = folder.write("wrong.json", R"({"name": "wrong", )" + members + "}");
+    return thrown<ConfigError>([&] { read_sweep(file); });
   };
   CHECK_THAT(wrong(R"("runs": [{"config": "M*.json"}])"), Contains("runs.0.config: found no file that matches"));
   CHECK_THAT(wrong(R"("runs": [{"config": "L*.json", "id": "a"}])"), Contains("runs.0.id"));
@@ -83,29 +81,25 @@ TEST_CASE("runs start from configurations of their own, by name or by pattern", 
 }
 
 TEST_CASE("runs are multiplied by the grid, whose last key varies fastest", "[fast]") {
-  const TempFolder folder;
-  write_base(folder);
+  const SweepFolder folder;
   const Sweep sweep = read_sweep(write_sweep(
       folder, R"("runs": [{"id": "a", "tags": {"arch": "full"}}, {"id": "b", "set": {"model.pattern.0.mixer": "gdn"}}],
     "grid": {"optimizer.lr": [0.01, 2e-3], "model.layers.mlp.intermediate_size": [8, 16]})"));
-  std::vector<std::string> ids;
-  for (const SweepRun& run : sweep.runs) { ids.push_back(run.id); }
-  CHECK(ids == std::vector<std::string>{"a_lr=0.01_intermediate_size=8", "a_lr=0.01_intermediate_size=16",
-                                        "a_lr=0.002_intermediate_size=8", "a_lr=0.002_intermediate_size=16",
-                                        "b_lr=0.01_intermediate_size=8", "b_lr=0.01_intermediate_size=16",
-                                        "b_lr=0.002_intermediate_size=8", "b_lr=0.002_intermediate_size=16"});
+  CHECK(ids_of(sweep) == std::vector<std::string>{"a_lr=0.01_intermediate_size=8", "a_lr=0.01_intermediate_size=16",
+                                                  "a_lr=0.002_intermediate_size=8", "a_lr=0.002_intermediate_size=16",
+                                                  "b_lr=0.01_intermediate_size=8", "b_lr=0.01_intermediate_size=16",
+                                                  "b_lr=0.002_intermediate_size=8", "b_lr=0.002_intermediate_size=16"});
   const Json& last = sweep.runs.back().config;
   CHECK(last.at("model").at("pattern").items()[0].at("mixer").as_string() == "gdn");
   CHECK(last.at("optimizer").at("lr").as_double() == 2e-3);
-  CHECK(last.at("name").as_string() == ids.back());
+  CHECK(last.at("name").as_string() == sweep.runs.back().id);
   CHECK(sweep.runs[0].tags.at("arch").as_string() == "full");
   CHECK(fs::path(last.at("data").at("sources").items()[0].at("path").as_string()) ==
         folder / "tokens.bin");  // absolute
 }
 
 TEST_CASE("paths in the evaluations and the tokenizer of the base are absolute in its runs", "[fast]") {
-  const TempFolder folder;
-  write_base(folder);
+  const SweepFolder folder;
   const Sweep sweep = read_sweep(write_sweep(folder, R"x("runs": [{"id": "a", "set": {
     "data.tokenizer": {"type": "sentencepiece", "file": "t.model"},
     "eval": {"evaluations": [{"name": "e", "kind": "stream_ppl", "data": {"path": "held-out.bin"}}]}}}])x"));
@@ -116,12 +110,9 @@ TEST_CASE("paths in the evaluations and the tokenizer of the base are absolute i
 }
 
 TEST_CASE("derived values see the model of their run and the values before them", "[fast]") {
-  const TempFolder folder;
-  write_base(folder);
-  const Sweep sweep =
-      read_sweep(write_sweep(folder, R"x("runs": [{"id": "a"}, {"id": "b", "set": {"model.hidden_size": 24}}],
+  const Sweep sweep = sweep_of(R"x("runs": [{"id": "a"}, {"id": "b", "set": {"model.hidden_size": 24}}],
     "derive": {"train.tokens": "2 * params.non_embedding", "train.steps": "ceil(train.tokens / (train.batch_size * train.sequence_length))",
-               "train.log_every": "max(1, train.steps // 10)"})x"));
+               "train.log_every": "max(1, train.steps // 10)"})x");
   for (const SweepRun& run : sweep.runs) {
     const Json& train = run.config.at("train");
     CHECK(train.at("tokens").as_int() == 2 * non_embedding(run));
@@ -131,13 +122,10 @@ TEST_CASE("derived values see the model of their run and the values before them"
 }
 
 TEST_CASE("derived values follow what is solved, and do not replace it", "[fast]") {
-  const TempFolder folder;
-  write_base(folder);
-  const Sweep sweep = read_sweep(write_sweep(
-      folder,
+  const Sweep sweep = sweep_of(
       R"x("runs": [{"id": "a", "derive": {"model.layers.gdn.key_head_dim": "max(1, model.layers.mlp.intermediate_size // 100)"}}],
     "derive": {"model.layers.mlp.intermediate_size": "2 * model.hidden_size", "train.steps": "ceil(params.non_embedding / 1000)"},
-    "solve": [{"path": "model.layers.mlp.intermediate_size", "quantity": "params.non_embedding", "equals": 40000}])x"));
+    "solve": [{"path": "model.layers.mlp.intermediate_size", "quantity": "params.non_embedding", "equals": 40000}])x");
   const SweepRun& run = sweep.runs[0];
   CHECK(non_embedding(run) == Approx(40000).epsilon(0.02));
   CHECK(run.solved[0].value == width(run));
@@ -147,8 +135,7 @@ TEST_CASE("derived values follow what is solved, and do not replace it", "[fast]
 }
 
 TEST_CASE("solve finds the multiple that is nearest to a number or to another run", "[fast]") {
-  const TempFolder folder;
-  write_base(folder);
+  const SweepFolder folder;
   const Sweep sweep = read_sweep(write_sweep(folder, R"("runs": [{"id": "gdn", "set": {"model.pattern.0.mixer": "gdn"}},
     {"id": "full", "set": {"model.layers.mlp.intermediate_size": 500}}],
     "solve": [{"path": "model.layers.mlp.intermediate_size", "quantity": "params.non_embedding", "equals": "full", "multiple_of": 4}])"));
@@ -164,13 +151,10 @@ TEST_CASE("solve finds the multiple that is nearest to a number or to another ru
 }
 
 TEST_CASE("with a grid, solve names a run before the grid and means the one with the same values", "[fast]") {
-  const TempFolder folder;
-  write_base(folder);
-  const Sweep sweep = read_sweep(write_sweep(
-      folder,
+  const Sweep sweep = sweep_of(
       R"("runs": [{"id": "full", "tags": {"lr": "own"}}, {"id": "gdn", "set": {"model.pattern.0.mixer": "gdn"}}],
     "grid": {"model.hidden_size": [12, 24], "train.seed": [1, 2], "optimizer.lr": [0.01]},
-    "solve": [{"path": "model.layers.mlp.intermediate_size", "quantity": "params.non_embedding", "equals": "full"}])"));
+    "solve": [{"path": "model.layers.mlp.intermediate_size", "quantity": "params.non_embedding", "equals": "full"}])");
   REQUIRE(sweep.runs.size() == 8);
   for (const char* width : {"12", "24"}) {
     for (const char* seed : {"1", "2"}) {
@@ -188,8 +172,7 @@ TEST_CASE("with a grid, solve names a run before the grid and means the one with
 }
 
 TEST_CASE("bad sweeps are refused with the place that is wrong", "[fast]") {
-  const TempFolder folder;
-  write_base(folder);
+  const SweepFolder folder;
   CHECK_THAT(
       problem(folder, R"("model": {"vocab_size": 8})"),
       Contains("found the configuration of one run (it has \"model\"), expected a sweep; hebb train trains one run"));
@@ -237,8 +220,7 @@ TEST_CASE("bad sweeps are refused with the place that is wrong", "[fast]") {
 }
 
 TEST_CASE("all wrong keys of a sweep are told at once, with the nearest known names", "[fast]") {
-  const TempFolder folder;
-  write_base(folder);
+  const SweepFolder folder;
   const std::string text =
       problem(folder, R"("runs": [{"id": "a", "tain": false}], "max_parallel": 0, "drive": {"train.steps": "4"})");
   CHECK_THAT(text, Contains("runs.0.tain") && Contains("\"train\"") && Contains("max_parallel: found 0"));
@@ -247,13 +229,11 @@ TEST_CASE("all wrong keys of a sweep are told at once, with the nearest known na
 }
 
 TEST_CASE("a fit that speaks of what the sweep does not have is refused before anything runs", "[fast]") {
-  const TempFolder folder;
-  write_base(folder);
+  const SweepFolder folder;
   const auto fit = [&](const std::string& members) {
     return problem(folder, R"("runs": [{"id": "a", "tags": {"arch": "full"}}, {"id": "b"}], "fit": {)" + members + "}");
   };
-  CHECK(fit(R"("by": "arch", "x": "params.total", "y": "val.held", "fit_ids": ["*"], "predict_ids": ["b"])") ==
-        "no error");
+  CHECK(fit(R"("by": "arch", "x": "params.total", "y": "val.held", "fit_ids": ["*"], "predict_ids": ["b"])") == "");
   CHECK_THAT(fit(R"("by": "arhc")"),
              Contains("sweep.json:1:") && Contains("fit.by: found \"arhc\"") && Contains("\"arch\""));
   CHECK_THAT(fit(R"("level": "size")"), Contains("fit.level"));
