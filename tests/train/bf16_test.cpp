@@ -45,15 +45,16 @@ double rms_difference(std::vector<double> a, const std::vector<double>& b) {
   return rms(a);
 }
 
-/// What makes a case fit to judge bf16: where rounding the inputs alone breaks a limit, it says nothing about the code.
-/// The gradients of temperatures and decays are sums over all tokens that come out near 0 by accident, and answers that
-/// vanish before they are normed multiply all rounding. So the seeds are such that, in fp64, noise of 1/400 in all
-/// matrices (what bf16 adds up to in such a model) moves no gradient by more than 0.03 of its rms (0.04 where answers
-/// nearly cancel; not measured for fwpkm and fwmlp, whose memories a pass changes); the shifts keep answers away from
-/// 0. Two groups were not measured like that, and their seeds are among those that keep the limits: sdm with rows in
-/// bf16, whose decays lose by it (docs/layers/sdm.md), and the dictionaries on tensor cores, where of 12 seeds of ovq
-/// with v_shift eight miss in `beta` or `v_shift` alone, whose gradients cancel, and one in logits, by 0.0225 instead
-/// of 0.02.
+/// A case judges bf16 only where rounding of its inputs alone keeps the limits. Two things break them: gradients of
+/// temperatures and decays, sums over all tokens that may cancel, and answers near 0 before their norm, which multiplies
+/// rounding. The shifts keep answers away from 0. Seeds were chosen in fp64: noise of 1/400 in all matrices, what bf16
+/// adds up to in such a model, moves
+///   no gradient by more than 0.03 of its rms; by 0.04 where answers nearly cancel.
+/// Not chosen like that, but among the seeds that keep the limits:
+///   fwpkm and fwmlp: a pass changes their memories.
+///   sdm with slots in bf16: gradients of decays lose by it (docs/layers/sdm.md).
+///   ovq and kvm on tensor cores: of 12 seeds of ovq with v_shift, eight miss a limit in `beta` or `v_shift`, whose
+///   gradients cancel, and one in logits, by 0.0225 for 0.02.
 struct Conditions {
   uint64_t seed = 3;
   std::vector<std::pair<std::string, double>> shifts;  // added to parameters whose name ends like that
