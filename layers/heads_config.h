@@ -5,8 +5,8 @@
 
 namespace hebb {
 
-/// H query heads and K heads of keys and values; D channels of a query or key, Dv of a value. Query head h reads kv head
-/// h K / H.
+/// H query heads and K heads of keys and values; D channels of a query or key, Dv of a value. Query head h reads kv
+/// head h K / H.
 struct HeadSizes {
   int64_t heads, kv_heads, key_dim, value_dim;
 };

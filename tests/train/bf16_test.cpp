@@ -46,9 +46,9 @@ double rms_difference(std::vector<double> a, const std::vector<double>& b) {
 }
 
 /// A case judges bf16 only where rounding of its inputs alone keeps the limits. Two things break them: gradients of
-/// temperatures and decays, sums over all tokens that may cancel, and answers near 0 before their norm, which multiplies
-/// rounding. The shifts keep answers away from 0. Seeds were chosen in fp64: noise of 1/400 in all matrices, what bf16
-/// adds up to in such a model, moves
+/// temperatures and decays, sums over all tokens that may cancel, and answers near 0 before their norm, which
+/// multiplies rounding. The shifts keep answers away from 0. Seeds were chosen in fp64: noise of 1/400 in all matrices,
+/// what bf16 adds up to in such a model, moves
 ///   no gradient by more than 0.03 of its rms; by 0.04 where answers nearly cancel.
 /// Not chosen like that, but among the seeds that keep the limits:
 ///   fwpkm and fwmlp: a pass changes their memories.
