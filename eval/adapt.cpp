@@ -53,7 +53,7 @@ class Adapt final : public EvalTask {
     }
     std::vector<DomainRows> rows;
     for (const Domain& d : domains_) { rows.push_back(cut(c, d, length)); }
-    const bool adapts = c.session.has_fast_weights();
+    const bool adapts = c.model.has_fast_weights();
     c.begin("adapt", total_tokens(rows, adapts));
     std::vector<std::vector<double>> nll{evaluate(c, rows)};
     for (const DomainRows& domain : rows) {
@@ -112,10 +112,10 @@ class Adapt final : public EvalTask {
     for (int64_t r = 0; r < d.adapt; r += batch_) {
       std::vector<int32_t> tokens;
       for (int64_t b = 0; b < batch_; ++b) {
-        const std::vector<int32_t> row = d.read(r + b, d.length, c.session.source().model.vocab_size);
+        const std::vector<int32_t> row = d.read(r + b, d.length, c.model.source().model.vocab_size);
         tokens.insert(tokens.end(), row.begin(), row.end());
       }
-      c.session.read_rows(tokens, reading);
+      c.model.read_rows(tokens, reading);
       c.step(static_cast<uint64_t>(batch_ * d.length));
     }
   }
@@ -125,7 +125,7 @@ class Adapt final : public EvalTask {
     std::vector<double> nll;
     const auto units = [&](size_t i) { return static_cast<uint64_t>(rows[i].count * rows[i].length); };
     const auto compute = [&](size_t i) { return Json(evaluate(c, rows[i])); };
-    const bool adapts = c.session.has_fast_weights();
+    const bool adapts = c.model.has_fast_weights();
     for (const Json& item :
          c.items({.count = rows.size(), .compute = compute, .is_on_first = adapts, .units = units})) {
       nll.push_back(kept_number(item));
@@ -136,11 +136,11 @@ class Adapt final : public EvalTask {
   double evaluate(EvalContext& c, const DomainRows& d) {
     double sum = 0;
     for (int64_t r = d.evaluate; r < d.evaluate + d.count; ++r) {
-      const std::vector<int32_t> ids = d.read(r, d.length + 1, c.session.source().model.vocab_size);
-      const std::unique_ptr<ModelState> state = c.session.new_state();
+      const std::vector<int32_t> ids = d.read(r, d.length + 1, c.model.source().model.vocab_size);
+      const std::unique_ptr<ModelState> state = c.model.new_state();
       const std::span<const int32_t> all(ids);
       for (const double loss :
-           c.session.score(all.first(all.size() - 1), all.subspan(1), *state, {FastUpdate::never, true})) {
+           c.model.score(all.first(all.size() - 1), all.subspan(1), *state, {FastUpdate::never, true})) {
         sum += loss;
       }
       c.step(static_cast<uint64_t>(d.length));

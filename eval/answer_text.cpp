@@ -17,7 +17,7 @@ std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& 
   GenerateOptions options;
   options.max_new_tokens = end.max_new_tokens;
   options.sampling = sampling;
-  continue_text(c.session, c.tokenizer, std::move(logits), state, reading, rng, options, [&](std::string_view more) {
+  continue_text(c.model, c.tokenizer, std::move(logits), state, reading, rng, options, [&](std::string_view more) {
     c.poll();
     return text.push(more) && !(end.is_complete && end.is_complete(text.text()));
   });

@@ -41,7 +41,7 @@ class Efficiency final : public EvalTask {
   bool has_items() const override { return false; }
 
   EvalResult run(EvalContext& c) override {
-    const Json& config = c.session.source().config;
+    const Json& config = c.model.source().config;
     const int64_t length = length_.value_or(c.sequence_length > 0 ? c.sequence_length : 1024);
     const int64_t rows =
         training_rows_.value_or(static_cast<int64_t>(train_number(config, "micro_batch_size").value_or(1)));
@@ -57,20 +57,20 @@ class Efficiency final : public EvalTask {
       c.progress.update(++done);
     }
     Json decoding = Json::array();
-    const auto weights = c.session.save_fast_weights();
+    const auto weights = c.model.save_fast_weights();
     for (const int64_t position : positions) {
       for (const int64_t batch : batches) {
         c.poll();
-        c.session.arena().reset_peak();
-        const DecodeSpeed speed = measure_decode(c.session.model(), c.session.stream(), c.session.arena(), batch,
-                                                 position, c.session.reading(), c.session.compute().cuda_graphs);
-        c.session.restore_fast_weights(weights);
+        c.model.arena().reset_peak();
+        const DecodeSpeed speed = measure_decode(c.model.model(), c.model.stream(), c.model.arena(), batch, position,
+                                                 c.model.reading(), c.model.compute().cuda_graphs);
+        c.model.restore_fast_weights(weights);
         Json point = Json::object();
         point.set("position", position);
         point.set("rows", batch);
         point.set("prefill_tokens_per_s", speed.prefill_tokens_per_s);
         point.set("decode_ms_per_token", speed.ms_per_token);
-        point.set("peak_bytes", c.session.arena().peak_bytes());
+        point.set("peak_bytes", c.model.arena().peak_bytes());
         decoding.push(point);
         c.progress.update(++done);
       }
@@ -78,7 +78,7 @@ class Efficiency final : public EvalTask {
     c.progress.end();
     r.series.set("decoding", decoding);
     Json machine = Json::object(), machines = Json::array();
-    machine.set("name", machine_name(c.session.compute().device));
+    machine.set("name", machine_name(c.model.compute().device));
     machine.set("threads", threads());
     machines.push(machine);
     r.series.set("machine", machines);
@@ -87,7 +87,7 @@ class Efficiency final : public EvalTask {
 
  private:
   static void count(EvalContext& c, int64_t length, EvalResult& r) {
-    const Plan plan = plan_model(c.session.source().model, length);
+    const Plan plan = plan_model(c.model.source().model, length);
     const ParameterCounts& p = plan.parameters;
     for (const auto& [name, value] :
          {std::pair{"params.total", p.total}, std::pair{"params.non_embedding", p.non_embedding},
@@ -112,8 +112,8 @@ class Efficiency final : public EvalTask {
 
   static void measure_training(EvalContext& c, int64_t rows, int64_t length, EvalResult& r) {
     constexpr int64_t kWarmup = 5, kSteps = 20;
-    const Compute compute = c.session.compute();
-    const Json& config = c.session.source().config;
+    const Compute compute = c.model.compute();
+    const Json& config = c.model.source().config;
     const ModelSpeed speed =
         measure_model(read_model(config), compute, {rows, length, kWarmup, kSteps, allows_tf32(config)});
     const double tokens_per_s = speed.median_tokens_per_s();

@@ -115,9 +115,9 @@ EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRe
     for (const Evaluation* e : to_do) {
       if (ranks.is_first()) { warn_of_impossible(*e, {source, tokenizer, e->seed}, progress); }
     }
-    ScoringModel session(std::move(source), weights, request.compute);
-    session.after_segments([&ranks] { ranks.flight().tick(); });
-    EvalContext context{session, tokenizer, length, 42, progress, [&signals] { return !signals.received().empty(); }};
+    ScoringModel model(std::move(source), weights, request.compute);
+    model.after_segments([&ranks] { ranks.flight().tick(); });
+    EvalContext context{model, tokenizer, length, 42, progress, [&signals] { return !signals.received().empty(); }};
     context.logs_samples = request.logs_samples;
     context.exchange = ranks.size() > 1 ? &exchange : nullptr;
     context.flight = &ranks.flight();

@@ -74,7 +74,7 @@ struct EvalPremises {
 
 /// What tasks share.
 struct EvalContext {
-  ScoringModel& session;
+  ScoringModel& model;
   std::shared_ptr<const Tokenizer> tokenizer;  // null when the checkpoint names none
   int64_t sequence_length;                     // of training; 0 when the configuration has none
   uint64_t seed;
@@ -101,7 +101,7 @@ struct EvalContext {
   void step(uint64_t units);
   /// Throws Stopped after a signal.
   void poll() const;
-  EvalPremises premises() const { return {session.source(), tokenizer, seed}; }
+  EvalPremises premises() const { return {model.source(), tokenizer, seed}; }
   /// That of premises().
   const Tokenizer& text_tokenizer() const;
   /// Notes an example: `id`, hash of its tokens, and what the task adds.

@@ -14,7 +14,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-Generated continue_text(ScoringModel& session, std::shared_ptr<const Tokenizer> tokenizer, std::vector<double> logits,
+Generated continue_text(ScoringModel& model, std::shared_ptr<const Tokenizer> tokenizer, std::vector<double> logits,
                         ModelState& state, ScoringModel::Reading reading, Rng& rng, const GenerateOptions& options,
                         const std::function<bool(std::string_view)>& emit) {
   Generated result;
@@ -32,7 +32,7 @@ Generated continue_text(ScoringModel& session, std::shared_ptr<const Tokenizer> 
     }
     const std::string text = decoder.push(id);
     go_on = text.empty() || emit(text);
-    if (go_on && result.new_tokens < options.max_new_tokens) { logits = session.read({&id, 1}, state, reading); }
+    if (go_on && result.new_tokens < options.max_new_tokens) { logits = model.read({&id, 1}, state, reading); }
   }
   const std::string rest = decoder.finish();
   if (go_on && !rest.empty()) { emit(rest); }
@@ -40,23 +40,23 @@ Generated continue_text(ScoringModel& session, std::shared_ptr<const Tokenizer> 
   return result;
 }
 
-Generated generate(ScoringModel& session, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt,
+Generated generate(ScoringModel& model, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt,
                    uint64_t index, const GenerateOptions& options, const std::function<bool(std::string_view)>& emit) {
   const std::vector<int32_t> ids = prompt_ids(*tokenizer, prompt);
   if (ids.empty()) {
     throw ConfigError("--prompt", "an empty prompt", "some text, since the tokenizer has neither BOS nor EOS");
   }
-  const auto saved = session.save_fast_weights();
-  const std::unique_ptr<ModelState> state = session.new_state();
+  const auto saved = model.save_fast_weights();
+  const std::unique_ptr<ModelState> state = model.new_state();
   const ScoringModel::Reading reading;
   Rng rng(options.seed, "sample", index);
   const auto start = std::chrono::steady_clock::now();
-  std::vector<double> logits = session.read(ids, *state, reading);
+  std::vector<double> logits = model.read(ids, *state, reading);
   const double prefill_seconds = seconds_since(start);
-  Generated result = continue_text(session, tokenizer, std::move(logits), *state, reading, rng, options, emit);
+  Generated result = continue_text(model, tokenizer, std::move(logits), *state, reading, rng, options, emit);
   result.prompt_tokens = static_cast<int64_t>(ids.size());
   result.prefill_seconds = prefill_seconds;
-  session.restore_fast_weights(saved);
+  model.restore_fast_weights(saved);
   return result;
 }
 

@@ -26,13 +26,13 @@ struct Generated {
 /// Continues `prompt` (the `index`-th) with the layers' decoding state, and hands text to `emit` as
 /// soon as its characters are complete; return false from `emit` to stop. An empty prompt starts from
 /// BOS where the tokenizer adds it, else from EOS (docs/verbs/generate.md). Fast weights are put back.
-Generated generate(ScoringModel& session, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt,
+Generated generate(ScoringModel& model, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt,
                    uint64_t index, const GenerateOptions& options, const std::function<bool(std::string_view)>& emit);
 
 /// Draws tokens after `logits` [V], those behind all that `state` has read, and reads them: what generate() does with a
 /// prompt. Ids that the tokenizer does not have (a padded vocabulary) are never drawn. Fast weights move as `reading`
 /// says.
-Generated continue_text(ScoringModel& session, std::shared_ptr<const Tokenizer> tokenizer, std::vector<double> logits,
+Generated continue_text(ScoringModel& model, std::shared_ptr<const Tokenizer> tokenizer, std::vector<double> logits,
                         ModelState& state, ScoringModel::Reading reading, Rng& rng, const GenerateOptions& options,
                         const std::function<bool(std::string_view)>& emit);
 

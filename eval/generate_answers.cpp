@@ -47,11 +47,11 @@ class Generate final : public EvalTask {
     c.text_tokenizer();
     for (const GenerateRecord& record : records) { check(record); }
     const Shots shots = Shots::read<GenerateRecord>(fewshot_, file_, c.seed);
-    const auto weights = c.session.save_fast_weights();
+    const auto weights = c.model.save_fast_weights();
     std::map<std::string, std::vector<double>> scores;
     c.begin("generate", records.size());
     const auto compute = [&](size_t i) {
-      c.session.restore_fast_weights(weights);  // examples do not influence each other
+      c.model.restore_fast_weights(weights);  // examples do not influence each other
       const std::string prompt = shots.before(i) + records[i].prompt;
       const std::vector<int32_t> ids = checked_prompt_ids(c, prompt, records[i].where);
       const std::string text = answer(c, records[i], i, ids);
@@ -98,11 +98,11 @@ class Generate final : public EvalTask {
 
   std::string answer(EvalContext& c, const GenerateRecord& record, uint64_t index, std::span<const int32_t> ids) const {
     const ScoringModel::Reading reading{FastUpdate::streaming, freeze_};
-    const std::unique_ptr<ModelState> state = c.session.new_state();
+    const std::unique_ptr<ModelState> state = c.model.new_state();
     AnswerEnd end;
     end.max_new_tokens = record.max_new_tokens.value_or(max_new_tokens_);
     end.until = record.until ? *record.until : has_until_ ? until_ : usual_ends(score_of(record));
-    std::vector<double> logits = c.session.read(ids, *state, reading);
+    std::vector<double> logits = c.model.read(ids, *state, reading);
     Sampling sampling;
     sampling.temperature = temperature_.value_or(0.0);
     Rng rng(c.seed, "sample", index);

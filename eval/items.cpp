@@ -41,7 +41,7 @@ bool EvalContext::is_own(const ItemList& list, size_t i) const {
 EvalContext::Item EvalContext::item(const ItemList& list, size_t i) {
   const int64_t index = items_before + static_cast<int64_t>(i);
   if (const EvalJournal::Item* kept = journal != nullptr ? journal->find(index) : nullptr) {
-    if (index == journal->last() && journal->weights()) { session.restore_fast_weights(*journal->weights()); }
+    if (index == journal->last() && journal->weights()) { model.restore_fast_weights(*journal->weights()); }
     return {i, kept->value, kept->samples};
   }
   const size_t logged = samples.size();
@@ -50,7 +50,7 @@ EvalContext::Item EvalContext::item(const ItemList& list, size_t i) {
   if (journal == nullptr) { return item; }
   journal->add(index, {item.value, item.samples, list.moves_weights});
   if (list.moves_weights && now() - weights_kept >= weights_interval) {
-    journal->keep_weights(session.save_fast_weights());
+    journal->keep_weights(model.save_fast_weights());
     weights_kept = now();
   }
   return item;

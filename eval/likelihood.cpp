@@ -49,10 +49,10 @@ std::vector<Likelihood> LikelihoodScorer::score(std::span<const ScoredText> text
 }
 
 std::vector<Likelihood> LikelihoodScorer::score_last(std::span<const ScoredText> texts) {
-  c_.session.restore_fast_weights(weights_);
-  const std::unique_ptr<ModelState> state = c_.session.new_state();
+  c_.model.restore_fast_weights(weights_);
+  const std::unique_ptr<ModelState> state = c_.model.new_state();
   const std::vector<double> logits =
-      c_.session.read(std::span(texts[0].ids).first(texts[0].ids.size() - 1), *state, reading_);
+      c_.model.read(std::span(texts[0].ids).first(texts[0].ids.size() - 1), *state, reading_);
   std::vector<Likelihood> results;
   for (const ScoredText& text : texts) {
     const ScoringModel::Answer answer = answer_of(logits, text.ids.back());
@@ -62,12 +62,12 @@ std::vector<Likelihood> LikelihoodScorer::score_last(std::span<const ScoredText>
 }
 
 Likelihood LikelihoodScorer::score_one(const ScoredText& text) {
-  c_.session.restore_fast_weights(weights_);
+  c_.model.restore_fast_weights(weights_);
   const std::span<const int32_t> inputs(text.ids.data(), text.ids.size() - 1);
   std::vector<int32_t> targets(text.ids.begin() + 1, text.ids.end());
   std::fill(targets.begin(), targets.end() - text.scored, kIgnored);
-  const std::unique_ptr<ModelState> state = c_.session.new_state();
-  const std::vector<ScoringModel::Answer> answers = c_.session.answers(inputs, targets, *state, reading_);
+  const std::unique_ptr<ModelState> state = c_.model.new_state();
+  const std::vector<ScoringModel::Answer> answers = c_.model.answers(inputs, targets, *state, reading_);
   Likelihood result{0, text.scored};
   for (size_t i = 0; i < targets.size(); ++i) {
     if (targets[i] != kIgnored) {

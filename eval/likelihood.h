@@ -34,11 +34,11 @@ struct Likelihood {
   std::vector<int32_t> greedy = {};  // the tokens with the largest logit in their places
 };
 
-/// Scores texts, each from an empty state and the fast weights that the session has now.
+/// Scores texts, each from an empty state and the fast weights that the model has now.
 class LikelihoodScorer {
  public:
   LikelihoodScorer(EvalContext& c, bool freeze_fast_weights)
-      : c_(c), reading_{FastUpdate::streaming, freeze_fast_weights}, weights_(c.session.save_fast_weights()) {}
+      : c_(c), reading_{FastUpdate::streaming, freeze_fast_weights}, weights_(c.model.save_fast_weights()) {}
 
   /// Texts that differ in their last token alone share one pass. Throws NumericError at `where` for a result that is no
   /// number.

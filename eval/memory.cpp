@@ -106,13 +106,13 @@ class MemoryStats final : public EvalTask {
                       cut_ == "rows" ? fmt::format("at least {:d}", length)
                                      : fmt::format("one of at least {:d}, or \"cut\": \"rows\"", length));
     }
-    layers_ = layers_of(c.session.source().model, c.session.model());
+    layers_ = layers_of(c.model.source().model, c.model.model());
     make_collectors();
     c.progress.begin("memory_stats", starts.size());
     for (size_t s = 0; s < starts.size(); ++s) {
       c.poll();
       std::vector<int32_t> ids(static_cast<size_t>(length));
-      source.read(starts[s], length, c.session.source().model.vocab_size, ids.data());
+      source.read(starts[s], length, c.model.source().model.vocab_size, ids.data());
       if (needs_state_) { read_states(c, ids); }
       read_row(c, ids);
       c.progress.update(s + 1);
@@ -172,7 +172,7 @@ class MemoryStats final : public EvalTask {
     reading.freeze = freeze_;
     reading.inspector = &inspector;
     reading.statistics = &statistics;
-    c.session.read_rows(ids, reading);
+    c.model.read_rows(ids, reading);
     own_.add(statistics);
     each_collector(inspector, [](StatisticsCollector& collector, const LayerReading& r) { collector.add(r); });
   }
@@ -180,19 +180,19 @@ class MemoryStats final : public EvalTask {
   /// Reads once more with carried states, which are looked at on the way; fast weights return to what they were.
   void read_states(EvalContext& c, const std::vector<int32_t>& ids) {
     const auto length = static_cast<int64_t>(ids.size()), interval = state_interval_.value_or((length + 15) / 16);
-    const auto weights = c.session.save_fast_weights();
-    const std::unique_ptr<ModelState> state = c.session.new_state();
+    const auto weights = c.model.save_fast_weights();
+    const std::unique_ptr<ModelState> state = c.model.new_state();
     for (int64_t at = 0; at < length; at += interval) {
       c.poll();
       const int64_t n = std::min(interval, length - at);
-      c.session.advance(std::span(ids).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), *state,
-                        {FastUpdate::streaming, freeze_});
-      const Inspector held = c.session.inspect(*state);
+      c.model.advance(std::span(ids).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), *state,
+                      {FastUpdate::streaming, freeze_});
+      const Inspector held = c.model.inspect(*state);
       each_collector(held, [&](StatisticsCollector& collector, const LayerReading& r) {
         if (collector.needs_state()) { collector.add_state(r, at + n); }
       });
     }
-    c.session.restore_fast_weights(weights);
+    c.model.restore_fast_weights(weights);
   }
 
   EvalResult result(int64_t sequences, int64_t length) const {

@@ -102,18 +102,18 @@ class Niah final : public EvalTask {
     result.left_out(skipped_, lengths_.empty());
     if (lengths_.empty()) { return result; }
     const int64_t count = ready_made_.empty() ? samples_.count : static_cast<int64_t>(ready_made_.size());
-    const bool has_passes = c.session.has_fast_weights();  // without, more passes change nothing
+    const bool has_passes = c.model.has_fast_weights();  // without, more passes change nothing
     const size_t runs = has_passes ? passes_.size() : 1;
     c.begin("niah", static_cast<uint64_t>(count) * lengths_.size() * runs);
     result.source = !ready_made_.empty() ? "official" : is_built_in() ? "builtin" : "custom";
     std::map<int64_t, Scores> by_passes;
     Json series = Json::array();
-    const auto weights = c.session.save_fast_weights();
+    const auto weights = c.model.save_fast_weights();
     for (const int64_t words : lengths_) {
       Scores scores;
       for (size_t p = 0; p < passes_.size(); ++p) {
         if (p == 0 || has_passes) {
-          c.session.restore_fast_weights(weights);
+          c.model.restore_fast_weights(weights);
           scores = one_run(c, words, passes_[p], count, weights);
         }
         series.push(point(words, passes_[p], scores));
@@ -210,14 +210,14 @@ class Niah final : public EvalTask {
       const NeedleSample* sample = made.at(i);
       if (sample == nullptr) { return Json(); }
       if (fast_weights_ == "reset") {
-        c.session.restore_fast_weights(weights);
+        c.model.restore_fast_weights(weights);
         last.reset();
       }
       return score(c, *sample, passes, fmt::format("{}{:d}", label, i), last);
     };
     const auto is_none = [](const Json& sample) { return sample.is_null(); };
     // Where samples depend on those before, pending pairs included, the run can only be kept as a whole.
-    const bool carries = fast_weights_ == "carry" && c.session.has_fast_weights();
+    const bool carries = fast_weights_ == "carry" && c.model.has_fast_weights();
     const auto all = [&](size_t) {
       Json samples = Json::array();
       for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
@@ -249,11 +249,11 @@ class Niah final : public EvalTask {
              std::unique_ptr<ModelState>& last) {
     const std::vector<int32_t> haystack = checked_prompt_ids(c, sample.haystack, id),
                                prompt = checked_prompt_ids(c, sample.prompt(), id);
-    for (int64_t pass = 1; pass < passes && c.session.has_fast_weights(); ++pass) {
-      last = c.session.new_state(last.get());
-      c.session.read(haystack, *last, kRead);
+    for (int64_t pass = 1; pass < passes && c.model.has_fast_weights(); ++pass) {
+      last = c.model.new_state(last.get());
+      c.model.read(haystack, *last, kRead);
     }
-    last = c.session.new_state(last.get());
+    last = c.model.new_state(last.get());
     AnswerEnd end;
     end.max_new_tokens = kAnswerTokens;
     end.is_complete = [](std::string_view text) { return count_characters(trim_front(text)) >= kValueLength; };
@@ -273,11 +273,11 @@ class Niah final : public EvalTask {
   /// The last pass; logits behind the prompt.
   std::vector<double> read_prompt(EvalContext& c, std::span<const int32_t> haystack, std::span<const int32_t> prompt,
                                   ModelState& state) const {
-    if (update_after_ == "prompt") { return c.session.read(prompt, state, kRead); }
+    if (update_after_ == "prompt") { return c.model.read(prompt, state, kRead); }
     const auto common = static_cast<size_t>(
         std::mismatch(haystack.begin(), haystack.end(), prompt.begin(), prompt.end() - 1).second - prompt.begin());
-    if (common > 0) { c.session.read(prompt.subspan(0, common), state, kRead); }
-    return c.session.read(prompt.subspan(common), state, kAnswer);
+    if (common > 0) { c.model.read(prompt.subspan(0, common), state, kRead); }
+    return c.model.read(prompt.subspan(common), state, kAnswer);
   }
 
   SampleChoice samples_;

@@ -22,7 +22,7 @@ void log_document(EvalContext& c, int64_t d, const std::vector<int32_t>& ids, co
 
 std::vector<double> score_all(EvalContext& c, std::span<const int32_t> tokens, ModelState& state,
                               ScoringModel::Reading reading) {
-  return c.session.score(tokens.subspan(0, tokens.size() - 1), tokens.subspan(1), state, reading);
+  return c.model.score(tokens.subspan(0, tokens.size() - 1), tokens.subspan(1), state, reading);
 }
 
 class StreamPpl final : public EvalTask {
@@ -48,9 +48,9 @@ class StreamPpl final : public EvalTask {
     }
     const EvalTokens source = data_.open(c.tokenizer.get());
     const std::vector<int64_t> tokens = predicted(source, length);
-    const int64_t vocab = c.session.source().model.vocab_size;
+    const int64_t vocab = c.model.source().model.vocab_size;
     c.begin("stream_ppl", static_cast<uint64_t>(std::accumulate(tokens.begin(), tokens.end(), int64_t{0})));
-    saved_ = c.session.save_fast_weights();
+    saved_ = c.model.save_fast_weights();
     const auto compute = [&](size_t d) {
       return document(c, static_cast<int64_t>(d), read_document(source, static_cast<int64_t>(d), INT64_MAX, vocab),
                       length, tokens[d]);
@@ -58,7 +58,7 @@ class StreamPpl final : public EvalTask {
     const std::vector<Json> documents =
         c.items({.count = tokens.size(),
                  .compute = compute,
-                 .moves_weights = c.session.has_fast_weights() && carry_ != "none" && !freeze_,
+                 .moves_weights = c.model.has_fast_weights() && carry_ != "none" && !freeze_,
                  .units = [&](size_t d) { return static_cast<uint64_t>(tokens[d]); }});
     c.progress.end();
     return result(documents, tokens);
@@ -106,15 +106,15 @@ class StreamPpl final : public EvalTask {
   Json document(EvalContext& c, int64_t d, const std::vector<int32_t>& ids, int64_t length, int64_t tokens) const {
     std::vector<double> losses;
     int64_t bytes = 0;
-    std::unique_ptr<ModelState> state = c.session.new_state();
+    std::unique_ptr<ModelState> state = c.model.new_state();
     const ScoringModel::Reading reading{FastUpdate::streaming, freeze_};
     for (const Segment& s : segments(static_cast<int64_t>(ids.size()), length, tokens)) {
       c.poll();
-      if (carry_ != "all" && s.from > 0) { state = c.session.new_state(); }
-      if (carry_ == "none") { c.session.restore_fast_weights(saved_); }
+      if (carry_ != "all" && s.from > 0) { state = c.model.new_state(); }
+      if (carry_ == "none") { c.model.restore_fast_weights(saved_); }
       const auto part = std::span(ids).subspan(static_cast<size_t>(s.from), static_cast<size_t>(s.count));
       const std::vector<double> found = score_all(c, part, *state, reading);
-      c.session.flush(*state, reading);
+      c.model.flush(*state, reading);
       losses.insert(losses.end(), found.begin(), found.end());
       if (c.tokenizer != nullptr) {
         for (const int32_t id : part.subspan(1)) { bytes += c.tokenizer->text_bytes(id); }
@@ -238,11 +238,11 @@ class PositionPpl final : public EvalTask {
 
   EvalResult run(EvalContext& c) override {
     const EvalTokens source = data_.open(c.tokenizer.get());
-    const int64_t vocab = c.session.source().model.vocab_size;
+    const int64_t vocab = c.model.source().model.vocab_size;
     require_length(source);  // before the bins: their number grows with the length
     const std::vector<int64_t> edges = bins_.edges(length_);
     const std::vector<int64_t> documents = long_documents(source);
-    const auto saved = c.session.save_fast_weights();
+    const auto saved = c.model.save_fast_weights();
     c.begin("position_ppl", documents.size());
     const auto compute = [&](size_t i) {
       const std::vector<int32_t> ids = read_document(source, documents[i], length_ + 1, vocab);
@@ -303,8 +303,8 @@ class PositionPpl final : public EvalTask {
     const int64_t n = static_cast<int64_t>(ids.size()) - 1;
     for (int64_t s = 0; s < n; s += context) {
       c.poll();
-      c.session.restore_fast_weights(fast_weights);
-      const std::unique_ptr<ModelState> state = c.session.new_state();
+      c.model.restore_fast_weights(fast_weights);
+      const std::unique_ptr<ModelState> state = c.model.new_state();
       const std::vector<double> part = score_all(
           c, std::span(ids).subspan(static_cast<size_t>(s), static_cast<size_t>(std::min(context, n - s) + 1)), *state,
           reading);

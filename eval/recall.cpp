@@ -55,7 +55,7 @@ class Recall : public EvalTask {
     int64_t rows = 0;
     for (const Setting& s : settings) { rows += s.samples; }
     c.begin(kind_name(), static_cast<uint64_t>(rows));
-    const auto weights = c.session.save_fast_weights();
+    const auto weights = c.model.save_fast_weights();
     EvalResult result;
     result.left_out(skipped, settings.empty());
     if (settings.empty()) { return result; }
@@ -63,7 +63,7 @@ class Recall : public EvalTask {
     Json table = Json::array();
     for (const Setting& s : settings) {
       const auto compute = [&](size_t k) {
-        c.session.restore_fast_weights(weights);  // rows do not influence each other
+        c.model.restore_fast_weights(weights);  // rows do not influence each other
         return answers(c, asked_row(s, k));
       };
       Score score;
@@ -76,7 +76,7 @@ class Recall : public EvalTask {
       point.set("setting", s.name);
       point.set("length", length);
       point.set("rows", s.samples);
-      point.set("state_bytes", c.session.model().state_bytes(length));
+      point.set("state_bytes", c.model.model().state_bytes(length));
       table.push(point);
     }
     c.progress.end();
@@ -157,12 +157,12 @@ class Recall : public EvalTask {
     const std::span<const int32_t> inputs(row.inputs), targets(row.targets);
     constexpr ScoringModel::Reading kReading{FastUpdate::streaming, false};
     for (int64_t reading = 1; reading < readings_; ++reading) {
-      const std::unique_ptr<ModelState> state = c.session.new_state();
-      c.session.read(inputs, *state, kReading);
-      c.session.flush(*state, kReading);
+      const std::unique_ptr<ModelState> state = c.model.new_state();
+      c.model.read(inputs, *state, kReading);
+      c.model.flush(*state, kReading);
     }
-    const std::unique_ptr<ModelState> state = c.session.new_state();
-    const std::vector<ScoringModel::Answer> found = c.session.answers(inputs, targets, *state, kReading);
+    const std::unique_ptr<ModelState> state = c.model.new_state();
+    const std::vector<ScoringModel::Answer> found = c.model.answers(inputs, targets, *state, kReading);
     Json list = Json::array();
     for (size_t i = 0; i < targets.size(); ++i) {
       if (targets[i] == kIgnored) { continue; }

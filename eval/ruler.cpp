@@ -145,10 +145,10 @@ class Ruler final : public EvalTask {
     size_t total = 0;
     for (const Cell& cell : cells) { total += size(cell); }
     c.begin("ruler", total);
-    const auto weights = c.session.save_fast_weights();
+    const auto weights = c.model.save_fast_weights();
     for (Cell& cell : cells) {
       const auto compute = [&](size_t j) {
-        c.session.restore_fast_weights(weights);  // samples do not influence each other
+        c.model.restore_fast_weights(weights);  // samples do not influence each other
         return scored(c, maker, cell, j);
       };
       const auto is_missing = [](const Json& item) { return item.is_string(); };
@@ -210,10 +210,10 @@ class Ruler final : public EvalTask {
     const std::string id = fmt::format("{}, length {:d}, sample {:d}", cell.task->name, cell.length, j);
     const std::vector<int32_t> ids = checked_prompt_ids(c, sample.input + sample.answer_prefix, id);
     const ScoringModel::Reading reading{FastUpdate::streaming, freeze_};
-    const std::unique_ptr<ModelState> state = c.session.new_state();
+    const std::unique_ptr<ModelState> state = c.model.new_state();
     AnswerEnd end;
     end.max_new_tokens = cell.task->new_tokens;
-    const std::string text = greedy_answer(c, c.session.read(ids, *state, reading), *state, reading, end);
+    const std::string text = greedy_answer(c, c.model.read(ids, *state, reading), *state, reading, end);
     const double score =
         cell.task->is_any_enough ? match_part_score(text, sample.outputs) : match_all_score(text, sample.outputs);
     Json references = Json::array();

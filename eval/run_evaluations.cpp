@@ -95,8 +95,8 @@ int64_t kept_items(const EvalContext& context) {
 EvalResult run_one(Evaluation& e, EvalContext& context) {
   EvalResult result;
   try {
-    context.session.set_reading(e.reading);
-    apply(e.overrides, context.session.model());
+    context.model.set_reading(e.reading);
+    apply(e.overrides, context.model.model());
     if (context.is_first() || e.task->has_items()) { result = e.task->run(context); }
     agree_on_end(context);
     return result;
@@ -199,7 +199,7 @@ EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext con
                            bool again) {
   EvalCounts counts;
   if (context.is_first()) { fs::create_directories(out); }
-  const auto weights = context.session.save_fast_weights();
+  const auto weights = context.model.save_fast_weights();
   const auto note = [&](const std::string& text) { context.progress.message(text); };
   for (Evaluation& e : evaluations) {
     if (context.flight != nullptr) { context.flight->at(source.step, "evaluation " + e.name); }
@@ -219,9 +219,9 @@ EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext con
     context.samples.clear();
     context.items_before = 0;
     const EvalResult result = run_one(e, context);
-    context.session.restore_fast_weights(weights);  // evaluations do not influence each other
-    apply({}, context.session.model());
-    context.session.set_reading({});
+    context.model.restore_fast_weights(weights);  // evaluations do not influence each other
+    apply({}, context.model.model());
+    context.model.set_reading({});
     const std::string status = from_first(context, result.status);
     count(counts, status);
     if (context.is_first()) {

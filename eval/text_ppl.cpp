@@ -72,10 +72,10 @@ class Rolling final : public EvalTask {
     const std::vector<RollingRecord> records = scoring_.read<RollingRecord>();
     const Tokenizer& tokenizer = c.text_tokenizer();
     const int64_t length = scoring_.length(c);
-    const auto weights = c.session.save_fast_weights();
+    const auto weights = c.model.save_fast_weights();
     c.begin("rolling", records.size());
     const auto compute = [&](size_t i) {
-      c.session.restore_fast_weights(weights);
+      c.model.restore_fast_weights(weights);
       std::vector<int32_t> ids = prefix_ids(tokenizer, true);
       const std::vector<int32_t> text = tokenizer.encode(records[i].text);
       ids.insert(ids.end(), text.begin(), text.end());
@@ -105,9 +105,9 @@ class Rolling final : public EvalTask {
     for (size_t s = 0; s + 1 < ids.size(); s += static_cast<size_t>(length)) {
       c.poll();
       const size_t n = std::min(static_cast<size_t>(length), ids.size() - 1 - s);
-      const std::unique_ptr<ModelState> state = c.session.new_state();
-      const std::vector<double> losses = c.session.score(ids.subspan(s, n), ids.subspan(s + 1, n), *state, reading);
-      c.session.flush(*state, reading);
+      const std::unique_ptr<ModelState> state = c.model.new_state();
+      const std::vector<double> losses = c.model.score(ids.subspan(s, n), ids.subspan(s + 1, n), *state, reading);
+      c.model.flush(*state, reading);
       sum = std::accumulate(losses.begin(), losses.end(), sum);
     }
     return sum;
@@ -145,12 +145,12 @@ class AnswerPpl final : public EvalTask {
     std::vector<AnswerRecord> records = read_records<AnswerRecord>(file_);
     records.resize(std::min(records.size(), static_cast<size_t>(max_examples_.value_or(INT64_MAX))));
     const Tokenizer& tokenizer = c.text_tokenizer();
-    const auto weights = c.session.save_fast_weights();
+    const auto weights = c.model.save_fast_weights();
     c.begin("answer_ppl", records.size());
     const auto compute = [&](size_t i) {
       const Parts parts = encode(tokenizer, records[i]);
       if (parts.size() > max_tokens_ || records[i].length.value_or(0) > max_record_length_) { return Json(); }
-      if (fast_weights_ == "reset") { c.session.restore_fast_weights(weights); }
+      if (fast_weights_ == "reset") { c.model.restore_fast_weights(weights); }
       const double nll = score(c, parts);
       const auto scored = static_cast<int64_t>(parts.answer.size());
       c.log_sample(records[i].id, parts.all(),
@@ -161,7 +161,7 @@ class AnswerPpl final : public EvalTask {
       return Json::array({nll, scored});
     };
     RatioOfSums nll;
-    const bool carries = fast_weights_ == "carry" && c.session.has_fast_weights();
+    const bool carries = fast_weights_ == "carry" && c.model.has_fast_weights();
     for (const Json& item : c.items({.count = records.size(), .compute = compute, .moves_weights = carries})) {
       if (item.is_null()) { continue; }
       nll.add(kept_number(item.items()[0]), static_cast<double>(item.items()[1].as_int()));
@@ -193,13 +193,13 @@ class AnswerPpl final : public EvalTask {
 
   /// Sum of the answer's losses. Fast weights move once, after the context.
   static double score(EvalContext& c, const Parts& parts) {
-    const std::unique_ptr<ModelState> state = c.session.new_state();
-    if (!parts.context.empty()) { c.session.read(parts.context, *state, {FastUpdate::at_end, false}); }
+    const std::unique_ptr<ModelState> state = c.model.new_state();
+    if (!parts.context.empty()) { c.model.read(parts.context, *state, {FastUpdate::at_end, false}); }
     std::vector<int32_t> inputs = parts.question;
     inputs.insert(inputs.end(), parts.answer.begin(), parts.answer.end() - 1);
     std::vector<int32_t> targets(parts.question.size() - 1, -100);
     targets.insert(targets.end(), parts.answer.begin(), parts.answer.end());
-    const std::vector<double> losses = c.session.score(inputs, targets, *state, {FastUpdate::never, false});
+    const std::vector<double> losses = c.model.score(inputs, targets, *state, {FastUpdate::never, false});
     return std::accumulate(losses.begin(), losses.end(), 0.0);
   }
 

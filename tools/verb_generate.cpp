@@ -99,7 +99,7 @@ Json json_line(const std::string& prompt, uint64_t index, const StopText& text, 
 }
 
 /// One continuation, written as it grows, or as a line of JSON. False to stop.
-bool sample(ScoringModel& session, const std::shared_ptr<const Tokenizer>& tokenizer, const std::string& prompt,
+bool sample(ScoringModel& model, const std::shared_ptr<const Tokenizer>& tokenizer, const std::string& prompt,
             uint64_t index, const Options& o, uint64_t seed) {
   GenerateOptions options = o.generate;
   options.seed = seed;
@@ -111,7 +111,7 @@ bool sample(ScoringModel& session, const std::shared_ptr<const Tokenizer>& token
     return goes_on && interrupted == 0;
   };
   if (o.echo && !o.json) { write(prompt); }
-  const Generated g = generate(session, tokenizer, prompt, index, options, [&](std::string_view more) {
+  const Generated g = generate(model, tokenizer, prompt, index, options, [&](std::string_view more) {
     const bool goes_on = text.push(more);
     return show(text.settled()) && goes_on;
   });
@@ -139,9 +139,9 @@ int run_generate(Options o, bool has_prompt) {
   }
   const auto tokenizer = find_tokenizer(source, o.tokenizer);
   const fs::path weights = source.weights;
-  ScoringModel session(std::move(source), weights, set_up_compute(o.device));
+  ScoringModel model(std::move(source), weights, set_up_compute(o.device));
   o.generate.stop_at_eos = !o.ignore_eos;
-  apply(parse_overrides(o.overrides), session.model());
+  apply(parse_overrides(o.overrides), model.model());
   const std::vector<std::string> prompts = read_prompts(o, has_prompt);
   std::signal(SIGINT, [](int) { interrupted = 1; });
   const bool is_one = prompts.size() == 1 && o.samples == 1;
@@ -151,7 +151,7 @@ int run_generate(Options o, bool has_prompt) {
     for (int64_t i = 0; i < o.samples && goes_on; ++i) {
       const uint64_t seed = o.generate.seed + static_cast<uint64_t>(i);  // each sample is that of its seed alone
       if (!is_one && !o.json) { write(fmt::format("==> prompt {:d}, seed {:d} <==\n", index, seed)); }
-      goes_on = sample(session, tokenizer, prompts[p], index, o, seed);
+      goes_on = sample(model, tokenizer, prompts[p], index, o, seed);
     }
   }
   return interrupted != 0 ? 130 : 0;

@@ -26,11 +26,11 @@ struct Domains {
 
   Domains(const std::string& model, const std::vector<int>& one, const std::vector<int>& two)
       : first(model, one), second(model, two) {}
-  EvalResult run(ScoringModel& session, const std::string& keys) const {
+  EvalResult run(ScoringModel& model, const std::string& keys) const {
     const std::string domains = R"("domains": [{"name": "one", "path": ")" +
                                 (first.folder / "corpus" / "*.bin").string() + R"("}, {"name": "two", "path": ")" +
                                 (second.folder / "corpus" / "*.bin").string() + "\"}], ";
-    return testing::evaluate(session, R"("kind": "adapt", )" + domains + keys, nullptr, 12);
+    return testing::evaluate(model, R"("kind": "adapt", )" + domains + keys, nullptr, 12);
   }
 };
 
@@ -60,7 +60,7 @@ double loss_of_rows(ScoringModel& s, const std::vector<int32_t>& tokens, size_t 
 TEST_CASE("fast weights adapt to a domain as a trainer's forward pass moves them", "[fast]") {
   // 10 and 13 rows of 13 tokens, in batches of 2: 5 and 6 adapt (4 and 6 of them whole), 5 and 7 evaluate (4 and 6).
   const Domains d(fast_model("a"), {131}, {100, 70});
-  ScoringModel s = d.first.session();
+  ScoringModel s = d.first.load();
   const auto start = s.save_fast_weights();
   const EvalResult r = d.run(s, R"("micro_batch_size": 2)");
   REQUIRE(r.series.at("adaptation").items().size() == 6);
@@ -96,7 +96,7 @@ TEST_CASE("fast weights adapt to a domain as a trainer's forward pass moves them
 
 TEST_CASE("adaptation reads by the rules of evaluation and obeys chunk_size", "[fast]") {
   const Domains d(fast_model("o"), {120}, {120});
-  ScoringModel s = d.first.session();
+  ScoringModel s = d.first.load();
   const auto start = s.save_fast_weights();
   const auto end_of = [&](const char* keys) {
     s.restore_fast_weights(start);
@@ -126,7 +126,7 @@ TEST_CASE("adaptation reads by the rules of evaluation and obeys chunk_size", "[
 
 TEST_CASE("a model without fast weights gives zeros, and wrong input a message", "[fast]") {
   const Domains d(kModel, {131}, {100, 70});
-  ScoringModel s = d.first.session();
+  ScoringModel s = d.first.load();
   const EvalResult r = d.run(s, R"("micro_batch_size": 2)");
   for (size_t point = 0; point < 6; ++point) {
     CHECK(number(r, point, "delta") == 0);

@@ -61,7 +61,7 @@ double largest_difference(const std::vector<std::vector<char>>& a, const std::ve
 
 /// Fast weights that an evaluation leaves behind.
 std::vector<std::vector<char>> weights_after(const TextModel& m, const std::string& keys) {
-  ScoringModel s = m.session();
+  ScoringModel s = m.load();
   evaluate(s, keys, m.tokenizer, 64);
   return s.save_fast_weights();
 }
@@ -118,7 +118,7 @@ TEST_CASE("fast weights move once at the end of each pass, also where it takes s
   for (const bool at_prompt : {true, false}) {
     for (const bool carries : {true, false}) {
       INFO("update after the prompt: " << at_prompt << ", carry: " << carries);
-      ScoringModel s = m.session();
+      ScoringModel s = m.load();
       const auto fresh = s.save_fast_weights();
       std::unique_ptr<ModelState> last;
       for (const std::string& haystack : {hay, more}) {
@@ -338,7 +338,7 @@ TEST_CASE("with a temperature each example draws from its own stream", "[fast]")
   const auto texts = predictions(m.run_on(records, keys));
   CHECK(texts == predictions(m.run_on(records, keys)));
   CHECK(texts[0] != texts[1]);
-  ScoringModel s = m.session();
+  ScoringModel s = m.load();
   for (uint64_t i = 0; i < 2; ++i) {
     const auto state = s.new_state();
     Rng rng(42, "sample", i);
@@ -350,7 +350,7 @@ TEST_CASE("with a temperature each example draws from its own stream", "[fast]")
 TEST_CASE("texts that are only to be written are written without being asked for", "[fast]") {
   const BigramModel m = says("=ab");
   const std::string file = m.folder.write("r.jsonl", R"({"prompt": "=", "answers": []})").string();
-  ScoringModel s = m.session();
+  ScoringModel s = m.load();
   const std::string list = R"({"name": "x", "kind": "generate", "score": "none", "file": ")" + file + "\"}";
   CHECK(run_list(s, list, m.folder / "out", m.tokenizer).failed == 0);
   CHECK(read_file(m.folder / "out/x.samples.jsonl").find(R"("prediction":"ab")") != std::string::npos);
@@ -398,7 +398,7 @@ TEST_CASE("resolved evaluations of generated text read the same again", "[fast]"
 TEST_CASE("generation stops at a signal and at logits that are no numbers", "[fast]") {
   const BigramModel m = says("=ab");
   const auto evaluations = evaluations_of(R"({"name": "x", "kind": "niah", "samples": 1, "context_words": [20]})");
-  ScoringModel s = m.session();
+  ScoringModel s = m.load();
   Progress quiet;
   int asked = 0;
   EvalContext context{s,  m.tokenizer, 64,

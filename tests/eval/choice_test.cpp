@@ -193,7 +193,7 @@ TEST_CASE("an example's likelihood is the sum of the losses of its last tokens",
     const std::string context = "some context of more than one chunk", choice = " and more";
     const Outcome o = model.run_on(
         "{\"context\": \"" + context + "\", \"choices\": [\"and more\", \"x\"], \"gold\": 0}", R"("kind": "choice")");
-    ScoringModel s = model.session();
+    ScoringModel s = model.load();
     const std::vector<int32_t> ids = model.tokenizer->encode(context + choice);
     const auto state = s.new_state();
     const std::vector<double> losses =

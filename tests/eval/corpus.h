@@ -105,7 +105,7 @@ struct Corpus : TextModel {
   bool run_rank(const std::string& json, const std::string& out, int64_t polls, double weights_interval,
                 bool logs_samples, HostExchange* exchange) {
     auto evaluations = read_evaluations(parse_json(json, "e.json"), "");
-    ScoringModel s = session();
+    ScoringModel s = load();
     Progress quiet;
     const bool is_first = exchange == nullptr || exchange->communicator().rank() == 0;
     EvalContext context{s, tokenizer, 24, 42, is_first ? heard : quiet, [&polls] { return --polls < 0; }};

@@ -45,7 +45,7 @@ struct EvalFixture {
     Rng rng(7, p.name());
     for (int64_t i = 0; i < p.value.numel(); ++i) { values[i] = static_cast<float>(0.4 * rng.normal()); }
   }
-  ScoringModel session() const {
+  ScoringModel load() const {
     return ScoringModel(read_model_source(folder / "model.json"), folder / "w.safetensors",
                         {DeviceKind::cpu, DType::f64});
   }
@@ -54,7 +54,7 @@ struct EvalFixture {
   }
 
   EvalResult run(const std::string& keys, int64_t length = 32) const {
-    ScoringModel s = session();
+    ScoringModel s = load();
     return testing::evaluate(s, corpus() + ", " + keys, nullptr, length);
   }
 };

@@ -38,7 +38,7 @@ TEST_CASE_METHOD(EvalFixture, "tokens of another tokenizer than the model's are 
   ShardWriter writer(options);
   writer.add_document(documents[2]);
   writer.finish();
-  ScoringModel s = session();
+  ScoringModel s = load();
   const std::string data = R"({"path": ")" + (folder / "other" / "*.bin").string() + R"("})";
   testing::evaluate(s, R"("kind": "stream_ppl", "data": )" + data);  // nothing to compare with
   const auto bytes = Tokenizer::load({"bytes", "", false, false});
@@ -65,7 +65,7 @@ TEST_CASE_METHOD(EvalFixture, "a damaged token file is refused by whatever reads
   std::string bytes = read_file(second);
   bytes[bytes.size() - 2] ^= 1;  // another token of the vocabulary
   write_file_atomic(second, bytes);
-  ScoringModel s = session();
+  ScoringModel s = load();
   const std::string path = R"("path": ")" + (folder / "damaged" / "*.bin").string() + "\"",
                     data = R"("data": {)" + path + "}";
   for (const std::string& keys :
@@ -139,7 +139,7 @@ TEST_CASE("restarts of the baseline put fast weights back, too", "[fast]") {
   const EvalResult r = f.run(
       R"("kind": "position_ppl", "length": 70, "max_documents": 1, "baseline_context": 35, "bins": {"kind": "linear", "width": 35})");
   const Json& second = r.series.at("by_position").items()[1];
-  ScoringModel s = f.session();
+  ScoringModel s = f.load();
   const std::span<const int32_t> ids = f.documents[2];
   const auto state = s.new_state();
   double sum = 0;
@@ -149,10 +149,10 @@ TEST_CASE("restarts of the baseline put fast weights back, too", "[fast]") {
 
 TEST_CASE("the update at the end of a pass takes the tokens of all its segments", "[fast]") {
   EvalFixture f(kFastModel);
-  std::vector<int32_t> ids(2500);  // more than two segments of a session
+  std::vector<int32_t> ids(2500);  // more than two segments of a reading
   Rng rng(9, "ids");
   for (int32_t& id : ids) { id = static_cast<int32_t>(rng.below(23)); }
-  ScoringModel split = f.session(), whole = f.session();
+  ScoringModel split = f.load(), whole = f.load();
   const auto before = split.save_fast_weights();
   split.read(ids, *split.new_state(), {FastUpdate::at_end, false});
 
@@ -215,7 +215,7 @@ TEST_CASE("a mean over groups of unequal sizes has the standard error of the gro
 TEST_CASE_METHOD(EvalFixture, "perplexities of streams and by position have standard errors over documents", "[fast]") {
   const auto check = [&](const std::string& keys, size_t documents_read) {
     INFO(keys);
-    ScoringModel s = session();
+    ScoringModel s = load();
     std::vector<Json> samples;
     const EvalResult r = testing::evaluate(s, corpus() + ", " + keys, nullptr, 32, &samples);
     RatioOfSums nll;
@@ -315,7 +315,7 @@ TEST_CASE_METHOD(EvalFixture, "results are written, a missing file is skipped an
     {"name": "no-folder", "kind": "stream_ppl", "data": {"path": "/nowhere/*.bin"}},
     {"name": "short", "kind": "position_ppl", "length": 5000, )" +
                            corpus() + R"(}, {"name": "fine", "kind": "stream_ppl", )" + corpus() + "}";
-  ScoringModel s = session();
+  ScoringModel s = load();
   std::vector<std::string> lines;
   const EvalCounts counts = testing::run_list(s, list, folder / "out", nullptr, false,
                                               [&](const std::string& line) { lines.push_back(line); });
@@ -341,7 +341,7 @@ TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are ask
     {"name": "recall", "kind": "mqar", "seed": 3, "vocab": 20, "samples": 5, "cases": [{"length": 18, "pairs": 4}]},
     {"name": "text", "kind": "stream_ppl", )" +
                            corpus() + "}";
-  ScoringModel s = session();
+  ScoringModel s = load();
   REQUIRE(testing::run_list(s, list, folder / "plain").failed == 0);
   CHECK_FALSE(fs::exists(folder / "plain" / "text.samples.jsonl"));
   CHECK(parse_json_file((folder / "plain" / "text.json").string()).find("samples") == nullptr);
@@ -385,7 +385,7 @@ TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are ask
 
 TEST_CASE("efficiency counts the model and measures training, reading and generating", "[fast]") {
   EvalFixture f(kFastModel);
-  ScoringModel s = f.session();
+  ScoringModel s = f.load();
   const auto weights = s.save_fast_weights();
   const EvalResult r = testing::evaluate(
       s, R"("kind": "efficiency", "sequence_length": 24, "training_rows": 2, "positions": [5, 30], "batch": 3)");
@@ -423,7 +423,7 @@ TEST_CASE("efficiency counts the model and measures training, reading and genera
 }
 
 TEST_CASE_METHOD(EvalFixture, "generation equals repeated scoring of the whole text", "[fast]") {
-  ScoringModel s = session();
+  ScoringModel s = load();
   const std::vector<int32_t> prompt(documents[2].begin(), documents[2].begin() + 11);
   const auto state = s.new_state();
   std::vector<double> logits = s.read(prompt, *state, {});
@@ -447,7 +447,7 @@ TEST_CASE("an empty prompt starts from BOS where the tokenizer adds it, else fro
   EvalFixture f(text);
   for (const bool add_bos : {true, false}) {
     const auto tokenizer = Tokenizer::load({"bytes", "", add_bos, true});
-    ScoringModel s = f.session();
+    ScoringModel s = f.load();
     const std::vector<int32_t> start = {add_bos ? 256 : 257};
     const auto state = s.new_state();
     Rng rng(0, "unused");
@@ -488,7 +488,7 @@ TEST_CASE("a data set's folder means its validation shards, a pattern any shards
     return options.directory;
   };
   const auto tokens = [&](const fs::path& path) {
-    ScoringModel s = f.session();
+    ScoringModel s = f.load();
     const std::string keys = R"("kind": "stream_ppl", "data": {"path": ")" + path.string() + "\"}";
     return metric(testing::evaluate(s, keys), "tokens");
   };

@@ -51,7 +51,7 @@ struct Fixture {
     writer.add_document(ids);
     writer.finish();
   }
-  ScoringModel session() {
+  ScoringModel load() {
     return ScoringModel(read_model_source(folder / "model.json"), folder / "w.safetensors",
                         {DeviceKind::cpu, DType::f64});
   }
@@ -92,7 +92,7 @@ TEST_CASE_METHOD(Fixture, "thresholds are replaced while one evaluation runs", "
                            R"(}, {"name": "none", "thresholds": {"mode": "none"})" + common + R"(}, {"name": "after")" +
                            common + R"(}, {"name": "wrong", "thresholds": {"blocks": {"0": {"tau": 0.5}}})" + common +
                            "}";
-  ScoringModel s = session();
+  ScoringModel s = load();
   CHECK(testing::run_list(s, list, folder / "out").failed == 1);
   const auto result = [&](const std::string& name) {
     return parse_json_file((folder / "out" / (name + ".json")).string());

@@ -35,7 +35,7 @@ struct Probe : EvalFixture {
   }
   /// The decisions on the first `length` tokens of the documents that are long enough, read one after the other.
   std::vector<std::map<std::string, Inspector::Record>> inside(int64_t length = 48, bool training = true) {
-    ScoringModel s = session();
+    ScoringModel s = load();
     std::vector<std::map<std::string, Inspector::Record>> all;
     for (const auto& d : documents) {
       if (static_cast<int64_t>(d.size()) < length) { continue; }
@@ -143,7 +143,7 @@ TEST_CASE("looking at states does not teach fast weights", "[fast]") {
     "f": {"type": "fwpkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 6, "top_k": 2, "chunk_size": 10},
     "m": {"type": "swiglu", "intermediate_size": 16}}, "pattern": [{"memory": "f", "mixer": "g", "ffn": "m"}]})",
                 {60, 60});
-  ScoringModel s = f.session(), expected = f.session();
+  ScoringModel s = f.load(), expected = f.load();
   const EvalResult r =
       testing::evaluate(s, R"("kind": "memory_stats", "length": 48, "window_tokens": 96, )" + f.corpus());
   CHECK(points(r, "state_norm").size() == 16);
@@ -302,7 +302,7 @@ TEST_CASE("ovq and kvm: slots in use by position, tokens per slot, bytes", "[fas
     CHECK(group(r, name, c.name + "_entropy") == Catch::Approx(entropy).epsilon(1e-12));
     const std::vector<Json> curve = points(r, "slots_by_position", name);
     REQUIRE(curve.size() == 7);
-    ScoringModel s = f.session();
+    ScoringModel s = f.load();
     for (const Json& p : curve) {
       const int64_t t = p.at("tokens").as_int();
       // ovq folds a chunk in when it is full; kvm's window is two chunks, of which the first leaves when a third
@@ -324,7 +324,7 @@ TEST_CASE("gdn: the norm of the state by position is that of the recurrence", "[
     "m": {"type": "swiglu", "intermediate_size": 16}}, "pattern": [{"mixer": "g", "ffn": "m"}]})",
                 {20});
   const EvalResult r = f.run(R"("kind": "memory_stats", "length": 17, "state_interval": 17)");
-  ScoringModel s = f.session();
+  ScoringModel s = f.load();
   const auto parameter = [&](const char* name) {
     return to_host(s.stream(), s.model().params().find(name)->value).values;
   };
@@ -373,7 +373,7 @@ TEST_CASE("gdn: the norm of the state by position is that of the recurrence", "[
 
 TEST_CASE("the line of a result names a dozen numbers, its file all", "[fast]") {
   Probe f("mixer", R"({"type": "sdm", "num_heads": 1, "slots_per_head": 16, "num_writes": 2, "num_reads": 2})");
-  ScoringModel s = f.session();
+  ScoringModel s = f.load();
   std::string line;
   const std::string list = R"({"name": "x", "kind": "memory_stats", "length": 48, )" + f.corpus() + "}";
   REQUIRE(testing::run_list(s, list, f.folder / "out", nullptr, false, [&](const std::string& text) {

@@ -36,13 +36,13 @@ inline std::vector<Evaluation> evaluations_of(const std::string& list) {
 }
 
 /// Runs one evaluation with these keys beside its name; samples go to `samples` where that is given.
-inline EvalResult evaluate(ScoringModel& session, const std::string& keys,
+inline EvalResult evaluate(ScoringModel& model, const std::string& keys,
                            const std::shared_ptr<const Tokenizer>& tokenizer = nullptr, int64_t training_length = 32,
                            std::vector<Json>* samples = nullptr) {
   const auto evaluations = evaluations_of("{\"name\": \"x\", " + keys + "}");
   Progress quiet;
-  EvalContext context{session, tokenizer, training_length, evaluations[0].seed, quiet, {}};
-  session.set_reading(evaluations[0].reading);
+  EvalContext context{model, tokenizer, training_length, evaluations[0].seed, quiet, {}};
+  model.set_reading(evaluations[0].reading);
   context.logs_samples = samples != nullptr;
   const EvalResult result = evaluations[0].task->run(context);
   std::istringstream lines(context.samples);
@@ -52,12 +52,12 @@ inline EvalResult evaluate(ScoringModel& session, const std::string& keys,
 
 /// Runs a list, given without its brackets, in `out`; its lines go to `report`.
 inline EvalCounts run_list(
-    ScoringModel& session, const std::string& list, const fs::path& out,
+    ScoringModel& model, const std::string& list, const fs::path& out,
     const std::shared_ptr<const Tokenizer>& tokenizer = nullptr, bool logs_samples = false,
     const std::function<void(const std::string&)>& report = [](const std::string&) {}) {
   auto evaluations = evaluations_of(list);
   Progress quiet;
-  EvalContext context{session, tokenizer, 32, 42, quiet, {}};
+  EvalContext context{model, tokenizer, 32, 42, quiet, {}};
   context.logs_samples = logs_samples;
   return run_evaluations(evaluations, context, {"c", "00ff", "cpu", "fp64", 7, 70}, out, report);
 }

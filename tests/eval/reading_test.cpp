@@ -65,7 +65,7 @@ TEST_CASE("the segment that is read at once does not change a score, whatever th
 
 TEST_CASE("a segment has 8,192 tokens by default, and at least one", "[fast]") {
   EvalFixture f(hybrid("mixer", kLayers[1].second));  // no layer's cost grows with the context
-  ScoringModel s = f.session();
+  ScoringModel s = f.load();
   int segments = 0;
   s.after_segments([&] { ++segments; });
   s.read(std::vector<int32_t>(8192, 1), *s.new_state(), {});
@@ -95,7 +95,7 @@ TEST_CASE("rope_scaling reads as a model does that is configured with it", "[fas
 
 TEST_CASE("rope_scaling holds for one evaluation and is refused where it can do nothing", "[fast]") {
   EvalFixture f(hybrid("mixer", kLayers[0].second));
-  ScoringModel s = f.session();
+  ScoringModel s = f.load();
   const std::string keys = R"("kind": "stream_ppl", "sequence_length": 129, )" + f.corpus();
   REQUIRE(testing::run_list(s,
                             R"({"name": "a", )" + keys + R"(}, {"name": "b", )" + keys + ", " + kScaled +

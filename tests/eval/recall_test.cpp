@@ -22,13 +22,13 @@ struct RandomModel {
   explicit RandomModel(int vocab, const std::string& run = "", const std::string& memory = "") : config(run) {
     testing::write_random_model(folder, model_of(vocab, memory), DType::f64);
   }
-  ScoringModel session() const {
+  ScoringModel load() const {
     ModelSource source = read_model_source(folder / "model.json");
     if (!config.empty()) { source.config = parse_json(config, "run.json"); }
     return ScoringModel(std::move(source), folder / "w.safetensors", {DeviceKind::cpu, DType::f64});
   }
   EvalResult run(const std::string& keys, std::vector<Json>* samples = nullptr) const {
-    ScoringModel s = session();
+    ScoringModel s = load();
     return testing::evaluate(s, keys, nullptr, 32, samples);
   }
 };
@@ -37,14 +37,14 @@ double metric(const EvalResult& r, const char* name) { return r.metrics.at(name)
 int64_t asked(const EvalResult& r) { return r.metrics.at("accuracy").at("n").as_int(); }
 
 /// Right answers of the rows, token by token with the logits themselves.
-int64_t count_right(ScoringModel& session, const SyntheticTask& task, int64_t rows) {
+int64_t count_right(ScoringModel& model, const SyntheticTask& task, int64_t rows) {
   int64_t right = 0;
   for (int64_t k = 0; k < rows; ++k) {
     const TaskRow row = generate_task_row(task, static_cast<uint64_t>(k));
-    const auto state = session.new_state();
+    const auto state = model.new_state();
     for (size_t i = 0; i < row.inputs.size(); ++i) {
       const std::vector<double> logits =
-          session.read(std::span(row.inputs).subspan(i, 1), *state, {FastUpdate::streaming, false});
+          model.read(std::span(row.inputs).subspan(i, 1), *state, {FastUpdate::streaming, false});
       if (row.targets[i] >= 0) {
         right += std::max_element(logits.begin(), logits.end()) - logits.begin() == row.targets[i] ? 1 : 0;
       }
@@ -63,8 +63,8 @@ TEST_CASE("accuracy is the share of answers with the largest logit", "[fast]") {
   task.lengths = {18};
   task.vocab = 20;  // small, so that a random model is right now and then
   task.pairs = 4;
-  ScoringModel session = m.session();
-  const int64_t right = count_right(session, task, 60);
+  ScoringModel model = m.load();
+  const int64_t right = count_right(model, task, 60);
   const EvalResult r =
       m.run(R"("kind": "mqar", "seed": 7, "vocab": 20, "samples": 60, "cases": [{"length": 18, "pairs": 4}])");
   CHECK(asked(r) == 60 * 4);
@@ -102,22 +102,22 @@ TEST_CASE("answers of the last reading count, and only fast weights remember the
   task.lengths = {18};
   task.vocab = 20;
   task.pairs = 4;
-  ScoringModel session = memory.session();
-  const auto weights = session.save_fast_weights();
+  ScoringModel model = memory.load();
+  const auto weights = model.save_fast_weights();
   constexpr ScoringModel::Reading kReading{FastUpdate::streaming, false};
   int64_t right[2] = {0, 0};
   for (uint64_t k = 0; k < 60; ++k) {
     const TaskRow row = generate_task_row(task, k);
     size_t used = row.inputs.size();
     while (row.targets[used - 1] < 0) { --used; }
-    session.restore_fast_weights(weights);
+    model.restore_fast_weights(weights);
     for (int64_t& count : right) {
-      const auto state = session.new_state();
+      const auto state = model.new_state();
       for (size_t i = 0; i < used; ++i) {
-        const std::vector<double> logits = session.read(std::span(row.inputs).subspan(i, 1), *state, kReading);
+        const std::vector<double> logits = model.read(std::span(row.inputs).subspan(i, 1), *state, kReading);
         count += std::max_element(logits.begin(), logits.end()) - logits.begin() == row.targets[i] ? 1 : 0;
       }
-      session.flush(*state, kReading);
+      model.flush(*state, kReading);
     }
   }
   REQUIRE(right[0] != right[1]);

@@ -43,13 +43,13 @@ class TextModel {
     });
   }
 
-  ScoringModel session() const {
+  ScoringModel load() const {
     return ScoringModel(read_model_source(folder / "model.json"), folder / "w.safetensors",
                         {DeviceKind::cpu, DType::f64});
   }
   /// Runs one evaluation; `keys` are those beside its name.
   Outcome run(const std::string& keys, int64_t training_length = 64) const {
-    ScoringModel s = session();
+    ScoringModel s = load();
     Outcome outcome;
     outcome.result = evaluate(s, keys, tokenizer, training_length, &outcome.samples);
     return outcome;

@@ -15,7 +15,7 @@ double sum_of(const std::vector<double>& losses, size_t last) {
   return sum;
 }
 
-/// Loss of an answer, with two passes of the session.
+/// Loss of an answer, with two passes of the model.
 double answer_loss(ScoringModel& s, const Tokenizer& tokenizer, const std::string& context, const std::string& question,
                    const std::string& answer) {
   const auto state = s.new_state();
@@ -103,7 +103,7 @@ TEST_CASE("segments of a text start anew, fast weights go on within a text", "[f
     const std::string text = "a text that is cut into segments of eleven tokens";
     const std::string line = "{\"text\": \"" + text + "\"}\n";
     const Outcome o = model.run_on(line + line, R"("kind": "rolling", "max_length": 11)");
-    ScoringModel s = model.session();
+    ScoringModel s = model.load();
     std::vector<int32_t> ids = {kEos};
     for (const char c : text) { ids.push_back(c); }
     double sum = 0;
@@ -169,7 +169,7 @@ TEST_CASE("fast weights move once, after the context, and are carried on where a
   constexpr int64_t kSegment = 100;  // the context goes over several
   REQUIRE(context.size() > 2 * kSegment);
 
-  ScoringModel s = model.session();
+  ScoringModel s = model.load();
   s.set_reading({kSegment, {}});
   const auto weights = s.save_fast_weights();
   std::vector<double> carried, reset;
@@ -189,7 +189,7 @@ TEST_CASE("fast weights move once, after the context, and are carried on where a
   }
   CHECK(carried[2] != reset[2]);
   CHECK(b.samples[0].at("ll") == b.samples[2].at("ll"));
-  ScoringModel unread = model.session();
+  ScoringModel unread = model.load();
   unread.set_reading({kSegment, {}});
   const auto state = unread.new_state();
   unread.read(model.tokenizer->encode(context), *state, {FastUpdate::never, false});
@@ -211,7 +211,7 @@ TEST_CASE("texts without a token are refused", "[fast]") {
 TEST_CASE("a missing file of records skips the evaluation, a broken one fails it", "[fast]") {
   const BigramModel model({});
   const std::string broken = model.folder.write("broken.jsonl", "{\"text\": 5}\n").string();
-  ScoringModel s = model.session();
+  ScoringModel s = model.load();
   const std::string list = R"({"name": "gone", "kind": "rolling", "file": "/nowhere/x.jsonl"},
     {"name": "broken", "kind": "rolling", "file": ")" +
                            broken + "\"}";
