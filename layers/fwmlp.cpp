@@ -52,7 +52,7 @@ struct FwmlpConfig final : LayerConfig {
   }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
 
-  FwMlpOptions options() const {
+  FwmlpOptions options() const {
     return {{branch.key_width, fast_dim, branch.value_dim},
             chunk_size,
             lookahead,
@@ -68,7 +68,7 @@ class Fwmlp final : public Layer {
  public:
   Fwmlp(const BuildContext& c, const FwmlpConfig& config)
       : is_local_(config.sync == "local"), name_(c.name), o_(config.options()), branch_(c, config.branch) {
-    const FwMlpSizes& s = o_.sizes;
+    const FwmlpSizes& s = o_.sizes;
     const Init in = init::normal(1.0 / std::sqrt(static_cast<double>(s.key_dim))), zero = init::constant(0);
     const auto declare = [&](const char* name, Shape shape, const Init& init) {
       return &c.declare(name, shape, init, ParamKind::fast);
@@ -142,10 +142,10 @@ class Fwmlp final : public Layer {
 
   bool is_local_;
   std::string name_;
-  FwMlpOptions o_;
+  FwmlpOptions o_;
   MemoryBranch branch_;
-  FwMlpParams params_;
-  std::shared_ptr<FwMlpLog> undo_;  // from the first run of a pass that is recomputed to the second
+  FwmlpParams params_;
+  std::shared_ptr<FwmlpLog> undo_;  // from the first run of a pass that is recomputed to the second
 };
 
 std::unique_ptr<Layer> FwmlpConfig::make(const BuildContext& c) const { return std::make_unique<Fwmlp>(c, *this); }

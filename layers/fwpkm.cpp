@@ -75,7 +75,7 @@ struct FwpkmConfig final : LayerConfig {
     b.key_width = num_heads * key_dim;
     return b;
   }
-  FwPkmOptions options() const {
+  FwpkmOptions options() const {
     const double reads = static_cast<double>(num_heads * top_k);
     return {num_heads,
             num_subkeys,
@@ -186,10 +186,10 @@ class Fwpkm final : public Layer {
 
   bool weighted_, is_local_;
   std::string name_;
-  FwPkmOptions o_;
+  FwpkmOptions o_;
   MemoryBranch branch_;
   Param *keys_, *values_;
-  std::shared_ptr<FastValueLog> undo_;  // from the first run of a pass that is recomputed to the second
+  std::shared_ptr<FwpkmLog> undo_;  // from the first run of a pass that is recomputed to the second
 };
 
 std::unique_ptr<Layer> FwpkmConfig::make(const BuildContext& c) const { return std::make_unique<Fwpkm>(c, *this); }

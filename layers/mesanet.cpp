@@ -18,7 +18,7 @@ struct MesanetConfig final : LayerConfig {
   double lambda_min = 0.25, lambda_init = 1.0, decay_bias_init = 0.0, cg_epsilon = 0.0;
   std::string activation = "silu", qk_norm = "l2", solver = "cg", output_norm = "rms", output_gate = "none";
 
-  MesaConfig mesa() const;
+  MesanetOptions mesa() const;
   void fields(Fields& f) override;
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
 };
@@ -48,8 +48,8 @@ void MesanetConfig::fields(Fields& f) {
   f.require(chunk_size == 16 || chunk_size == 32 || chunk_size == 64, "chunk_size", "16, 32 or 64");
 }
 
-MesaConfig MesanetConfig::mesa() const {
-  MesaConfig m;
+MesanetOptions MesanetConfig::mesa() const {
+  MesanetOptions m;
   m.heads = num_heads;
   m.key_dim = key_head_dim;
   m.value_dim = value_head_dim.value_or(key_head_dim);
@@ -76,8 +76,8 @@ class Mesanet final : public Layer {
 
  private:
   struct State final : LayerState {
-    MesaState mesa;
-    State(Arena& arena, int64_t rows, const MesaConfig& config, DType dtype) : mesa(arena, rows, config, dtype) {}
+    MesanetState mesa;
+    State(Arena& arena, int64_t rows, const MesanetOptions& config, DType dtype) : mesa(arena, rows, config, dtype) {}
     std::optional<int64_t> launches(const NextToken&) const override { return 0; }
   };
   struct Gate {
@@ -86,7 +86,7 @@ class Mesanet final : public Layer {
   int64_t d_;
   double eps_;
   std::string name_;
-  MesaConfig mesa_;
+  MesanetOptions mesa_;
   HeadGate gate_;
   ConvolvedProjection q_, k_, v_;
   Gate a_, b_;
@@ -126,7 +126,7 @@ Var Mesanet::forward(Pass& pass, Var x, LayerState* state) {
   // The solve is in fp32 whatever x is: with bf16 operands it is off by 5e-3 (docs/layers/mesanet.md, Precision).
   const DType wide = sum_dtype(tape.dtype(x));
   const auto gate = [&](const Gate& g) { return linear(tape, x, param(g.weight), param(g.bias), wide); };
-  MesaInputs in;
+  MesanetInputs in;
   in.q = q_.project(pass, x, wide);  // [N, H dk]
   in.k = k_.project(pass, x, wide);  // [N, H dk]
   in.v = v_.project(pass, x, wide);  // [N, H dv]

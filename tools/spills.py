@@ -23,8 +23,8 @@ HOT = {
     "norm_forward_kernel": 0, "norm_backward_kernel": 0, "swiglu_forward_kernel": 0, "swiglu_backward_kernel": 0,
     "cross_entropy_kernel": 0, "embedding_forward_kernel": 0, "adamw_kernel": 0, "sum_squares_kernel": 0,
     "tile_kernel": 0,  # the fast weights of lact
-    "fast_entries_mma_kernel": 0, "fast_slots_kernel": 0, "key_lists_kernel": 0, "key_sums_kernel": 0, "reader_sums_kernel": 0,
-    "fast_token_backward_kernel": 0, "number_slots_kernel": 0,
+    "fwpkm_entries_mma_kernel": 0, "fwpkm_slots_kernel": 0, "key_lists_kernel": 0, "key_sums_kernel": 0, "reader_sums_kernel": 0,
+    "fwpkm_token_backward_kernel": 0, "number_slots_kernel": 0,
     "sparse_delta_forward_kernel": 0, "sparse_delta_adjoint_kernel": 0, "sparse_delta_value_kernel": 0,
 }
 

@@ -8,26 +8,26 @@
 
 namespace hebb {
 
-FwMlpReadScratch plan(Workspace& workspace, const FwMlpRead& args) {
+FwmlpReadScratch plan(Workspace& workspace, const FwmlpRead& args) {
   return {.out = workspace.tensor({args.chunk.tokens(), args.sizes.value_dim}, sum_dtype(args.vh.dtype),
                                   "readings of a chunk")};
 }
-HEBB_KERNEL_PLANNED(FwMlpRead)
+HEBB_KERNEL_PLANNED(FwmlpRead)
 
-FwMlpStepScratch plan(Workspace& workspace, const FwMlpStep& args) {
+FwmlpStepScratch plan(Workspace& workspace, const FwmlpStep& args) {
   const DType dtype = sum_dtype(args.vh.dtype);
   const int64_t rows = args.chunk.tokens(), hidden = args.sizes.hidden;
   return {.residual = workspace.tensor({rows, args.sizes.value_dim}, dtype, "prediction errors"),
           .d_act = workspace.tensor({rows, 2 * hidden}, dtype, "fast activation gradients"),
           .d_hid = workspace.tensor({rows, hidden}, dtype, "fast activation gradients")};
 }
-HEBB_KERNEL_PLANNED(FwMlpStep)
+HEBB_KERNEL_PLANNED(FwmlpStep)
 
-FwMlpBackwardScratch plan(Workspace& workspace, const FwMlpBackward& args) {
-  const FwMlpSizes& s = args.sizes;
+FwmlpBackwardScratch plan(Workspace& workspace, const FwmlpBackward& args) {
+  const FwmlpSizes& s = args.sizes;
   const DType dtype = sum_dtype(args.vh.dtype);
   const int64_t rows = args.chunk.tokens();
-  FwMlpBackwardScratch scratch;
+  FwmlpBackwardScratch scratch;
   scratch.y = workspace.tensor({rows, s.value_dim}, dtype, "prediction gradients");
   scratch.d_act = workspace.tensor({rows, 2 * s.hidden}, dtype, "fast activation gradients");
   scratch.d_hid = workspace.tensor({rows, s.hidden}, dtype, "fast activation gradients");
@@ -42,7 +42,7 @@ FwMlpBackwardScratch plan(Workspace& workspace, const FwMlpBackward& args) {
   }
   return scratch;
 }
-HEBB_KERNEL_PLANNED(FwMlpBackward)
+HEBB_KERNEL_PLANNED(FwmlpBackward)
 
 namespace cpu {
 namespace {
@@ -81,13 +81,13 @@ template <class S> void add_bias(int64_t n, const S* bias, S* row) {
 
 /// The pieces of one flat tensor of weights.
 template <class S> struct Weights {
-  Weights(const Tensor& flat, const FwMlpSizes& s)
+  Weights(const Tensor& flat, const FwmlpSizes& s)
       : in(flat.as<S>()), b_in(in + s.b_up()), down(in + s.w_down()), b_down(in + s.b_down()) {}
   S *in, *b_in, *down, *b_down;
 };
 
-template <class S> void read(const FwMlpRead& a, S* out) {
-  const FwMlpSizes& s = a.sizes;
+template <class S> void read(const FwmlpRead& a, S* out) {
+  const FwmlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens(), h = s.hidden;
   const Weights<S> w(a.weights, s);
   S *q = a.kept.q.as<S>(), *act = a.kept.act.as<S>(), *hid = a.kept.hid.as<S>();
@@ -110,7 +110,7 @@ template <class S> void read(const FwMlpRead& a, S* out) {
 
 /// Derivative of the loss with respect to vh: residual [R, dv].
 template <class S>
-void residuals(const FwMlpPairs& pairs, const FwMlpSizes& s, const FastChunk& chunk, const Tensor& vh, S* residual) {
+void residuals(const FwmlpPairs& pairs, const FwmlpSizes& s, const FastChunk& chunk, const Tensor& vh, S* residual) {
   const int64_t dv = s.value_dim;
   each_row(chunk.tokens(), [&](int64_t r) {
     const int64_t t = chunk.token(r), target = pairs.targets.as<int32_t>()[t], first = pairs.mean ? t : target;
@@ -127,8 +127,8 @@ void residuals(const FwMlpPairs& pairs, const FwMlpSizes& s, const FastChunk& ch
   });
 }
 
-template <class S> void step(const FwMlpStep& a, const FwMlpStepScratch& scratch) {
-  const FwMlpSizes& s = a.sizes;
+template <class S> void step(const FwmlpStep& a, const FwmlpStepScratch& scratch) {
+  const FwmlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens(), h = s.hidden, dv = s.value_dim;
   const Weights<S> w(a.weights, s), g(a.gradient, s);
   S *residual = scratch.residual.as<S>(), *d_act = scratch.d_act.as<S>(), *d_hid = scratch.d_hid.as<S>();
@@ -152,10 +152,10 @@ template <class S> void step(const FwMlpStep& a, const FwMlpStepScratch& scratch
   });
 }
 
-template <class S> struct FwMlpBackwardTask {
-  const FwMlpBackward& a;
-  const FwMlpBackwardScratch& scratch;
-  const FwMlpSizes& s = a.sizes;
+template <class S> struct FwmlpBackwardTask {
+  const FwmlpBackward& a;
+  const FwmlpBackwardScratch& scratch;
+  const FwmlpSizes& s = a.sizes;
   int64_t rows = a.chunk.tokens(), h = s.hidden, dv = s.value_dim;
   Weights<S> w{a.weights, s}, x{scratch.tangent, s};
   bool second = a.d_next.defined();
@@ -264,8 +264,8 @@ template <class S> struct FwMlpBackwardTask {
   }
 };
 
-template <class S> void backward(const FwMlpBackward& a, const FwMlpBackwardScratch& scratch) {
-  const FwMlpBackwardTask<S> b{a, scratch};
+template <class S> void backward(const FwmlpBackward& a, const FwmlpBackwardScratch& scratch) {
+  const FwmlpBackwardTask<S> b{a, scratch};
   if (b.second) {
     residuals(a.pairs, b.s, a.chunk, a.vh, b.residual);
     b.directions();
@@ -279,15 +279,15 @@ template <class S> void backward(const FwMlpBackward& a, const FwMlpBackwardScra
 
 }  // namespace
 
-void run(Stream&, const FwMlpRead& a, const FwMlpReadScratch& scratch) {
+void run(Stream&, const FwmlpRead& a, const FwmlpReadScratch& scratch) {
   dispatch_real(a.vh.dtype, [&](auto zero) { read<decltype(zero)>(a, scratch.out.as<decltype(zero)>()); });
 }
 
-void run(Stream&, const FwMlpStep& a, const FwMlpStepScratch& scratch) {
+void run(Stream&, const FwmlpStep& a, const FwmlpStepScratch& scratch) {
   dispatch_real(a.vh.dtype, [&](auto zero) { step<decltype(zero)>(a, scratch); });
 }
 
-void run(Stream&, const FwMlpBackward& a, const FwMlpBackwardScratch& scratch) {
+void run(Stream&, const FwmlpBackward& a, const FwmlpBackwardScratch& scratch) {
   dispatch_real(a.vh.dtype, [&](auto zero) { backward<decltype(zero)>(a, scratch); });
 }
 

@@ -56,7 +56,7 @@ void sum_rows(Stream& stream, int64_t rows, int64_t n, const Tensor& a, bool acc
 struct Weights {
   Tensor in, b_in, down, b_down;
 
-  Weights(const Tensor& flat, const FwMlpSizes& s)
+  Weights(const Tensor& flat, const FwmlpSizes& s)
       : in(flat.slice(0, {s.b_up()})),
         b_in(flat.slice(s.b_up(), {2 * s.hidden})),
         down(flat.slice(s.w_down(), {s.value_dim * s.hidden})),
@@ -256,7 +256,7 @@ template <class F> void each_flat(const char* name, Stream& stream, int64_t coun
 }
 
 template <class T>
-Pairs<T> pairs_of(const FwMlpPairs& p, const Tensor& vh, const FastChunk& chunk, const FwMlpSizes& s) {
+Pairs<T> pairs_of(const FwmlpPairs& p, const Tensor& vh, const FastChunk& chunk, const FwmlpSizes& s) {
   const double pairs = static_cast<double>(p.count > 0 ? p.count : 1);
   return {p.v.as<T>(),
           vh.as<T>(),
@@ -270,9 +270,9 @@ Pairs<T> pairs_of(const FwMlpPairs& p, const Tensor& vh, const FastChunk& chunk,
 
 float clip_of(double clip) { return clip > 0 ? static_cast<float>(clip) : INFINITY; }
 
-template <class T> void read(Stream& stream, const FwMlpRead& a, const Tensor& out) {
+template <class T> void read(Stream& stream, const FwmlpRead& a, const Tensor& out) {
   const Products product = products<T>(stream);
-  const FwMlpSizes& s = a.sizes;
+  const FwmlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens();
   const Weights w(a.weights, s);
   each_element("fwmlp_gather", stream, rows, s.key_dim,
@@ -285,9 +285,9 @@ template <class T> void read(Stream& stream, const FwMlpRead& a, const Tensor& o
                ToTokens<T>{a.vh.as<T>(), out.as<float>(), w.b_down.as<float>(), a.chunk, s.value_dim, false});
 }
 
-template <class T> void step(Stream& stream, const FwMlpStep& a, const FwMlpStepScratch& scratch) {
+template <class T> void step(Stream& stream, const FwmlpStep& a, const FwmlpStepScratch& scratch) {
   const Products product = products<T>(stream);
-  const FwMlpSizes& s = a.sizes;
+  const FwmlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens(), h = s.hidden;
   const Weights w(a.weights, s), g(a.gradient, s);
   each_element("fwmlp_residual", stream, rows, s.value_dim,
@@ -304,13 +304,13 @@ template <class T> void step(Stream& stream, const FwMlpStep& a, const FwMlpStep
                  clip_of(a.clip)});
 }
 
-/// One call of FwMlpBackward.
-template <class T> struct FwMlpBackwardTask {
+/// One call of FwmlpBackward.
+template <class T> struct FwmlpBackwardTask {
   Stream& stream;
-  const FwMlpBackward& a;
-  const FwMlpBackwardScratch& scratch;
+  const FwmlpBackward& a;
+  const FwmlpBackwardScratch& scratch;
   Products product = products<T>(stream);
-  const FwMlpSizes& s = a.sizes;
+  const FwmlpSizes& s = a.sizes;
   int64_t rows = a.chunk.tokens(), h = s.hidden, dv = s.value_dim;
   bool second = a.d_next.defined();
   Weights w{a.weights, s};
@@ -369,17 +369,17 @@ template <class T> struct FwMlpBackwardTask {
 
 }  // namespace
 
-void run(Stream& stream, const FwMlpRead& a, const FwMlpReadScratch& scratch) {
+void run(Stream& stream, const FwmlpRead& a, const FwmlpReadScratch& scratch) {
   dispatch_float(a.vh.dtype, [&](auto zero) { read<decltype(zero)>(stream, a, scratch.out); });
 }
 
-void run(Stream& stream, const FwMlpStep& a, const FwMlpStepScratch& scratch) {
+void run(Stream& stream, const FwmlpStep& a, const FwmlpStepScratch& scratch) {
   dispatch_float(a.vh.dtype, [&](auto zero) { step<decltype(zero)>(stream, a, scratch); });
 }
 
-void run(Stream& stream, const FwMlpBackward& a, const FwMlpBackwardScratch& scratch) {
+void run(Stream& stream, const FwmlpBackward& a, const FwmlpBackwardScratch& scratch) {
   dispatch_float(a.vh.dtype, [&](auto zero) {
-    FwMlpBackwardTask<decltype(zero)> b{stream, a, scratch};
+    FwmlpBackwardTask<decltype(zero)> b{stream, a, scratch};
     if (b.second) { b.tangents(Weights(scratch.tangent, a.sizes)); }
     b.to_activations(b.second ? Weights(scratch.tangent, a.sizes).b_down.template as<float>() : nullptr);
     b.to_queries();

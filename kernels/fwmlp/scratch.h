@@ -3,17 +3,17 @@
 
 namespace hebb {
 
-struct FwMlpReadScratch {
+struct FwmlpReadScratch {
   Tensor out;  // [R, value_dim]
 };
 
-struct FwMlpStepScratch {
+struct FwmlpStepScratch {
   Tensor residual;  // [R, value_dim]
   Tensor d_act;     // [R, 2 hidden]
   Tensor d_hid;     // [R, hidden]
 };
 
-struct FwMlpBackwardScratch {
+struct FwmlpBackwardScratch {
   Tensor y;        // [R, value_dim]
   Tensor d_act;    // [R, 2 hidden]
   Tensor d_hid;    // [R, hidden]

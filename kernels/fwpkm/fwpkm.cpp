@@ -8,13 +8,13 @@
 
 namespace hebb {
 
-FastIndexReadersScratch plan(Workspace& workspace, const FastIndexReaders& args) {
+FwpkmIndexReadersScratch plan(Workspace& workspace, const FwpkmIndexReaders& args) {
   constexpr int64_t kGpuNumbers = 3, kMore = 1024;
   const int64_t entries = args.chunks.all.tokens() * (args.slots.numel() / args.slots.size(0));
   return {.sorted = workspace.tensor({workspace.on_gpu() ? kGpuNumbers * entries + kMore : entries}, DType::i64,
                                      "sorted readers")};
 }
-HEBB_KERNEL_PLANNED(FastIndexReaders)
+HEBB_KERNEL_PLANNED(FwpkmIndexReaders)
 
 namespace cpu {
 namespace {
@@ -29,7 +29,7 @@ template <class S> struct LookupWork {
 /// The k best sub-keys of one codebook, best first, with exact scores. rank [n]: what candidates are
 /// chosen by.
 template <class S>
-void choose_entries(const S* rank, const S* q, const S* keys, const FastSizes& s, const FastScore& score, bool keep,
+void choose_entries(const S* rank, const S* q, const S* keys, const FwpkmSizes& s, const FwpkmScore& score, bool keep,
                     LookupWork<S>& work, int32_t* entries, S* scores) {
   if (!keep) {
     top_k(rank, s.n, s.k, work.select.index[0], work.select.score[0]);
@@ -38,7 +38,7 @@ void choose_entries(const S* rank, const S* q, const S* keys, const FastSizes& s
   std::vector<std::pair<S, int32_t>>& found = work.select.best;
   found.clear();
   for (int64_t j = 0; j < s.k; ++j) {
-    found.push_back({-fast_score(s.half, q, keys + entries[j] * s.half, score), entries[j]});
+    found.push_back({-fwpkm_score(s.half, q, keys + entries[j] * s.half, score), entries[j]});
   }
   if (!keep) { std::sort(found.begin(), found.end()); }
   for (int64_t j = 0; j < s.k; ++j) {
@@ -50,7 +50,7 @@ void choose_entries(const S* rank, const S* q, const S* keys, const FastSizes& s
 /// The k best slots over the chosen entries of both codebooks. The lists go in by ascending sub-key, so
 /// that equal sums are taken in the order of their slots.
 template <class S>
-void choose_slots(const int32_t* entries, const S* scores, const FastSizes& s, LookupWork<S>& work, int32_t* slots,
+void choose_slots(const int32_t* entries, const S* scores, const FwpkmSizes& s, LookupWork<S>& work, int32_t* slots,
                   S* sums) {
   for (int64_t c = 0; c < 2; ++c) {
     std::vector<int32_t>& order = work.order[c];
@@ -81,8 +81,8 @@ template <class S> void softmax(S* to, const S* from, int64_t n) {
 }
 
 template <class S> struct Lookup {
-  const FastLookupKeys& a;
-  FastSizes s;
+  const FwpkmLookupKeys& a;
+  FwpkmSizes s;
 
   /// One token and head from the ranks of both codebooks.
   void choose(int64_t token, int64_t h, const S* rank_0, const S* rank_1, LookupWork<S>& work) const {
@@ -96,8 +96,8 @@ template <class S> struct Lookup {
     const int32_t* slots = a.out.slots.as<int32_t>() + book / 2 * s.k;
     for (int64_t j = 0; a.keep_slots && j < s.k; ++j) {
       a.out.weights.as<S>()[book / 2 * s.k + j] =
-          fast_score(s.half, q, keys + slots[j] / s.n * s.half, a.score) +
-          fast_score(s.half, q + s.half, keys + (s.n + slots[j] % s.n) * s.half, a.score);
+          fwpkm_score(s.half, q, keys + slots[j] / s.n * s.half, a.score) +
+          fwpkm_score(s.half, q + s.half, keys + (s.n + slots[j] % s.n) * s.half, a.score);
     }
     for (int64_t c = 0; c < 2; ++c) { softmax(a.out.probs.as<S>() + (book + c) * s.k, scores + c * s.k, s.k); }
   }
@@ -121,9 +121,9 @@ template <class S> struct Lookup {
   }
 };
 
-template <class S> void lookup(const FastLookupKeys& a) {
-  const Lookup<S> l{a, fast_sizes(a.out.slots, a.keys)};
-  const FastSizes& s = l.s;
+template <class S> void lookup(const FwpkmLookupKeys& a) {
+  const Lookup<S> l{a, fwpkm_sizes(a.out.slots, a.keys)};
+  const FwpkmSizes& s = l.s;
   if (!a.keep_norms) { write_key_norms<S>(a.key_norms, a.keys); }
   // Tiles of one sequence whose two score blocks stay in the L2 cache.
   const int64_t tile = std::clamp<int64_t>(32768 / s.n, 1, 64), tiles = (a.chunk.count + tile - 1) / tile;
@@ -136,8 +136,8 @@ template <class S> void lookup(const FastLookupKeys& a) {
   });
 }
 
-template <class S> void select_slots(const FastSelectSlots& a) {
-  const FastSizes s{a.out.slots.size(1), a.subkeys, 0, a.out.slots.size(2)};
+template <class S> void select_slots(const FwpkmSelectSlots& a) {
+  const FwpkmSizes s{a.out.slots.size(1), a.subkeys, 0, a.out.slots.size(2)};
   const int64_t e = s.entries();
   each_token(a.chunk, [&](int64_t t) {
     static thread_local LookupWork<S> work;
@@ -152,7 +152,7 @@ template <class S> void select_slots(const FastSelectSlots& a) {
 }
 
 /// error of a token with a pair: w (v_target - vh).
-template <class S> void token_error(const FastReadValues& a, int64_t t) {
+template <class S> void token_error(const FwpkmReadValues& a, int64_t t) {
   const int64_t dv = a.values.size(1), target = a.pairs.targets.as<int32_t>()[t];
   const S w = a.pairs.w.defined() ? a.pairs.w.as<S>()[t] : S(1);
   const S *v = a.pairs.v.as<S>() + target * dv, *vh = a.vh.as<S>() + t * dv;
@@ -160,7 +160,7 @@ template <class S> void token_error(const FastReadValues& a, int64_t t) {
   for (int64_t i = 0; target >= 0 && i < dv; ++i) { error[i] = w * (v[i] - vh[i]); }
 }
 
-template <class S> void write_values(const FastWriteValues& a) {
+template <class S> void write_values(const FwpkmWriteValues& a) {
   const int64_t dv = a.values.size(1), e = a.lookup.weights.numel() / a.lookup.weights.size(0);
   const int32_t* targets = a.pairs.targets.as<int32_t>();
   const int32_t *starts = a.readers.starts.as<int32_t>(), *readers = a.readers.readers.as<int32_t>();
@@ -181,7 +181,7 @@ template <class S> void write_values(const FastWriteValues& a) {
 }
 
 /// The reader lists of one chunk.
-void index_readers(const FastIndexReaders& a, const FastReaders& out, const FastChunk& chunk, int64_t e,
+void index_readers(const FwpkmIndexReaders& a, const FwpkmReaders& out, const FastChunk& chunk, int64_t e,
                    int64_t* sorted) {
   int64_t count = 0;
   for (int64_t r = 0; r < chunk.tokens(); ++r) {
@@ -207,22 +207,22 @@ void index_readers(const FastIndexReaders& a, const FastReaders& out, const Fast
 
 }  // namespace
 
-void run(Stream&, const FastLookupKeys& a) {
+void run(Stream&, const FwpkmLookupKeys& a) {
   dispatch_real(a.q.dtype, [&](auto zero) { lookup<decltype(zero)>(a); });
 }
 
-void run(Stream&, const FastSelectSlots& a) {
+void run(Stream&, const FwpkmSelectSlots& a) {
   dispatch_real(a.out.weights.dtype, [&](auto zero) { select_slots<decltype(zero)>(a); });
 }
 
-void run(Stream&, const FastIndexReaders& a, const FastIndexReadersScratch& scratch) {
+void run(Stream&, const FwpkmIndexReaders& a, const FwpkmIndexReadersScratch& scratch) {
   const int64_t e = a.slots.numel() / a.slots.size(0);
   for (int64_t c = 0; c < a.chunks.count(); ++c) {
     index_readers(a, readers_of(a.out, a.chunks, c, e, a.table), a.chunks.at(c), e, scratch.sorted.as<int64_t>());
   }
 }
 
-void run(Stream&, const FastReadValues& a) {
+void run(Stream&, const FwpkmReadValues& a) {
   dispatch_real(a.values.dtype, [&](auto zero) {
     using S = decltype(zero);
     const int64_t dv = a.values.size(1), e = a.lookup.weights.numel() / a.lookup.weights.size(0);
@@ -239,7 +239,7 @@ void run(Stream&, const FastReadValues& a) {
   });
 }
 
-void run(Stream&, const FastRestoreValues& a) {
+void run(Stream&, const FwpkmRestoreValues& a) {
   dispatch_real(a.values.dtype, [&](auto zero) {
     using S = decltype(zero);
     const int64_t dv = a.values.size(1);
@@ -251,11 +251,11 @@ void run(Stream&, const FastRestoreValues& a) {
   });
 }
 
-void run(Stream&, const FastWriteValues& a) {
+void run(Stream&, const FwpkmWriteValues& a) {
   dispatch_real(a.values.dtype, [&](auto zero) { write_values<decltype(zero)>(a); });
 }
 
-void run(Stream&, const FastMeasureStep& a) {
+void run(Stream&, const FwpkmMeasureStep& a) {
   dispatch_real(a.values.dtype, [&](auto zero) {
     using S = decltype(zero);
     const int64_t dv = a.values.size(1);

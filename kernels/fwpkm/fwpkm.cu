@@ -32,7 +32,7 @@ struct GatherSlots {
   }
 };
 
-/// Of all chunks, as in FastReaders.
+/// Of all chunks, as in FwpkmReaders.
 struct ReaderLists {
   int32_t *slots, *starts, *readers, *local, *count;
 };
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kScanThreads)
 }
 
 /// Row: token of the chunk.
-template <class T> struct FastRead {
+template <class T> struct FwpkmRead {
   T* vh;
   float* error;  // null: not wanted
   const int32_t* slots;
@@ -182,18 +182,18 @@ struct AddMeasures {
   }
 };
 
-int64_t entries_of(const FastLookup& lookup) { return lookup.weights.numel() / lookup.weights.size(0); }
+int64_t entries_of(const FwpkmLookup& lookup) { return lookup.weights.numel() / lookup.weights.size(0); }
 
 /// Of chunks whose keys 31 bits can tell apart: `first`, the next one and so on.
-void index_chunks(Stream& stream, const FastIndexReaders& a, const Tensor& memory, const FastChunks& chunks,
+void index_chunks(Stream& stream, const FwpkmIndexReaders& a, const Tensor& memory, const FastChunks& chunks,
                   int64_t first) {
   const int64_t entries = a.slots.numel() / a.slots.size(0), all = chunks.all.tokens() * entries,
                 most_entries = chunks.all.batch * chunks.size * entries;
-  const int64_t most = fast_capacity(most_entries, a.table);
+  const int64_t most = fwpkm_capacity(most_entries, a.table);
   auto* const keys = reinterpret_cast<int32_t*>(memory.as<int64_t>());
   int32_t* const scratch = keys + (all + 3) / 4 * 4;
   HEBB_ASSERT((all + 3) / 4 * 16 + sort_scratch_bytes(all) <= memory.bytes());
-  each_element("fast_reader_keys", stream, chunks.all.tokens(), entries,
+  each_element("fwpkm_reader_keys", stream, chunks.all.tokens(), entries,
                GatherSlots{keys, a.slots.as<int32_t>(), a.pairs.targets.as<int32_t>(), chunks, entries, a.table,
                            a.pairs.pairs_only});
   const SortedKeys sorted = sort_keys(stream, keys, all, chunks.count() * (a.table + 1), scratch);
@@ -206,7 +206,7 @@ void index_chunks(Stream& stream, const FastIndexReaders& a, const Tensor& memor
 
 }  // namespace
 
-void run(Stream& stream, const FastIndexReaders& a, const FastIndexReadersScratch& scratch) {
+void run(Stream& stream, const FwpkmIndexReaders& a, const FwpkmIndexReadersScratch& scratch) {
   const int64_t together = std::max<int64_t>(1, ((int64_t{1} << 31) - 1) / (a.table + 1)), size = a.chunks.size;
   for (int64_t c = 0; c < a.chunks.count(); c += together) {
     FastChunks some = a.chunks;
@@ -216,27 +216,27 @@ void run(Stream& stream, const FastIndexReaders& a, const FastIndexReadersScratc
   }
 }
 
-void run(Stream& stream, const FastReadValues& a) {
+void run(Stream& stream, const FwpkmReadValues& a) {
   const int64_t entries = entries_of(a.lookup), width = a.values.size(1);
   dispatch_float(a.vh.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element(
-        "fast_read", stream, a.chunk.tokens(), width,
-        FastRead<T>{a.vh.as<T>(), a.error.as<float>(), a.lookup.slots.as<int32_t>(), a.lookup.weights.as<float>(),
-                    a.values.as<float>(), Pairs<T>(a.pairs), a.chunk, entries, width});
+        "fwpkm_read", stream, a.chunk.tokens(), width,
+        FwpkmRead<T>{a.vh.as<T>(), a.error.as<float>(), a.lookup.slots.as<int32_t>(), a.lookup.weights.as<float>(),
+                     a.values.as<float>(), Pairs<T>(a.pairs), a.chunk, entries, width});
   });
 }
 
-void run(Stream& stream, const FastRestoreValues& a) {
+void run(Stream& stream, const FwpkmRestoreValues& a) {
   const Readers readers(a.readers);
-  each_element("fast_restore", stream, readers.capacity, a.values.size(1),
+  each_element("fwpkm_restore", stream, readers.capacity, a.values.size(1),
                Restore{a.values.as<float>(), a.before.as<float>(), readers, a.values.size(1)});
 }
 
-void run(Stream& stream, const FastWriteValues& a) {
+void run(Stream& stream, const FwpkmWriteValues& a) {
   const int64_t width = a.values.size(1), entries = entries_of(a.lookup);
   const Readers readers(a.readers);
-  sum_readers("fast_write", stream, readers, width,
+  sum_readers("fwpkm_write", stream, readers, width,
               WriteSum{{a.lookup.weights.as<float>(), a.error.as<float>(), a.pairs.targets.as<int32_t>(), a.chunk,
                         entries, width},
                        a.values.as<float>(),
@@ -245,7 +245,7 @@ void run(Stream& stream, const FastWriteValues& a) {
                        static_cast<float>(a.step)});
 }
 
-void run(Stream& stream, const FastMeasureStep& a) {
+void run(Stream& stream, const FwpkmMeasureStep& a) {
   auto* const partial = static_cast<double*>(stream_scratch(stream).data);
   const Readers readers(a.readers);
   const int64_t blocks = std::clamp<int64_t>(std::max(a.chunk.tokens(), readers.capacity), 1, kMeasureBlocks);
@@ -255,7 +255,7 @@ void run(Stream& stream, const FastMeasureStep& a) {
                 a.before.as<float>(), a.vh.as<T>(), Pairs<T>(a.pairs), readers, a.chunk, a.chunk.tokens(),
                 a.values.size(1));
   });
-  each_warp("fast_measures", stream, 2, AddMeasures{a.sums.as<double>(), partial, blocks});
+  each_warp("fwpkm_measures", stream, 2, AddMeasures{a.sums.as<double>(), partial, blocks});
 }
 
 }  // namespace hebb::HEBB_DEVICE

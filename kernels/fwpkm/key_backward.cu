@@ -143,7 +143,7 @@ template <class T> struct EntropyCoefficients {
 
 /// Through the entropy step of a chunk: gamma, beta, and its part of d_q. d_next: of the keys that the step made.
 template <class T>
-void entropy_backward(Stream& stream, const FastKeysBackward& a, const FastKeysBackwardScratch& scratch,
+void entropy_backward(Stream& stream, const FwpkmKeysBackward& a, const FwpkmKeysBackwardScratch& scratch,
                       const Keys<T>& in, const KeyLists& lists, int64_t c, const float* d_next) {
   const int64_t rows = in.chunks.all.tokens(), books = rows * in.heads * 2;
   const int32_t* const entries = a.lookup.entries.as<int32_t>();
@@ -151,17 +151,17 @@ void entropy_backward(Stream& stream, const FastKeysBackward& a, const FastKeysB
   float *const mean = scratch.mean.as<float>(), *const gamma = scratch.gamma.as<float>(),
                *const beta = scratch.beta.as<float>();
   const auto rate = static_cast<float>(a.rate), count = static_cast<float>(rows * in.heads);
-  each_warp("fast_project", stream, books * in.k, Project<T>{beta, gamma, d_next, scores, entries, in, rate});
-  each_warp("fast_mean", stream, 2 * in.n,
+  each_warp("fwpkm_project", stream, books * in.k, Project<T>{beta, gamma, d_next, scores, entries, in, rate});
+  each_warp("fwpkm_mean", stream, 2 * in.n,
             SumBySubkey<MeanTerm>{mean, {gamma, probs, in.k, count}, lists, in.heads, in.n});
-  each_warp("fast_coefficients", stream, books,
+  each_warp("fwpkm_coefficients", stream, books,
             EntropyCoefficients<T>{a.d_q.as<T>(), beta, gamma, a.usage.as<float>() + c * 2 * in.n, mean, probs, scores,
                                    d_next, entries, in, rate, count});
 }
 
 /// The gradients of the keys, chunk after chunk.
 template <class T>
-void chunks_backward(Stream& stream, const FastKeysBackward& a, const FastKeysBackwardScratch& scratch,
+void chunks_backward(Stream& stream, const FwpkmKeysBackward& a, const FwpkmKeysBackwardScratch& scratch,
                      const Keys<T>& all) {
   const int64_t size = all.heads * 2 * all.n * all.half, last = a.chunks.count() - 1;
   KeyIndex read{scratch.index.as<int32_t>(), nullptr, scratch.lists.as<int32_t>(), a.chunks, all.heads, all.n, all.k},
@@ -194,7 +194,7 @@ void chunks_backward(Stream& stream, const FastKeysBackward& a, const FastKeysBa
 }
 
 template <class T>
-void keys_backward(Stream& stream, const FastKeysBackward& a, const FastKeysBackwardScratch& scratch) {
+void keys_backward(Stream& stream, const FwpkmKeysBackward& a, const FwpkmKeysBackwardScratch& scratch) {
   const int64_t heads = a.lookup.slots.size(1), k = a.lookup.slots.size(2), n = a.keys.size(3), half = a.keys.size(4);
   const Keys<T> in{a.q.as<T>(),
                    a.keys.as<float>(),
@@ -209,18 +209,18 @@ void keys_backward(Stream& stream, const FastKeysBackward& a, const FastKeysBack
   const int64_t rows = a.chunks.all.tokens();
   float* const sigma = scratch.sigma.as<float>();
   int32_t* const index = scratch.index.as<int32_t>();
-  each_warp("fast_to_entries", stream, rows * heads,
+  each_warp("fwpkm_to_entries", stream, rows * heads,
             ToEntries<T>{index, sigma, a.lookup.weights.as<float>(), a.d_weights.as<float>(),
                          a.lookup.slots.as<int32_t>(), nullptr, in});
-  if (in.is_idw) { each_warp("fast_scale_scores", stream, rows * heads * k * 2, ScaleScores<T>{sigma, index, in}); }
-  each_element("fast_d_q", stream, rows * heads * 2, half,
+  if (in.is_idw) { each_warp("fwpkm_scale_scores", stream, rows * heads * k * 2, ScaleScores<T>{sigma, index, in}); }
+  each_element("fwpkm_d_q", stream, rows * heads * 2, half,
                QueryGradient<T>{a.d_q.as<T>(), index, sigma, in, a.accumulate});
   if (a.through) { chunks_backward(stream, a, scratch, in); }
 }
 
 }  // namespace
 
-void run(Stream& stream, const FastKeysBackward& a, const FastKeysBackwardScratch& scratch) {
+void run(Stream& stream, const FwpkmKeysBackward& a, const FwpkmKeysBackwardScratch& scratch) {
   dispatch_float(a.q.dtype, [&](auto zero) { keys_backward<decltype(zero)>(stream, a, scratch); });
 }
 

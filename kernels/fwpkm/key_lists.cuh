@@ -23,7 +23,7 @@ struct KeyLists {
   __device__ int64_t entry(int64_t i) const { return entries[i]; }
 };
 
-/// What lists are made of, and where: fast_key_lists numbers, the starts of all chunks and then their entries.
+/// What lists are made of, and where: fwpkm_key_lists numbers, the starts of all chunks and then their entries.
 struct KeyIndex {
   const int32_t *index, *targets;  // index [., heads, 2, k] < 0: none; targets: null, or only tokens with a pair count
   int32_t* lists;

@@ -9,19 +9,19 @@ namespace {
 /// Lists of the readers of each key, on a GPU.
 Tensor plan_lists(Workspace& workspace, const FastChunks& chunks, int64_t lists, const Shape& entries, int64_t n) {
   if (!workspace.on_gpu()) { return {}; }
-  return workspace.tensor({lists * fast_key_lists(chunks, entries[1], n, entries[3])}, DType::i32, "readers of keys");
+  return workspace.tensor({lists * fwpkm_key_lists(chunks, entries[1], n, entries[3])}, DType::i32, "readers of keys");
 }
 
 }  // namespace
 
-FastEntropyStepScratch plan(Workspace& workspace, const FastEntropyStep& args) {
+FwpkmEntropyStepScratch plan(Workspace& workspace, const FwpkmEntropyStep& args) {
   const Shape& entries = args.lookup.entries.shape;
   return {.gamma = workspace.tensor(entries, sum_dtype(args.q.dtype), "key step weights"),
           .lists = plan_lists(workspace, {args.chunk, args.chunk.count}, 1, entries, args.keys.size(2))};
 }
-HEBB_KERNEL_PLANNED(FastEntropyStep)
+HEBB_KERNEL_PLANNED(FwpkmEntropyStep)
 
-FastMemoryStepScratch plan(Workspace& workspace, const FastMemoryStep& args) {
+FwpkmMemoryStepScratch plan(Workspace& workspace, const FwpkmMemoryStep& args) {
   const Shape& entries = args.lookup.entries.shape;
   const DType dtype = sum_dtype(args.q.dtype);
   return {.index = workspace.tensor(entries, DType::i32, "key step entries"),
@@ -29,18 +29,18 @@ FastMemoryStepScratch plan(Workspace& workspace, const FastMemoryStep& args) {
           .d_weights = workspace.tensor(args.lookup.slots.shape, dtype, "slot weight gradients"),
           .lists = plan_lists(workspace, {args.chunk, args.chunk.count}, 1, entries, args.keys.size(2))};
 }
-HEBB_KERNEL_PLANNED(FastMemoryStep)
+HEBB_KERNEL_PLANNED(FwpkmMemoryStep)
 
-FastKeysBackwardScratch plan(Workspace& workspace, const FastKeysBackward& args) {
+FwpkmKeysBackwardScratch plan(Workspace& workspace, const FwpkmKeysBackward& args) {
   const Shape &entries = args.lookup.entries.shape, &keys = args.keys.shape;
   const DType dtype = sum_dtype(args.q.dtype);
-  FastKeysBackwardScratch scratch{.index = workspace.tensor(entries, DType::i32, "key step entries"),
-                                  .sigma = workspace.tensor(entries, dtype, "score gradients"),
-                                  .gamma = {},
-                                  .beta = {},
-                                  .d_keys = {},
-                                  .mean = {},
-                                  .lists = {}};
+  FwpkmKeysBackwardScratch scratch{.index = workspace.tensor(entries, DType::i32, "key step entries"),
+                                   .sigma = workspace.tensor(entries, dtype, "score gradients"),
+                                   .gamma = {},
+                                   .beta = {},
+                                   .d_keys = {},
+                                   .mean = {},
+                                   .lists = {}};
   if (args.through) {
     scratch.gamma = workspace.tensor(entries, dtype, "key step weights");
     scratch.beta = workspace.tensor(entries, dtype, "key step weights");
@@ -50,7 +50,7 @@ FastKeysBackwardScratch plan(Workspace& workspace, const FastKeysBackward& args)
   }
   return scratch;
 }
-HEBB_KERNEL_PLANNED(FastKeysBackward)
+HEBB_KERNEL_PLANNED(FwpkmKeysBackward)
 
 namespace cpu {
 namespace {
@@ -60,7 +60,7 @@ template <class S> void copy_keys(const Tensor& to, const Tensor& from) {
 }
 
 /// usage[c, i] = mean over counted tokens and heads of probs.
-template <class S> void count_usage(const FastEntropyStep& a, const FastSizes& s) {
+template <class S> void count_usage(const FwpkmEntropyStep& a, const FwpkmSizes& s) {
   parallel_for(2, 1, [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c) {
       static thread_local std::vector<double> sums;
@@ -87,10 +87,10 @@ template <class S> void count_usage(const FastEntropyStep& a, const FastSizes& s
 template <class S> S pull(S m) { return std::log(m + S(1e-8)) + m / (m + S(1e-8)); }
 
 /// b of an entry from its score: 2 / (eps + |u|^2), and 1 for dot products.
-template <class S> S slope(S score, const FastScore& kind) { return kind.idw ? S(2) * std::exp(score) : S(1); }
+template <class S> S slope(S score, const FwpkmScore& kind) { return kind.idw ? S(2) * std::exp(score) : S(1); }
 
-template <class S> void entropy_step(const FastEntropyStep& a, S* all_gamma) {
-  const FastSizes s = fast_sizes(a.lookup.slots, a.keys);
+template <class S> void entropy_step(const FwpkmEntropyStep& a, S* all_gamma) {
+  const FwpkmSizes s = fwpkm_sizes(a.lookup.slots, a.keys);
   count_usage<S>(a, s);
   const S* usage = a.usage.as<S>();
   const S m_count = static_cast<S>(a.count) * S(s.heads);
@@ -118,7 +118,7 @@ template <class S> void entropy_step(const FastEntropyStep& a, S* all_gamma) {
 
 /// sigma -> sigma b in place, with b from the differences; d_q (may be null) += or = what flows to the query.
 template <class S>
-void scores_backward(int64_t token, const FastSizes& s, const FastScore& score, const int32_t* index, S* sigma,
+void scores_backward(int64_t token, const FwpkmSizes& s, const FwpkmScore& score, const int32_t* index, S* sigma,
                      const S* q, const S* keys, S* d_q, S sign) {
   for (int64_t b = 0; b < s.heads * 2; ++b) {
     const int64_t book = token * s.heads * 2 + b;
@@ -136,8 +136,8 @@ void scores_backward(int64_t token, const FastSizes& s, const FastScore& score, 
   }
 }
 
-template <class S> void memory_step(const FastMemoryStep& a, const FastMemoryStepScratch& scratch) {
-  const FastSizes s = fast_sizes(a.lookup.slots, a.keys);
+template <class S> void memory_step(const FwpkmMemoryStep& a, const FwpkmMemoryStepScratch& scratch) {
+  const FwpkmSizes s = fwpkm_sizes(a.lookup.slots, a.keys);
   const int64_t dv = a.values.size(1), e = s.entries();
   const int32_t* targets = a.pairs.targets.as<int32_t>();
   int32_t* index = scratch.index.as<int32_t>();
@@ -167,7 +167,7 @@ template <class S> void memory_step(const FastMemoryStep& a, const FastMemorySte
 
 /// Through softmax and scores of one chunk: index, sigma and d_q.
 template <class S>
-void lookup_backward(const FastKeysBackward& a, const FastKeysBackwardScratch& scratch, const FastSizes& s,
+void lookup_backward(const FwpkmKeysBackward& a, const FwpkmKeysBackwardScratch& scratch, const FwpkmSizes& s,
                      const FastChunk& chunk, const S* keys) {
   const int64_t e = s.entries(), width = s.heads * 2 * s.half;
   int32_t* index = scratch.index.as<int32_t>();
@@ -183,9 +183,9 @@ void lookup_backward(const FastKeysBackward& a, const FastKeysBackwardScratch& s
 
 /// One chunk's part of the way through the entropy steps.
 template <class S> struct EntropyBackward {
-  const FastKeysBackward& a;
-  const FastKeysBackwardScratch& scratch;
-  FastSizes s;
+  const FwpkmKeysBackward& a;
+  const FwpkmKeysBackwardScratch& scratch;
+  FwpkmSizes s;
   FastChunk chunk;
   const S *keys, *usages, *d_next;  // of the chunk; d_next: of the keys that its step made
   S count;
@@ -270,8 +270,8 @@ template <class S> struct EntropyBackward {
   }
 };
 
-template <class S> void keys_backward(const FastKeysBackward& a, const FastKeysBackwardScratch& scratch) {
-  const FastSizes s{a.lookup.slots.size(1), a.keys.size(3), a.keys.size(4), a.lookup.slots.size(2)};
+template <class S> void keys_backward(const FwpkmKeysBackward& a, const FwpkmKeysBackwardScratch& scratch) {
+  const FwpkmSizes s{a.lookup.slots.size(1), a.keys.size(3), a.keys.size(4), a.lookup.slots.size(2)};
   const int64_t all = s.heads * 2 * s.n * s.half, step = a.keys.size(0) > 1 ? all : 0, last = a.chunks.count() - 1;
   S *d_keys = scratch.d_keys.as<S>(), *d_next = a.through ? d_keys + all : nullptr;
   if (a.through) { std::fill(d_keys, d_keys + all, S(0)); }
@@ -304,15 +304,15 @@ template <class S> void keys_backward(const FastKeysBackward& a, const FastKeysB
 
 }  // namespace
 
-void run(Stream&, const FastEntropyStep& a, const FastEntropyStepScratch& scratch) {
+void run(Stream&, const FwpkmEntropyStep& a, const FwpkmEntropyStepScratch& scratch) {
   dispatch_real(a.q.dtype, [&](auto zero) { entropy_step(a, scratch.gamma.as<decltype(zero)>()); });
 }
 
-void run(Stream&, const FastMemoryStep& a, const FastMemoryStepScratch& scratch) {
+void run(Stream&, const FwpkmMemoryStep& a, const FwpkmMemoryStepScratch& scratch) {
   dispatch_real(a.q.dtype, [&](auto zero) { memory_step<decltype(zero)>(a, scratch); });
 }
 
-void run(Stream&, const FastKeysBackward& a, const FastKeysBackwardScratch& scratch) {
+void run(Stream&, const FwpkmKeysBackward& a, const FwpkmKeysBackwardScratch& scratch) {
   dispatch_real(a.q.dtype, [&](auto zero) { keys_backward<decltype(zero)>(a, scratch); });
 }
 

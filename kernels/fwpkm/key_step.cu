@@ -76,7 +76,8 @@ template <class T> struct ErrorByWeight {
   }
 };
 
-template <class T> void entropy_step(Stream& stream, const FastEntropyStep& a, const FastEntropyStepScratch& scratch) {
+template <class T>
+void entropy_step(Stream& stream, const FwpkmEntropyStep& a, const FwpkmEntropyStepScratch& scratch) {
   const Keys<T> in = keys_of<T>(a);
   const int32_t *const entries = a.lookup.entries.as<int32_t>(), *const targets = a.pairs.pairs_only
                                                                                       ? a.pairs.targets.as<int32_t>()
@@ -98,19 +99,19 @@ template <class T> void entropy_step(Stream& stream, const FastEntropyStep& a, c
               in, EntropyWeights{gamma, usage, probs, a.lookup.scores.as<float>(), entries, count, width});
 }
 
-template <class T> void memory_step(Stream& stream, const FastMemoryStep& a, const FastMemoryStepScratch& scratch) {
+template <class T> void memory_step(Stream& stream, const FwpkmMemoryStep& a, const FwpkmMemoryStepScratch& scratch) {
   const Keys<T> in = keys_of<T>(a);
   const int64_t entries = in.heads * in.k, rows = a.chunk.tokens(), width = a.values.size(1);
   const int32_t *const slots = a.lookup.slots.as<int32_t>(), *const targets = a.pairs.targets.as<int32_t>();
   float *const gamma = scratch.gamma.as<float>(), *const d_weights = scratch.d_weights.as<float>();
   int32_t* const index = scratch.index.as<int32_t>();
-  each_warp("fast_error_by_weight", stream, rows * entries,
+  each_warp("fwpkm_error_by_weight", stream, rows * entries,
             ErrorByWeight<T>{d_weights, a.values.as<float>(), a.pairs.v.as<T>(), a.vh.as<T>(), a.pairs.w.as<T>(), slots,
                              targets, a.chunk, entries, width,
                              static_cast<float>(1.0 / (a.count * static_cast<double>(width)))});
-  each_warp("fast_to_entries", stream, rows * in.heads,
+  each_warp("fwpkm_to_entries", stream, rows * in.heads,
             ToEntries<T>{index, gamma, a.lookup.weights.as<float>(), d_weights, slots, targets, in});
-  if (in.is_idw) { each_warp("fast_scale_scores", stream, rows * entries * 2, ScaleScores<T>{gamma, index, in}); }
+  if (in.is_idw) { each_warp("fwpkm_scale_scores", stream, rows * entries * 2, ScaleScores<T>{gamma, index, in}); }
   const KeyIndex lists{index, nullptr, scratch.lists.as<int32_t>(), in.chunks, in.heads, in.n, in.k};
   make_key_lists(stream, lists, {});
   add_to_keys(stream,
@@ -126,11 +127,11 @@ template <class T> void memory_step(Stream& stream, const FastMemoryStep& a, con
 
 }  // namespace
 
-void run(Stream& stream, const FastEntropyStep& a, const FastEntropyStepScratch& scratch) {
+void run(Stream& stream, const FwpkmEntropyStep& a, const FwpkmEntropyStepScratch& scratch) {
   dispatch_float(a.q.dtype, [&](auto zero) { entropy_step<decltype(zero)>(stream, a, scratch); });
 }
 
-void run(Stream& stream, const FastMemoryStep& a, const FastMemoryStepScratch& scratch) {
+void run(Stream& stream, const FwpkmMemoryStep& a, const FwpkmMemoryStepScratch& scratch) {
   dispatch_float(a.q.dtype, [&](auto zero) { memory_step<decltype(zero)>(stream, a, scratch); });
 }
 

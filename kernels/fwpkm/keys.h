@@ -8,12 +8,12 @@
 
 namespace hebb::cpu {
 
-struct FastSizes {
+struct FwpkmSizes {
   int64_t heads, n, half, k;
   int64_t entries() const { return heads * k; }
 };
 
-inline FastSizes fast_sizes(const Tensor& slots, const Tensor& keys) {
+inline FwpkmSizes fwpkm_sizes(const Tensor& slots, const Tensor& keys) {
   return {slots.size(1), keys.size(2), keys.size(3), slots.size(2)};
 }
 
@@ -28,7 +28,7 @@ template <class S> S squared_distance(int64_t n, const S* a, const S* b) {
   return lane_sum<S>(n, [&](int64_t i) { return (a[i] - b[i]) * (a[i] - b[i]); });
 }
 
-template <class S> S fast_score(int64_t half, const S* q, const S* key, const FastScore& score) {
+template <class S> S fwpkm_score(int64_t half, const S* q, const S* key, const FwpkmScore& score) {
   return score.idw ? -std::log(S(score.eps) + squared_distance(half, q, key)) : dot(half, q, key);
 }
 
@@ -44,7 +44,7 @@ template <class S> void write_key_norms(const Tensor& norms, const Tensor& keys)
 }
 
 /// Whether a token's lookup counts in the statistics of its chunk.
-inline bool counts(const FastPairs& pairs, int64_t token) {
+inline bool counts(const FwpkmPairs& pairs, int64_t token) {
   return !pairs.pairs_only || pairs.targets.as<int32_t>()[token] >= 0;
 }
 
@@ -53,7 +53,7 @@ inline bool counts(const FastPairs& pairs, int64_t token) {
 /// slices and walk the tokens in order.
 template <class S>
 void add_to_keys(S* to, const int32_t* index, const S* gamma, const S* beta, const S* along, S scale, const S* q,
-                 const S* keys, bool idw, const FastSizes& s, const FastChunk& chunk) {
+                 const S* keys, bool idw, const FwpkmSizes& s, const FastChunk& chunk) {
   constexpr int64_t kSlice = 32;
   const int64_t slices = (s.half + kSlice - 1) / kSlice;
   parallel_for(s.heads * 2 * slices, 1, [&](int64_t begin, int64_t end) {
@@ -82,7 +82,7 @@ void add_to_keys(S* to, const int32_t* index, const S* gamma, const S* beta, con
 /// From d_weights of one token to its scores, summed over the slots that share a sub-key:
 /// index [H, 2, k] (-1: unused) and sigma [H, 2, k].
 template <class S>
-void softmax_to_entries(const S* weights, const S* d_weights, const int32_t* slots, const FastSizes& s, int32_t* index,
+void softmax_to_entries(const S* weights, const S* d_weights, const int32_t* slots, const FwpkmSizes& s, int32_t* index,
                         S* sigma) {
   S mean = 0;
   for (int64_t e = 0; e < s.entries(); ++e) { mean += weights[e] * d_weights[e]; }

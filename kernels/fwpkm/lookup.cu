@@ -37,7 +37,7 @@ __device__ __forceinline__ int64_t first_of_warp(int32_t key, int32_t item HEBB_
   return INT32_MAX - (best & INT32_MAX);
 }
 
-Found found_of(const FastLookup& a) {
+Found found_of(const FwpkmLookup& a) {
   return {a.entries.as<int32_t>(), a.slots.as<int32_t>(), a.scores.as<float>(), a.probs.as<float>(),
           a.weights.as<float>()};
 }
@@ -93,8 +93,8 @@ __device__ __forceinline__ void choose_entries(const Found& out, int32_t* ranks,
 /// Grid: tokens of the chunk by `tokens`, codebooks of heads.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
-    fast_entries_kernel(Found out, LookupKeys<T> in, FastChunk chunk, int64_t all, int64_t tokens, int64_t stride,
-                        bool keep) {
+    fwpkm_entries_kernel(Found out, LookupKeys<T> in, FastChunk chunk, int64_t all, int64_t tokens, int64_t stride,
+                         bool keep) {
   HEBB_DYN_SHARED(raw);
   HEBB_SHARED(RankStage, stage);
   auto* const ranks = reinterpret_cast<int32_t*>(raw);
@@ -110,8 +110,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 /// The same on tensor cores; see rank_keys_mma. Shared: the stages, then ranks.
 __global__ void __launch_bounds__(kMmaRankThreads, 1)
-    fast_entries_mma_kernel(Found out, LookupKeys<bf16> in, FastChunk chunk, int64_t all, int64_t tokens,
-                            int64_t stride) {
+    fwpkm_entries_mma_kernel(Found out, LookupKeys<bf16> in, FastChunk chunk, int64_t all, int64_t tokens,
+                             int64_t stride) {
   HEBB_DYN_SHARED(raw);
   auto* const ranks = reinterpret_cast<int32_t*>(raw + sizeof(MmaRankStage));
   const int64_t first = static_cast<int64_t>(blockIdx.x) * tokens, book = blockIdx.y;
@@ -174,7 +174,7 @@ __device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, 
 
 /// Grid: heads of tokens, a warp each.
 __global__ void __launch_bounds__(kThreads)
-    fast_slots_kernel(Found out, int64_t n, int64_t k, int64_t heads, FastChunk chunk, int64_t all) {
+    fwpkm_slots_kernel(Found out, int64_t n, int64_t k, int64_t heads, FastChunk chunk, int64_t all) {
   HEBB_DYN_SHARED(raw);
   const int64_t warp = threadIdx.x / 32, item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + warp;
   if (item < all) {
@@ -214,14 +214,14 @@ struct WeighSlots {
   }
 };
 
-template <class T> void lookup(Stream& stream, const FastLookupKeys& a) {
+template <class T> void lookup(Stream& stream, const FwpkmLookupKeys& a) {
   const int64_t heads = a.out.slots.size(1), k = a.out.slots.size(2), n = a.keys.size(2), half = a.keys.size(3),
                 rows = a.chunk.tokens();
   float* const norms = a.score.idw ? a.key_norms.as<float>() : nullptr;
   const LookupKeys<T> in{a.q.as<T>(), a.keys.as<float>(), norms, heads, n, half, k, static_cast<float>(a.score.eps)};
   const Found out = found_of(a.out);
   if (norms != nullptr && !a.keep_norms) {
-    each_warp("fast_key_norms", stream, heads * 2 * n, Norms{norms, in.keys, half});
+    each_warp("fwpkm_key_norms", stream, heads * 2 * n, Norms{norms, in.keys, half});
   }
   bool is_done = false;
   if constexpr (std::is_same_v<T, bf16>) {
@@ -232,17 +232,17 @@ template <class T> void lookup(Stream& stream, const FastLookupKeys& a) {
     const int64_t stride = std::max(a.keep_entries ? 0 : n, 2 * k), word = static_cast<int64_t>(sizeof(int32_t));
     const int64_t tokens =
         std::clamp<int64_t>(std::min(kRankBytes, block_shared_bytes() - kStageBytes) / (stride * word), 1, kRankTokens);
-    HEBB_LAUNCH(fast_entries_kernel<T>, dim3(blocks_for(rows, tokens), blocks_for(heads * 2, 1)), kThreads,
+    HEBB_LAUNCH(fwpkm_entries_kernel<T>, dim3(blocks_for(rows, tokens), blocks_for(heads * 2, 1)), kThreads,
                 tokens * stride * word, stream, out, in, a.chunk, rows, tokens, stride, a.keep_entries);
   }
-  if (a.keep_slots) { each_warp("fast_score_slots", stream, rows * heads * k, ScoreSlots<T>{out, in, a.chunk}); }
+  if (a.keep_slots) { each_warp("fwpkm_score_slots", stream, rows * heads * k, ScoreSlots<T>{out, in, a.chunk}); }
 }
 
 }  // namespace
 
 void find_entries_mma(Stream& stream, const Found& out, const LookupKeys<bf16>& in, const FastChunk& chunk) {
   const int64_t stride = rank_stride(in.n, in.k), tokens = ranked_tokens(in.n, in.k, block_shared_bytes());
-  HEBB_LAUNCH(fast_entries_mma_kernel, dim3(blocks_for(chunk.tokens(), tokens), blocks_for(in.heads * 2, 1)),
+  HEBB_LAUNCH(fwpkm_entries_mma_kernel, dim3(blocks_for(chunk.tokens(), tokens), blocks_for(in.heads * 2, 1)),
               kMmaRankThreads, kRankStageBytes + tokens * stride * static_cast<int64_t>(sizeof(int32_t)), stream, out,
               in, chunk, chunk.tokens(), tokens, stride);
 }
@@ -250,19 +250,19 @@ void find_entries_mma(Stream& stream, const Found& out, const LookupKeys<bf16>& 
 void find_slots(Stream& stream, const Found& out, int64_t n, int64_t k, int64_t heads, const FastChunk& chunk) {
   const int64_t word = static_cast<int64_t>(sizeof(int32_t)), all = chunk.tokens() * heads;
   const int64_t warps = std::clamp<int64_t>(kRankBytes / (3 * k * word), 1, kWarps);
-  HEBB_LAUNCH(fast_slots_kernel, blocks_for(all, warps), static_cast<unsigned>(32 * warps), warps * 3 * k * word,
+  HEBB_LAUNCH(fwpkm_slots_kernel, blocks_for(all, warps), static_cast<unsigned>(32 * warps), warps * 3 * k * word,
               stream, out, n, k, heads, chunk, all);
 }
 
-void run(Stream& stream, const FastLookupKeys& a) {
+void run(Stream& stream, const FwpkmLookupKeys& a) {
   dispatch_float(a.q.dtype, [&](auto zero) { lookup<decltype(zero)>(stream, a); });
 }
 
-void run(Stream& stream, const FastSelectSlots& a) {
+void run(Stream& stream, const FwpkmSelectSlots& a) {
   const int64_t heads = a.out.slots.size(1), k = a.out.slots.size(2);
   const Found out = found_of(a.out);
   if (!a.keep_slots) { find_slots(stream, out, a.subkeys, k, heads, a.chunk); }
-  each_warp("fast_weigh_slots", stream, a.chunk.tokens(), WeighSlots{out.weights, a.chunk, heads * k});
+  each_warp("fwpkm_weigh_slots", stream, a.chunk.tokens(), WeighSlots{out.weights, a.chunk, heads * k});
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -3,30 +3,30 @@
 
 namespace hebb {
 
-struct FastIndexReadersScratch {
+struct FwpkmIndexReadersScratch {
   Tensor sorted;  // i64: entries by slot; on a GPU a key each, two pairs of key and position, and counts of digits
 };
 
-struct FastEntropyStepScratch {
+struct FwpkmEntropyStepScratch {
   Tensor gamma;  // [., H, 2, k]
-  Tensor lists;  // [fast_key_lists(...)] i32 of the chunk, on a GPU: the CPU walks over the tokens instead
+  Tensor lists;  // [fwpkm_key_lists(...)] i32 of the chunk, on a GPU: the CPU walks over the tokens instead
 };
 
-struct FastMemoryStepScratch {
+struct FwpkmMemoryStepScratch {
   Tensor index;      // [., H, 2, k] i32
   Tensor gamma;      // [., H, 2, k]
   Tensor d_weights;  // [., H, k]
   Tensor lists;      // as above
 };
 
-struct FastValuesBackwardScratch {
+struct FwpkmValuesBackwardScratch {
   Tensor adjoint;  // [min(n n, most slots of all chunks), dv]: gradients of slots that later chunks read
   Tensor place;    // [n n] i32: where they are
   Tensor d_vh;     // [R, dv]
 };
 
-/// Only index and sigma without FastKeysBackward::through.
-struct FastKeysBackwardScratch {
+/// Only index and sigma without FwpkmKeysBackward::through.
+struct FwpkmKeysBackwardScratch {
   Tensor index;        // [., H, 2, k] i32
   Tensor sigma;        // [., H, 2, k]
   Tensor gamma, beta;  // [., H, 2, k]
@@ -36,7 +36,7 @@ struct FastKeysBackwardScratch {
 };
 
 /// Numbers of a GPU's lists of the entries of each key.
-inline int64_t fast_key_lists(const FastChunks& chunks, int64_t heads, int64_t n, int64_t k) {
+inline int64_t fwpkm_key_lists(const FastChunks& chunks, int64_t heads, int64_t n, int64_t k) {
   return 2 * heads * (chunks.all.tokens() * k + chunks.count() * (n + 1));
 }
 

@@ -13,12 +13,12 @@ constexpr int kListPieces = kEachThreads / 32;
 constexpr unsigned kLongListBlocks = 528;    // stride over groups of 32 slots
 constexpr unsigned kShortListBlocks = 1056;  // stride over the slots: 8 an SM of 132
 
-/// FastReaders on the device.
+/// FwpkmReaders on the device.
 struct Readers {
   const int32_t *slots, *starts, *readers, *local, *count;
   int64_t capacity;  // of slots
 
-  explicit Readers(const FastReaders& r)
+  explicit Readers(const FwpkmReaders& r)
       : slots(r.slots.as<int32_t>()),
         starts(r.starts.as<int32_t>()),
         readers(r.readers.as<int32_t>()),
@@ -32,7 +32,7 @@ template <class T> struct Pairs {
   const int32_t* targets;
   bool pairs_only;
 
-  explicit Pairs(const FastPairs& p)
+  explicit Pairs(const FwpkmPairs& p)
       : v(p.v.as<T>()), w(p.w.as<T>()), targets(p.targets.as<int32_t>()), pairs_only(p.pairs_only) {}
   __device__ float weight(int64_t token) const { return w != nullptr ? to_float(w[token]) : 1.0f; }
 };

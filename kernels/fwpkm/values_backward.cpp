@@ -3,10 +3,10 @@
 
 namespace hebb {
 
-FastValuesBackwardScratch plan(Workspace& workspace, const FastValuesBackward& args) {
+FwpkmValuesBackwardScratch plan(Workspace& workspace, const FwpkmValuesBackward& args) {
   const int64_t table = args.values.size(0), dv = args.values.size(1);
   const DType dtype = sum_dtype(args.d_out.dtype);
-  FastValuesBackwardScratch scratch;
+  FwpkmValuesBackwardScratch scratch;
   if (args.through) {
     scratch.adjoint = workspace.tensor({std::min(table, args.readers.slots.size(0)), dv}, dtype, "row gradients");
     scratch.place = workspace.tensor({table}, DType::i32, "row gradient places");
@@ -14,17 +14,17 @@ FastValuesBackwardScratch plan(Workspace& workspace, const FastValuesBackward& a
   scratch.d_vh = workspace.tensor({args.chunks.at(0).tokens(), dv}, dtype, "reading gradients");
   return scratch;
 }
-HEBB_KERNEL_PLANNED(FastValuesBackward)
+HEBB_KERNEL_PLANNED(FwpkmValuesBackward)
 
 namespace cpu {
 namespace {
 
 /// One chunk.
 template <class S> struct ValuesBackward {
-  const FastValuesBackward& a;
-  const FastValuesBackwardScratch& scratch;
+  const FwpkmValuesBackward& a;
+  const FwpkmValuesBackwardScratch& scratch;
   FastChunk chunk;
-  FastReaders readers;
+  FwpkmReaders readers;
   int64_t dv, entries, first_slot, end_slot;  // slots of the chunk among those of all chunks
 
   const S* row(int64_t g) const {
@@ -97,24 +97,24 @@ template <class S> struct ValuesBackward {
 };
 
 /// place[slot] = 1 + the row of the last chunk that read it.
-void find_places(const FastValuesBackward& a, const FastValuesBackwardScratch& scratch, int64_t entries) {
-  const int64_t table = a.values.size(0), most = fast_capacity(a.chunks.all.batch * a.chunks.size * entries, table);
+void find_places(const FwpkmValuesBackward& a, const FwpkmValuesBackwardScratch& scratch, int64_t entries) {
+  const int64_t table = a.values.size(0), most = fwpkm_capacity(a.chunks.all.batch * a.chunks.size * entries, table);
   std::fill_n(scratch.place.as<int32_t>(), table, 0);
   for (int64_t c = 0; c < a.chunks.count(); ++c) {
-    const FastReaders readers = readers_of(a.readers, a.chunks, c, entries, table);
+    const FwpkmReaders readers = readers_of(a.readers, a.chunks, c, entries, table);
     for (int64_t u = 0; u < readers.count.as<int32_t>()[0]; ++u) {
       scratch.place.as<int32_t>()[readers.slots.as<int32_t>()[u]] = static_cast<int32_t>(c * most + u + 1);
     }
   }
 }
 
-template <class S> void values_backward(const FastValuesBackward& a, const FastValuesBackwardScratch& scratch) {
+template <class S> void values_backward(const FwpkmValuesBackward& a, const FwpkmValuesBackwardScratch& scratch) {
   const int64_t dv = a.values.size(1), table = a.values.size(0),
                 entries = a.lookup.weights.numel() / a.lookup.weights.size(0);
-  const int64_t most = fast_capacity(a.chunks.all.batch * a.chunks.size * entries, table);
+  const int64_t most = fwpkm_capacity(a.chunks.all.batch * a.chunks.size * entries, table);
   if (a.through) { find_places(a, scratch, entries); }
   for (int64_t c = a.chunks.count() - 1; c >= 0; --c) {
-    const FastReaders readers = readers_of(a.readers, a.chunks, c, entries, table);
+    const FwpkmReaders readers = readers_of(a.readers, a.chunks, c, entries, table);
     const ValuesBackward<S> b{a, scratch, a.chunks.at(c), readers, dv, entries, c * most, (c + 1) * most};
     each_token(b.chunk, [&](int64_t t) { b.token(t); });
     parallel_for(a.through && c > 0 ? readers.count.as<int32_t>()[0] : 0, 4, [&](int64_t begin, int64_t end) {
@@ -125,7 +125,7 @@ template <class S> void values_backward(const FastValuesBackward& a, const FastV
 
 }  // namespace
 
-void run(Stream&, const FastValuesBackward& a, const FastValuesBackwardScratch& scratch) {
+void run(Stream&, const FwpkmValuesBackward& a, const FwpkmValuesBackwardScratch& scratch) {
   dispatch_real(a.values.dtype, [&](auto zero) { values_backward<decltype(zero)>(a, scratch); });
 }
 

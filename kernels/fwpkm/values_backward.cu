@@ -9,7 +9,7 @@
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-/// See FastValuesBackward.
+/// See FwpkmValuesBackward.
 template <class T> struct FwpkmValuesBackwardTask {
   const T *d_out, *vh;
   T *d_v, *d_w;
@@ -103,7 +103,7 @@ __device__ __forceinline__ void slot_weight_gradient(const FwpkmValuesBackwardTa
 /// Grid: tokens of the chunk. Shared: a term for each entry, found once and not by each thread: five loads that wait
 /// for each other lead to it.
 template <class T>
-__global__ void __launch_bounds__(kEachThreads) fast_token_backward_kernel(FwpkmValuesBackwardTask<T> b) {
+__global__ void __launch_bounds__(kEachThreads) fwpkm_token_backward_kernel(FwpkmValuesBackwardTask<T> b) {
   HEBB_DYN_SHARED(raw);
   auto* const terms = reinterpret_cast<Term*>(raw);
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
@@ -155,14 +155,14 @@ struct FindPlaces {
 };
 
 template <class T>
-void values_backward(Stream& stream, const FastValuesBackward& a, const FastValuesBackwardScratch& scratch) {
+void values_backward(Stream& stream, const FwpkmValuesBackward& a, const FwpkmValuesBackwardScratch& scratch) {
   const int64_t width = a.values.size(1), table = a.values.size(0),
                 entries = a.lookup.weights.numel() / a.lookup.weights.size(0);
-  const int64_t most = fast_capacity(a.chunks.all.batch * a.chunks.size * entries, table);
+  const int64_t most = fwpkm_capacity(a.chunks.all.batch * a.chunks.size * entries, table);
   if (a.through) {
     zero_bytes(stream, scratch.place.data, scratch.place.bytes());
     each_element(
-        "fast_find_places", stream, a.chunks.count(), most,
+        "fwpkm_find_places", stream, a.chunks.count(), most,
         FindPlaces{scratch.place.as<int32_t>(), a.readers.slots.as<int32_t>(), a.readers.count.as<int32_t>(), most});
   }
   for (int64_t c = a.chunks.count() - 1; c >= 0; --c) {
@@ -189,10 +189,10 @@ void values_backward(Stream& stream, const FastValuesBackward& a, const FastValu
                                        static_cast<float>(a.step),
                                        a.through && scratch.adjoint.size(0) == table,
                                        a.through};
-    HEBB_LAUNCH(fast_token_backward_kernel<T>, blocks_for(chunk.tokens(), 1), kEachThreads,
+    HEBB_LAUNCH(fwpkm_token_backward_kernel<T>, blocks_for(chunk.tokens(), 1), kEachThreads,
                 entries * static_cast<int64_t>(sizeof(Term)), stream, b);
     if (a.through && c > 0) {
-      sum_readers("fast_adjoint", stream, readers, width,
+      sum_readers("fwpkm_adjoint", stream, readers, width,
                   AdjointSum<T>{{b.weights, b.d_vh, nullptr, chunk, entries, width}, b});
     }
   }
@@ -200,7 +200,7 @@ void values_backward(Stream& stream, const FastValuesBackward& a, const FastValu
 
 }  // namespace
 
-void run(Stream& stream, const FastValuesBackward& a, const FastValuesBackwardScratch& scratch) {
+void run(Stream& stream, const FwpkmValuesBackward& a, const FwpkmValuesBackwardScratch& scratch) {
   dispatch_float(a.d_out.dtype, [&](auto zero) { values_backward<decltype(zero)>(stream, a, scratch); });
 }
 

@@ -12,7 +12,7 @@ using mesa::Memory;
 /// Walks backward over the chunks of one head of one row (docs/layers/mesanet.md, Chunk form).
 template <class S> class Adjoint {
  public:
-  Adjoint(ScratchParts<S>& parts, const MesaSizes& sizes, int64_t longest)
+  Adjoint(ScratchParts<S>& parts, const MesanetSizes& sizes, int64_t longest)
       : systems(parts, sizes, longest),
         n_(sizes),
         x_(parts.take(longest * n_.key_dim)),
@@ -43,7 +43,7 @@ template <class S> class Adjoint {
   }
 
   /// W, the solutions for dX = diag(e^gam) dO Sᵀ + (M * (dO Vᵀ)) K; keeps dO Vᵀ.
-  void solve(const MesaRule& rule) {
+  void solve(const MesanetRule& rule) {
     const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
     const bool has_state = static_cast<bool>(systems.start);
     delta::lower_products(c, dv, S(1), d_o_, systems.values, false, pairs_);
@@ -185,7 +185,7 @@ template <class S> class Adjoint {
     d_gam_[c - 1] += total;
   }
 
-  MesaSizes n_;
+  MesanetSizes n_;
   S *x_, *w_, *d_o_;                    // [c, dk] [c, dk] [c, dv]
   S *d_x_, *d_keys_;                    // [c, dk]
   S *d_values_, *read_, *value_read_;   // [c, dv] [c, dk] [c, dv]
@@ -197,14 +197,15 @@ template <class S> class Adjoint {
 };
 
 template <class S>
-Memory<S> start_of(const MesaBackwardScratch& scratch, const MesaSizes& n, const DeltaChunk& chunk, int64_t head) {
+Memory<S> start_of(const MesanetBackwardScratch& scratch, const MesanetSizes& n, const DeltaChunk& chunk,
+                   int64_t head) {
   const int64_t at = chunk.state * n.heads + head;
   return {scratch.key_starts.as<S>() + at * n.keys(), scratch.value_starts.as<S>() + at * n.values()};
 }
 
 /// R and S at chunk starts of one head of one row.
 template <class S>
-void recompute_head(const MesaBackward& a, const MesaBackwardScratch& scratch, const MesaSizes& n, int64_t row,
+void recompute_head(const MesanetBackward& a, const MesanetBackwardScratch& scratch, const MesanetSizes& n, int64_t row,
                     int64_t head, ChunkSystems<S>& systems) {
   const HeadInputs<S> in(a, n, head);
   const int64_t* rows = a.grid.rows.as<int64_t>();
@@ -218,7 +219,7 @@ void recompute_head(const MesaBackward& a, const MesaBackwardScratch& scratch, c
 }
 
 template <class S>
-void backward_head(const MesaBackward& a, const MesaBackwardScratch& scratch, const MesaSizes& n, int64_t row,
+void backward_head(const MesanetBackward& a, const MesanetBackwardScratch& scratch, const MesanetSizes& n, int64_t row,
                    int64_t head, S* work) {
   ScratchParts<S> parts(work);
   Adjoint<S> adjoint(parts, n, a.grid.longest);
@@ -252,8 +253,8 @@ void backward_head(const MesaBackward& a, const MesaBackwardScratch& scratch, co
   }
 }
 
-template <class S> void backward(const MesaBackward& a, const MesaBackwardScratch& scratch) {
-  const MesaSizes n(a.k, a.v);
+template <class S> void backward(const MesanetBackward& a, const MesanetBackwardScratch& scratch) {
+  const MesanetSizes n(a.k, a.v);
   const Tensor& work = scratch.work;
   for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
     backward_head<S>(a, scratch, n, task / n.heads, task % n.heads, work.as<S>() + slot * work.size(1));
@@ -271,29 +272,29 @@ template <class S> void backward(const MesaBackward& a, const MesaBackwardScratc
 
 }  // namespace
 
-void run(Stream&, const MesaBackward& args, const MesaBackwardScratch& scratch) {
+void run(Stream&, const MesanetBackward& args, const MesanetBackwardScratch& scratch) {
   dispatch_real(args.v.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }
 
 }  // namespace cpu
 
-MesaBackwardScratch plan(Workspace& workspace, const MesaBackward& args) {
+MesanetBackwardScratch plan(Workspace& workspace, const MesanetBackward& args) {
   const Shape &k = args.k.shape, &v = args.v.shape;
   const DType dtype = sum_dtype(args.v.dtype);
   cpu::ScratchParts<float> parts(nullptr);
-  const cpu::Adjoint<float> adjoint(parts, MesaSizes(k[3], v[3]), args.grid.longest);
-  MesaBackwardScratch scratch;
-  scratch.key_starts = mesa_starts(workspace, args.grid, args.k, k[3], dtype);
-  scratch.value_starts = mesa_starts(workspace, args.grid, args.k, v[3], dtype);
+  const cpu::Adjoint<float> adjoint(parts, MesanetSizes(k[3], v[3]), args.grid.longest);
+  MesanetBackwardScratch scratch;
+  scratch.key_starts = mesanet_starts(workspace, args.grid, args.k, k[3], dtype);
+  scratch.value_starts = mesanet_starts(workspace, args.grid, args.k, v[3], dtype);
   scratch.lambda_sums = workspace.tensor({k[0], k[2], k[3]}, dtype, "mesa ridge sums");
-  scratch.work = mesa_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], parts.used(), dtype);
+  scratch.work = mesanet_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], parts.used(), dtype);
   if (workspace.on_gpu()) {
     scratch.solutions = workspace.tensor(k, dtype, "mesa second solutions");
-    scratch.d_key_starts = mesa_starts(workspace, args.grid, args.k, k[3], dtype);
-    scratch.d_value_starts = mesa_starts(workspace, args.grid, args.k, v[3], dtype);
+    scratch.d_key_starts = mesanet_starts(workspace, args.grid, args.k, k[3], dtype);
+    scratch.d_value_starts = mesanet_starts(workspace, args.grid, args.k, v[3], dtype);
   }
   return scratch;
 }
-HEBB_KERNEL_PLANNED(MesaBackward)
+HEBB_KERNEL_PLANNED(MesanetBackward)
 
 }  // namespace hebb

@@ -11,8 +11,8 @@ namespace {
 
 using namespace mesa;
 
-struct BackwardParts : MesaParts {
-  BackwardParts(const MesaSizes& n, int64_t c) : MesaParts(n, c) {
+struct BackwardParts : MesanetParts {
+  BackwardParts(const MesanetSizes& n, int64_t c) : MesanetParts(n, c) {
     const int64_t dk = n.key_dim, dv = n.value_dim;
     for (int* part : {&x, &w, &d_x, &d_keys, &read}) { *part = take(c * dk); }
     for (int* part : {&d_o, &d_values, &value_read}) { *part = take(c * dv); }
@@ -23,7 +23,7 @@ struct BackwardParts : MesaParts {
   int d_gam, d_beta, shares;
 };
 
-struct MesaBackwardTask {
+struct MesanetBackwardTask {
   StateScan scan;
   BackwardParts parts;
   Rule rule;
@@ -45,7 +45,7 @@ struct MesaBackwardTask {
 /// One chunk at a time (docs/layers/mesanet.md, Chunk form).
 class Adjoint {
  public:
-  __device__ Adjoint(float* scratch, const BackwardParts& parts, const MesaSizes& sizes, int64_t longest)
+  __device__ Adjoint(float* scratch, const BackwardParts& parts, const MesanetSizes& sizes, int64_t longest)
       : systems(scratch, parts, sizes, longest), n_(sizes), at_(parts), scratch_(scratch) {}
 
   /// from: d_o of the chunk's first token.
@@ -250,12 +250,12 @@ class Adjoint {
   __device__ double* d_beta() const { return doubles(at_.d_beta); }  // [c]
   __device__ double* shares() const { return doubles(at_.shares); }  // [c]
 
-  const MesaSizes& n_;
+  const MesanetSizes& n_;
   const BackwardParts& at_;
   float* scratch_;
 };
 
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_solve_kernel(MesaBackwardTask a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesanet_adjoint_solve_kernel(MesanetBackwardTask a) {
   const StateScan& s = a.scan;
   Adjoint adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, s.n, s.longest);
   for (int64_t task = blockIdx.x; task < a.count * s.n.heads; task += gridDim.x) {
@@ -270,9 +270,9 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_solve_kernel(Me
 }
 
 // One block a row and head: gradients at the chunks' starts, from the last to the first, and at lambda.
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_starts_kernel(MesaBackwardTask a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesanet_adjoint_starts_kernel(MesanetBackwardTask a) {
   const StateScan& s = a.scan;
-  const MesaSizes& n = s.n;
+  const MesanetSizes& n = s.n;
   const int64_t row = blockIdx.x / n.heads, head = blockIdx.x % n.heads;
   Adjoint adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, n, s.longest);
   const HeadInputs in = s.in.head(n, head);
@@ -291,9 +291,9 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_starts_kernel(M
   }
 }
 
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_backward_kernel(MesaBackwardTask a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesanet_backward_kernel(MesanetBackwardTask a) {
   const StateScan& s = a.scan;
-  const MesaSizes& n = s.n;
+  const MesanetSizes& n = s.n;
   Adjoint adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, n, s.longest);
   BlockReducer<double> reduce;
   for (int64_t task = blockIdx.x; task < a.count * n.heads; task += gridDim.x) {
@@ -327,42 +327,42 @@ struct AddLambda {
 
 }  // namespace
 
-void run(Stream& stream, const MesaBackward& a, const MesaBackwardScratch& scratch) {
-  const MesaSizes n(a.k, a.v);
+void run(Stream& stream, const MesanetBackward& a, const MesanetBackwardScratch& scratch) {
+  const MesanetSizes n(a.k, a.v);
   const int64_t rows = n.batch * n.heads, slots = scratch.work.size(0), count = a.grid.chunks.size(0);
   HEBB_ASSERT(a.v.dtype == DType::f32 && slots >= rows && scratch.solutions.defined());
   const StateScan scan{.n = n,
                        .in = Inputs(a, n),
                        .chunks = Chunks(a.grid),
                        .starts = Starts(scratch, Memory{}, a.doc_start),
-                       .parts = MesaParts(n, a.grid.longest),
+                       .parts = MesanetParts(n, a.grid.longest),
                        .scratch = scratch.work.as<float>(),
                        .scratch_stride = scratch.work.size(1),
                        .longest = a.grid.longest};
-  const MesaBackwardTask b{.scan = scan,
-                           .parts = BackwardParts(n, a.grid.longest),
-                           .rule = Rule(a.rule),
-                           .d_q = a.d_q.as<float>(),
-                           .d_k = a.d_k.as<float>(),
-                           .d_v = a.d_v.as<float>(),
-                           .d_a = a.d_a.as<float>(),
-                           .d_b = a.d_b.as<float>(),
-                           .lambda_sums = scratch.lambda_sums.as<float>(),
-                           .solutions = scratch.solutions.as<float>(),
-                           .d_o = a.d_o.as<float>(),
-                           .x = a.x.as<float>(),
-                           .d_starts = {scratch.d_key_starts.as<float>(), scratch.d_value_starts.as<float>()},
-                           .count = count,
-                           .accumulate_a = a.accumulate_a,
-                           .accumulate_b = a.accumulate_b};
+  const MesanetBackwardTask b{.scan = scan,
+                              .parts = BackwardParts(n, a.grid.longest),
+                              .rule = Rule(a.rule),
+                              .d_q = a.d_q.as<float>(),
+                              .d_k = a.d_k.as<float>(),
+                              .d_v = a.d_v.as<float>(),
+                              .d_a = a.d_a.as<float>(),
+                              .d_b = a.d_b.as<float>(),
+                              .lambda_sums = scratch.lambda_sums.as<float>(),
+                              .solutions = scratch.solutions.as<float>(),
+                              .d_o = a.d_o.as<float>(),
+                              .x = a.x.as<float>(),
+                              .d_starts = {scratch.d_key_starts.as<float>(), scratch.d_value_starts.as<float>()},
+                              .count = count,
+                              .accumulate_a = a.accumulate_a,
+                              .accumulate_b = a.accumulate_b};
   HEBB_ASSERT(scratch.work.size(1) >= b.parts.used());
-  if (a.grid.states > 0) { HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, scan); }
+  if (a.grid.states > 0) { HEBB_LAUNCH(mesanet_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, scan); }
   const unsigned blocks = blocks_for(slots < count * n.heads ? slots : count * n.heads, 1);
-  HEBB_LAUNCH(mesa_adjoint_solve_kernel, blocks, kBlockThreads, 0, stream, b);
-  HEBB_LAUNCH(mesa_adjoint_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, b);
-  HEBB_LAUNCH(mesa_backward_kernel, blocks, kBlockThreads, 0, stream, b);
+  HEBB_LAUNCH(mesanet_adjoint_solve_kernel, blocks, kBlockThreads, 0, stream, b);
+  HEBB_LAUNCH(mesanet_adjoint_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, b);
+  HEBB_LAUNCH(mesanet_backward_kernel, blocks, kBlockThreads, 0, stream, b);
   if (a.d_lambda_raw.defined()) {
-    each_element("mesa_lambda", stream, 1, n.heads * n.key_dim,
+    each_element("mesanet_lambda", stream, 1, n.heads * n.key_dim,
                  AddLambda{a.d_lambda_raw.as<float>(), scratch.lambda_sums.as<float>(), a.lambda_raw.as<float>(),
                            n.batch, n.heads * n.key_dim});
   }

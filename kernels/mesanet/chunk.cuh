@@ -12,9 +12,9 @@ using delta::gather_rows;
 
 /// Where the parts of a block's scratch begin, in floats: numbers of the kernel's arguments instead of pointers in
 /// registers, which would be spilled across calls. The same parts, hence the same room, as in the CPU's kernels.
-class MesaParts {
+class MesanetParts {
  public:
-  MesaParts(const MesaSizes& n, int64_t longest) {
+  MesanetParts(const MesanetSizes& n, int64_t longest) {
     const int64_t c = longest, dk = n.key_dim;
     decays = take(2 * c);
     take(c);
@@ -58,7 +58,7 @@ struct Rule {
   int64_t steps;
   float epsilon, lambda_min;
 
-  explicit Rule(const MesaRule& rule)
+  explicit Rule(const MesanetRule& rule)
       : exact(rule.exact),
         steps(rule.steps),
         epsilon(static_cast<float>(rule.epsilon)),
@@ -78,12 +78,12 @@ struct Inputs {
   const int32_t* doc_start;
 
   template <class Args>
-  Inputs(const Args& a, const MesaSizes& n)
+  Inputs(const Args& a, const MesanetSizes& n)
       : all{a.q.template as<float>(), a.k.template as<float>(), a.v.template as<float>(), a.a.template as<float>(),
             a.b.template as<float>(), n.heads * n.key_dim,      n.heads * n.value_dim,    n.heads},
         lambda_raw(a.lambda_raw.template as<float>()),
         doc_start(a.doc_start.template as<int32_t>()) {}
-  __device__ HeadInputs head(const MesaSizes& n, int64_t head) const {
+  __device__ HeadInputs head(const MesanetSizes& n, int64_t head) const {
     HeadInputs in = all;
     in.q += head * n.key_dim;
     in.k += head * n.key_dim;
@@ -99,7 +99,7 @@ struct Memory {
   float *keys = nullptr, *values = nullptr;  // [dk, dk] [dk, dv]
 
   __device__ bool is_there() const { return keys != nullptr; }
-  __device__ Memory of(int64_t at, const MesaSizes& n) const {
+  __device__ Memory of(int64_t at, const MesanetSizes& n) const {
     return {keys + at * n.keys(), values + at * n.values()};
   }
 };
@@ -115,7 +115,7 @@ struct Starts {
         carried(carried),
         doc_start(doc_start.as<int32_t>()) {}
   /// None: 0.
-  __device__ Memory at(const MesaSizes& n, const DeltaChunk& chunk, int64_t head) const {
+  __device__ Memory at(const MesanetSizes& n, const DeltaChunk& chunk, int64_t head) const {
     const int64_t row = chunk.token / n.length;
     if (chunk.state >= 0) { return kept.of(chunk.state * n.heads + head, n); }
     return carried.is_there() && doc_start[chunk.token] < chunk.token - row * n.length
@@ -259,7 +259,7 @@ __device__ __forceinline__ void write_token(int64_t rows, int64_t columns, float
 /// One chunk of one head: its rows, decays and systems A_i = R_i + diag(lambda).
 class ChunkSystems {
  public:
-  __device__ ChunkSystems(float* scratch, const MesaParts& parts, const MesaSizes& sizes, int64_t longest)
+  __device__ ChunkSystems(float* scratch, const MesanetParts& parts, const MesanetSizes& sizes, int64_t longest)
       : n(sizes), scratch_(scratch), at_(parts), longest_(longest) {}
 
   __device__ float* g() const { return scratch_ + at_.g; }
@@ -348,7 +348,7 @@ class ChunkSystems {
     block_product<true, false>(dk, dk, c, 1.0f, {keys(), dk}, {scaled(), dk}, has_start, {next.keys, dk});
   }
 
-  const MesaSizes& n;
+  const MesanetSizes& n;
   Memory start;
   int64_t c = 0;
 
@@ -368,23 +368,23 @@ class ChunkSystems {
   __device__ float* scaled() const { return scratch_ + at_.scaled; }  // [c, dk]
 
   float* scratch_;
-  const MesaParts& at_;
+  const MesanetParts& at_;
   int64_t longest_;
 };
 
 /// What the kernels that scan chunk starts read.
 struct StateScan {
-  MesaSizes n;
+  MesanetSizes n;
   Inputs in;
   Chunks chunks;
   Starts starts;
-  MesaParts parts;
+  MesanetParts parts;
   float* scratch;
   int64_t scratch_stride, longest;
 };
 
 // One block a row and head: R and S at the starts of its chunks, one after the other.
-static __global__ void __launch_bounds__(kBlockThreads, 2) mesa_starts_kernel(StateScan a) {
+static __global__ void __launch_bounds__(kBlockThreads, 2) mesanet_starts_kernel(StateScan a) {
   const int64_t row = blockIdx.x / a.n.heads, head = blockIdx.x % a.n.heads;
   ChunkSystems systems(a.scratch + blockIdx.x * a.scratch_stride, a.parts, a.n, a.longest);
   const HeadInputs in = a.in.head(a.n, head);

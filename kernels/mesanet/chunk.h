@@ -8,7 +8,7 @@ namespace hebb::cpu::mesa {
 
 using cpu::logistic;
 
-template <class S> void fill_lambda(const MesaRule& rule, int64_t n, const S* raw, S* lambda) {
+template <class S> void fill_lambda(const MesanetRule& rule, int64_t n, const S* raw, S* lambda) {
   for (int64_t i = 0; i < n; ++i) { lambda[i] = static_cast<S>(rule.lambda_min) + softplus(raw[i]); }
 }
 
@@ -18,7 +18,7 @@ template <class S> struct HeadInputs {
   int64_t key_stride, value_stride, gate_stride;
 
   template <class Args>
-  HeadInputs(const Args& args, const MesaSizes& n, int64_t head)
+  HeadInputs(const Args& args, const MesanetSizes& n, int64_t head)
       : q(args.q.template as<S>() + head * n.key_dim),
         k(args.k.template as<S>() + head * n.key_dim),
         v(args.v.template as<S>() + head * n.value_dim),
@@ -46,7 +46,7 @@ template <class S> struct Memory {
 /// One chunk of one head: its rows, decays and systems A_i = R_i + diag(lambda).
 template <class S> class ChunkSystems {
  public:
-  ChunkSystems(ScratchParts<S>& parts, const MesaSizes& sizes, int64_t longest)
+  ChunkSystems(ScratchParts<S>& parts, const MesanetSizes& sizes, int64_t longest)
       : n(sizes),
         decays(parts, longest),
         g(parts.take(longest)),
@@ -85,7 +85,7 @@ template <class S> class ChunkSystems {
   }
 
   /// x_i A_i = b_i for all rows; x, b [c, dk], not the same memory.
-  void solve(const MesaRule& rule, const S* b, S* x) {
+  void solve(const MesanetRule& rule, const S* b, S* x) {
     if (rule.exact) {
       solve_exactly(b, x);
     } else {
@@ -125,7 +125,7 @@ template <class S> class ChunkSystems {
     gemm_serial<S>(true, false, dk, dk, c, S(1), keys, dk, scaled_, dk, static_cast<bool>(start), next.keys, dk);
   }
 
-  const MesaSizes n;
+  const MesanetSizes n;
   delta::Decays<S> decays;
   S *g, *beta;       // [c]
   S *keys, *values;  // [c, dk] [c, dv]

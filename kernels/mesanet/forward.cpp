@@ -10,12 +10,12 @@ using mesa::HeadInputs;
 using mesa::Memory;
 
 /// Walks forward over the chunks of one head of one row.
-template <class S> struct MesaForwardParts {
+template <class S> struct MesanetForwardParts {
   ChunkSystems<S> systems;
   S *q, *x, *read, *pairs, *output;  // [c, dk] three times, [c, c], [c, dv]
   Memory<S> own;
 
-  MesaForwardParts(ScratchParts<S>& parts, const MesaSizes& n, int64_t longest)
+  MesanetForwardParts(ScratchParts<S>& parts, const MesanetSizes& n, int64_t longest)
       : systems(parts, n, longest),
         q(parts.take(longest * n.key_dim)),
         x(parts.take(longest * n.key_dim)),
@@ -26,7 +26,7 @@ template <class S> struct MesaForwardParts {
 
   /// o = diag(e^gam) X S + (M * (X Kᵀ)) V
   void write_output(S* o, int64_t stride) {
-    const MesaSizes& n = systems.n;
+    const MesanetSizes& n = systems.n;
     const int64_t c = systems.c;
     delta::lower_products(c, n.key_dim, S(1), x, systems.keys, false, pairs);
     mesa::weigh(c, systems.weights, pairs, pairs);
@@ -54,9 +54,10 @@ template <class S> struct MesaForwardParts {
   }
 };
 
-template <class S> void forward_head(const MesaForward& a, const MesaSizes& n, int64_t row, int64_t head, S* scratch) {
+template <class S>
+void forward_head(const MesanetForward& a, const MesanetSizes& n, int64_t row, int64_t head, S* scratch) {
   ScratchParts<S> parts(scratch);
-  MesaForwardParts<S> f(parts, n, a.grid.longest);
+  MesanetForwardParts<S> f(parts, n, a.grid.longest);
   const HeadInputs<S> in(a, n, head);
   mesa::fill_lambda(a.rule, n.key_dim, a.lambda_raw.as<S>() + head * n.key_dim, f.systems.lambda);
   const bool carries = a.keys.defined();
@@ -85,8 +86,8 @@ template <class S> void forward_head(const MesaForward& a, const MesaSizes& n, i
   }
 }
 
-template <class S> void forward(const MesaForward& a, const Tensor& work) {
-  const MesaSizes n(a.k, a.v);
+template <class S> void forward(const MesanetForward& a, const Tensor& work) {
+  const MesanetSizes n(a.k, a.v);
   for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
     forward_head<S>(a, n, task / n.heads, task % n.heads, work.as<S>() + slot * work.size(1));
   });
@@ -131,14 +132,15 @@ template <class S> struct Step {
   mesa::Cholesky<S> cholesky;
   S *lambda, *x;  // [dk]
 
-  Step(ScratchParts<S>& parts, const MesaSizes& n)
+  Step(ScratchParts<S>& parts, const MesanetSizes& n)
       : gradients(parts, 1, n.key_dim),
         cholesky(parts, n.key_dim),
         lambda(parts.take(n.key_dim)),
         x(parts.take(n.key_dim)) {}
 };
 
-template <class S> void steps_of_head(const MesaSteps& a, const MesaSizes& n, int64_t row, int64_t head, S* scratch) {
+template <class S>
+void steps_of_head(const MesanetSteps& a, const MesanetSizes& n, int64_t row, int64_t head, S* scratch) {
   ScratchParts<S> parts(scratch);
   Step<S> step(parts, n);
   const HeadInputs<S> in(a, n, head);
@@ -169,8 +171,8 @@ template <class S> void steps_of_head(const MesaSteps& a, const MesaSizes& n, in
   }
 }
 
-template <class S> void steps(const MesaSteps& a, const Tensor& work) {
-  const MesaSizes n(a.k, a.v);
+template <class S> void steps(const MesanetSteps& a, const Tensor& work) {
+  const MesanetSizes n(a.k, a.v);
   for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
     steps_of_head<S>(a, n, task / n.heads, task % n.heads, work.as<S>() + slot * work.size(1));
   });
@@ -178,37 +180,37 @@ template <class S> void steps(const MesaSteps& a, const Tensor& work) {
 
 }  // namespace
 
-void run(Stream&, const MesaForward& args, const MesaForwardScratch& scratch) {
+void run(Stream&, const MesanetForward& args, const MesanetForwardScratch& scratch) {
   dispatch_real(args.v.dtype, [&](auto zero) { forward<decltype(zero)>(args, scratch.work); });
 }
 
-void run(Stream&, const MesaSteps& args, const MesaStepsScratch& scratch) {
+void run(Stream&, const MesanetSteps& args, const MesanetStepsScratch& scratch) {
   dispatch_real(args.v.dtype, [&](auto zero) { steps<decltype(zero)>(args, scratch.work); });
 }
 
 }  // namespace cpu
 
 // Parts are counted in floats: in doubles they take as many elements or fewer.
-MesaStepsScratch plan(Workspace& workspace, const MesaSteps& args) {
+MesanetStepsScratch plan(Workspace& workspace, const MesanetSteps& args) {
   cpu::ScratchParts<float> parts(nullptr);
-  const cpu::Step<float> step(parts, MesaSizes(args.k.size(3), args.v.size(3)));
-  return {.work = mesa_work(workspace, args.k.size(0) * args.k.size(2), 0, parts.used(), sum_dtype(args.v.dtype))};
+  const cpu::Step<float> step(parts, MesanetSizes(args.k.size(3), args.v.size(3)));
+  return {.work = mesanet_work(workspace, args.k.size(0) * args.k.size(2), 0, parts.used(), sum_dtype(args.v.dtype))};
 }
-HEBB_KERNEL_PLANNED(MesaSteps)
+HEBB_KERNEL_PLANNED(MesanetSteps)
 
-MesaForwardScratch plan(Workspace& workspace, const MesaForward& args) {
+MesanetForwardScratch plan(Workspace& workspace, const MesanetForward& args) {
   const Shape &k = args.k.shape, &v = args.v.shape;
   const DType dtype = sum_dtype(args.v.dtype);
   cpu::ScratchParts<float> parts(nullptr);
-  const cpu::MesaForwardParts<float> forward(parts, MesaSizes(k[3], v[3]), args.grid.longest);
-  MesaForwardScratch scratch;
-  scratch.work = mesa_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], parts.used(), dtype);
+  const cpu::MesanetForwardParts<float> forward(parts, MesanetSizes(k[3], v[3]), args.grid.longest);
+  MesanetForwardScratch scratch;
+  scratch.work = mesanet_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], parts.used(), dtype);
   if (workspace.on_gpu()) {
-    scratch.key_starts = mesa_starts(workspace, args.grid, args.k, k[3], dtype);
-    scratch.value_starts = mesa_starts(workspace, args.grid, args.k, v[3], dtype);
+    scratch.key_starts = mesanet_starts(workspace, args.grid, args.k, k[3], dtype);
+    scratch.value_starts = mesanet_starts(workspace, args.grid, args.k, v[3], dtype);
   }
   return scratch;
 }
-HEBB_KERNEL_PLANNED(MesaForward)
+HEBB_KERNEL_PLANNED(MesanetForward)
 
 }  // namespace hebb

@@ -10,8 +10,8 @@ namespace {
 
 using namespace mesa;
 
-struct ForwardParts : MesaParts {
-  ForwardParts(const MesaSizes& n, int64_t c) : MesaParts(n, c) {
+struct ForwardParts : MesanetParts {
+  ForwardParts(const MesanetSizes& n, int64_t c) : MesanetParts(n, c) {
     q = take(c * n.key_dim);
     x = take(c * n.key_dim);
     read = take(c * n.key_dim);
@@ -21,7 +21,7 @@ struct ForwardParts : MesaParts {
   int q, x, read, pairs_of_x, output;
 };
 
-struct MesaForwardTask {
+struct MesanetForwardTask {
   StateScan scan;
   ForwardParts parts;
   Rule rule;
@@ -36,7 +36,7 @@ struct ChunkForward {
   const ForwardParts& at;
   float* scratch;
 
-  __device__ ChunkForward(float* scratch, const ForwardParts& parts, const MesaSizes& n, int64_t longest)
+  __device__ ChunkForward(float* scratch, const ForwardParts& parts, const MesanetSizes& n, int64_t longest)
       : systems(scratch, parts, n, longest), at(parts), scratch(scratch) {}
   __device__ float* q() const { return scratch + at.q; }               // [c, dk]
   __device__ float* x() const { return scratch + at.x; }               // [c, dk]
@@ -75,7 +75,7 @@ struct ChunkForward {
   }
 };
 
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_forward_kernel(MesaForwardTask a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesanet_forward_kernel(MesanetForwardTask a) {
   const StateScan& s = a.scan;
   ChunkForward f(s.scratch + blockIdx.x * s.scratch_stride, a.parts, s.n, s.longest);
   const int64_t dk = s.n.key_dim;
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_forward_kernel(MesaForw
 }
 
 // One block a row and head: R and S after the row's last chunk.
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_carry_kernel(StateScan a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesanet_carry_kernel(StateScan a) {
   const int64_t row = blockIdx.x / a.n.heads, head = blockIdx.x % a.n.heads;
   ChunkSystems systems(a.scratch + blockIdx.x * a.scratch_stride, a.parts, a.n, a.longest);
   const DeltaChunk last = a.chunks.at(a.chunks.rows[row + 1] - 1);
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_carry_kernel(StateScan 
 }
 
 struct Steps {
-  MesaSizes n;
+  MesanetSizes n;
   Inputs in;
   Rule rule;
   float* o;
@@ -118,7 +118,7 @@ struct Steps {
 };
 
 // Token by token, one block a row and head. Bound by the steps' chains of barriers: R stays in L1.
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_steps_kernel(Steps a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesanet_steps_kernel(Steps a) {
   const int64_t row = blockIdx.x / a.n.heads, head = blockIdx.x % a.n.heads, dk = a.n.key_dim, dv = a.n.value_dim;
   ScratchParts parts(a.scratch + blockIdx.x * a.scratch_stride);
   const Cholesky cholesky(parts.take(dk * dk), dk);
@@ -160,8 +160,8 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_steps_kernel(Steps a) {
 
 }  // namespace
 
-void run(Stream& stream, const MesaForward& a, const MesaForwardScratch& scratch) {
-  const MesaSizes n(a.k, a.v);
+void run(Stream& stream, const MesanetForward& a, const MesanetForwardScratch& scratch) {
+  const MesanetSizes n(a.k, a.v);
   const int64_t rows = n.batch * n.heads, slots = scratch.work.size(0), count = a.grid.chunks.size(0);
   HEBB_ASSERT(a.v.dtype == DType::f32 && slots >= rows && (a.grid.states == 0 || scratch.key_starts.defined()));
   const Memory carried{a.keys.as<float>(), a.values.as<float>()};
@@ -169,26 +169,26 @@ void run(Stream& stream, const MesaForward& a, const MesaForwardScratch& scratch
                        .in = Inputs(a, n),
                        .chunks = Chunks(a.grid),
                        .starts = Starts(scratch, carried, a.doc_start),
-                       .parts = MesaParts(n, a.grid.longest),
+                       .parts = MesanetParts(n, a.grid.longest),
                        .scratch = scratch.work.as<float>(),
                        .scratch_stride = scratch.work.size(1),
                        .longest = a.grid.longest};
-  if (a.grid.states > 0) { HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, scan); }
-  const MesaForwardTask f{.scan = scan,
-                          .parts = ForwardParts(n, a.grid.longest),
-                          .rule = Rule(a.rule),
-                          .o = a.o.as<float>(),
-                          .x = a.x.as<float>(),
-                          .residual = a.residual.as<float>(),
-                          .count = count};
+  if (a.grid.states > 0) { HEBB_LAUNCH(mesanet_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, scan); }
+  const MesanetForwardTask f{.scan = scan,
+                             .parts = ForwardParts(n, a.grid.longest),
+                             .rule = Rule(a.rule),
+                             .o = a.o.as<float>(),
+                             .x = a.x.as<float>(),
+                             .residual = a.residual.as<float>(),
+                             .count = count};
   HEBB_ASSERT(scratch.work.size(1) >= f.parts.used());
-  HEBB_LAUNCH(mesa_forward_kernel, blocks_for(slots < count * n.heads ? slots : count * n.heads, 1), kBlockThreads, 0,
-              stream, f);
-  if (a.keys.defined()) { HEBB_LAUNCH(mesa_carry_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, scan); }
+  HEBB_LAUNCH(mesanet_forward_kernel, blocks_for(slots < count * n.heads ? slots : count * n.heads, 1), kBlockThreads,
+              0, stream, f);
+  if (a.keys.defined()) { HEBB_LAUNCH(mesanet_carry_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, scan); }
 }
 
-void run(Stream& stream, const MesaSteps& a, const MesaStepsScratch& scratch) {
-  const MesaSizes n(a.k, a.v);
+void run(Stream& stream, const MesanetSteps& a, const MesanetStepsScratch& scratch) {
+  const MesanetSizes n(a.k, a.v);
   HEBB_ASSERT(a.v.dtype == DType::f32 && scratch.work.size(0) >= n.batch * n.heads);
   const Steps s{.n = n,
                 .in = Inputs(a, n),
@@ -197,7 +197,7 @@ void run(Stream& stream, const MesaSteps& a, const MesaStepsScratch& scratch) {
                 .memory = {a.keys.as<float>(), a.values.as<float>()},
                 .scratch = scratch.work.as<float>(),
                 .scratch_stride = scratch.work.size(1)};
-  HEBB_LAUNCH(mesa_steps_kernel, blocks_for(n.batch * n.heads, 1), kBlockThreads, 0, stream, s);
+  HEBB_LAUNCH(mesanet_steps_kernel, blocks_for(n.batch * n.heads, 1), kBlockThreads, 0, stream, s);
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -5,7 +5,7 @@
 namespace hebb {
 
 /// How q A^(-1) is computed (docs/layers/mesanet.md, Solve).
-struct MesaRule {
+struct MesanetRule {
   bool exact = false;  // Cholesky instead of conjugate gradients
   int64_t steps = 30;  // of conjugate gradients
   double epsilon = 0;  // relative damping of their denominators
@@ -20,36 +20,36 @@ struct MesaRule {
 
 /// Token by token; for few tokens. FLOPs a token and head: 3 dk (dk + dv) + 2 dk dv + steps (2 dk^2 + 12 dk).
 /// Bound: caches, R read once a step.
-struct MesaSteps {
+struct MesanetSteps {
   Tensor o, keys, values;
   Tensor q, k, v, a, b, lambda_raw, doc_start;
-  MesaRule rule;
+  MesanetRule rule;
 };
-HEBB_KERNEL_WITH_SCRATCH(MesaSteps)
+HEBB_KERNEL_WITH_SCRATCH(MesanetSteps)
 
 /// Chunk by chunk (docs/layers/mesanet.md, Chunk form): all tokens of a chunk are solved together. x, residual [B, T,
 /// H] = |q - x A| / |q| (0 where q = 0): undefined, not wanted. FLOPs of a chunk of C tokens and head: C (2 dk (dk +
 /// dv) + 2 dk dv + 2 C (dk + dv)) and, a step, C (2 dk^2 + 4 C dk + 12 dk), of which triangles save up to a half;
 /// bound: multiply-adds. Steps end early where every system of the chunk is frozen.
-struct MesaForward {
+struct MesanetForward {
   Tensor o, x, residual, keys, values;
   Tensor q, k, v, a, b, lambda_raw, doc_start;
   ChunkGrid grid;
-  MesaRule rule;
+  MesanetRule rule;
 };
-HEBB_KERNEL_WITH_SCRATCH(MesaForward)
+HEBB_KERNEL_WITH_SCRATCH(MesanetForward)
 
 /// Gradients from d_o, by a second solve for each token (docs/layers/mesanet.md, Gradients and Chunk form); nothing is
 /// carried into or out of the rows. d_q, d_k, d_v are overwritten, d_a and d_b too or added to by their flag,
 /// d_lambda_raw +=. A first scan recomputes R and S at chunk starts. FLOPs: the forward pass's steps again, and about
 /// C (10 dk (dk + dv) + 6 C (dk + dv)) a chunk of C and head.
-struct MesaBackward {
+struct MesanetBackward {
   Tensor d_q, d_k, d_v, d_a, d_b, d_lambda_raw;
   Tensor d_o, x, q, k, v, a, b, lambda_raw, doc_start;
   ChunkGrid grid;
-  MesaRule rule;
+  MesanetRule rule;
   bool accumulate_a, accumulate_b;
 };
-HEBB_KERNEL_WITH_SCRATCH(MesaBackward)
+HEBB_KERNEL_WITH_SCRATCH(MesanetBackward)
 
 }  // namespace hebb

@@ -22,7 +22,7 @@ template <class S> class ConjugateGradients {
         square_(parts.take(rows)) {}
 
   /// x [rows, n] from b [rows, n] (not the same memory). apply(p, t): t [rows, n] = p A, rows by their own A.
-  template <class Apply> void solve(int64_t rows, const MesaRule& rule, const S* b, S* x, Apply&& apply) {
+  template <class Apply> void solve(int64_t rows, const MesanetRule& rule, const S* b, S* x, Apply&& apply) {
     begin(rows, b, x);
     for (int64_t step = 0; step < rule.steps; ++step) {
       if (std::all_of(square_, square_ + rows, [](S square) { return square == S(0); })) { break; }

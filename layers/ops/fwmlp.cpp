@@ -7,7 +7,7 @@
 
 namespace hebb {
 
-FwMlpLog::FwMlpLog(Arena& arena, const FwMlpOptions& o, const FastChunk& row, int64_t chunk, DType dtype, bool keep) {
+FwmlpLog::FwmlpLog(Arena& arena, const FwmlpOptions& o, const FastChunk& row, int64_t chunk, DType dtype, bool keep) {
   for (int64_t first = row.first; first < row.first + row.count; first += chunk) {
     chunks.push_back({row.batch, row.length, first, std::min(chunk, row.first + row.count - first)});
   }
@@ -17,12 +17,12 @@ FwMlpLog::FwMlpLog(Arena& arena, const FwMlpOptions& o, const FastChunk& row, in
   targets = Buffer(arena, {row.batch * row.length}, DType::i32, "memory targets");
 }
 
-Tensor FwMlpLog::weights(int64_t c) const {
+Tensor FwmlpLog::weights(int64_t c) const {
   const int64_t total = states.tensor().size(1);
   return states.tensor().slice(c % states.tensor().size(0) * total, {total});
 }
 
-Tensor FwMlpLog::gradient(int64_t c) const {
+Tensor FwmlpLog::gradient(int64_t c) const {
   const int64_t total = gradients.tensor().size(1);
   return gradients.tensor().slice(c % gradients.tensor().size(0) * total, {total});
 }
@@ -31,16 +31,16 @@ namespace {
 
 /// What reading one chunk of at most `rows` tokens leaves for the kernels behind it.
 struct Activations {
-  Activations(Arena& arena, const FwMlpSizes& s, int64_t rows, DType dtype)
+  Activations(Arena& arena, const FwmlpSizes& s, int64_t rows, DType dtype)
       : q(arena, {rows, s.key_dim}, dtype, "chunk queries"),
         act(arena, {rows, 2 * s.hidden}, dtype, "fast activations"),
         hid(arena, {rows, s.hidden}, dtype, "fast activations") {}
-  FwMlpActivations tensors() const { return {q, act, hid}; }
+  FwmlpActivations tensors() const { return {q, act, hid}; }
   Buffer q, act, hid;
 };
 
 /// Copies the six parameters to one flat tensor, or back.
-void pack(Stream& stream, const FwMlpParams& params, const Tensor& flat, bool back) {
+void pack(Stream& stream, const FwmlpParams& params, const Tensor& flat, bool back) {
   int64_t at = 0;
   for (const Param* p : params) {
     const Tensor part = flat.slice(at, p->value.shape);
@@ -49,16 +49,16 @@ void pack(Stream& stream, const FwMlpParams& params, const Tensor& flat, bool ba
   }
 }
 
-struct FwMlpNode final : Node {
-  FwMlpOptions o;
-  std::shared_ptr<FwMlpLog> log;
+struct FwmlpNode final : Node {
+  FwmlpOptions o;
+  std::shared_ptr<FwmlpLog> log;
   Var q, v, vh;
   bool frozen = false;
 
   void backward(Tape& tape) override {
     Stream& stream = tape.stream();
     Arena& arena = tape.arena();
-    const FwMlpSizes& s = o.sizes;
+    const FwmlpSizes& s = o.sizes;
     const DType dtype = sum_dtype(tape.dtype(vh));
     const auto count = static_cast<int64_t>(log->chunks.size());
     const bool through = o.through && !frozen && count > 1;
@@ -72,7 +72,7 @@ struct FwMlpNode final : Node {
     for (int64_t c = count - 1; c >= 0; --c) {
       const FastChunk& chunk = log->chunks[static_cast<size_t>(c)];
       const int64_t pairs = log->pairs[static_cast<size_t>(c)];
-      run(tape.workspace(), FwMlpRead{.vh = again,
+      run(tape.workspace(), FwmlpRead{.vh = again,
                                       .kept = kept.tensors(),
                                       .weights = log->weights(c),
                                       .tokens_q = tape.value(q),
@@ -80,7 +80,7 @@ struct FwMlpNode final : Node {
                                       .chunk = chunk});
       const bool second = through && c + 1 < count && pairs > 0;
       // A chunk without pairs hands the gradient of its fast weights on as it is.
-      run(tape.workspace(), FwMlpBackward{.d_q = d_q.tensor,
+      run(tape.workspace(), FwmlpBackward{.d_q = d_q.tensor,
                                           .d_v = d_v.tensor,
                                           .d_weights = through && c > 0 ? d_weights.tensor() : Tensor{},
                                           .d_vh = tape.grad(vh),
@@ -102,19 +102,19 @@ struct FwMlpNode final : Node {
 };
 
 /// Chunks of one row, each read and then, for the first `updates` of them, learned.
-void run_chunks(Stream& stream, Arena& arena, const FwMlpOptions& o, const FwMlpLog& log, const Tensor& q,
+void run_chunks(Stream& stream, Arena& arena, const FwmlpOptions& o, const FwmlpLog& log, const Tensor& q,
                 const Tensor& v, const Tensor& vh, int64_t updates) {
   const Activations kept(arena, o.sizes, log.chunks.front().tokens(), sum_dtype(q.dtype));
   for (size_t i = 0; i < log.chunks.size(); ++i) {
     const auto c = static_cast<int64_t>(i);
-    run({stream, arena}, FwMlpRead{.vh = vh,
+    run({stream, arena}, FwmlpRead{.vh = vh,
                                    .kept = kept.tensors(),
                                    .weights = log.weights(c),
                                    .tokens_q = q,
                                    .sizes = o.sizes,
                                    .chunk = log.chunks[i]});
     if (c < updates && log.pairs[i] > 0) {
-      run({stream, arena}, FwMlpStep{.next = log.weights(c + 1),
+      run({stream, arena}, FwmlpStep{.next = log.weights(c + 1),
                                      .gradient = log.gradient(c),
                                      .weights = log.weights(c),
                                      .vh = vh,
@@ -132,8 +132,8 @@ void run_chunks(Stream& stream, Arena& arena, const FwMlpOptions& o, const FwMlp
 
 }  // namespace
 
-Var fwmlp_row(Pass& pass, Var q, Var v, const FwMlpParams& params, const FwMlpOptions& o,
-              std::shared_ptr<FwMlpLog>& undo) {
+Var fwmlp_row(Pass& pass, Var q, Var v, const FwmlpParams& params, const FwmlpOptions& o,
+              std::shared_ptr<FwmlpLog>& undo) {
   Tape& tape = pass.tape;
   Stream& stream = pass.stream();
   const DType dtype = tape.dtype(q);
@@ -141,10 +141,10 @@ Var fwmlp_row(Pass& pass, Var q, Var v, const FwMlpParams& params, const FwMlpOp
   const bool frozen = pass.fast.freeze, publish = (pass.training || pass.fast.keep) && !frozen,
              again = publish && tape.will_run_again();
   const int64_t chunk = frozen ? length : std::min(length, pass.fast.chunk > 0 ? pass.fast.chunk : o.chunk);
-  FwMlpNode node;
-  node.log = std::make_shared<FwMlpLog>(tape.arena(), o, FastChunk{pass.batch(), length, 0, length}, chunk,
+  FwmlpNode node;
+  node.log = std::make_shared<FwmlpLog>(tape.arena(), o, FastChunk{pass.batch(), length, 0, length}, chunk,
                                         sum_dtype(dtype), tape.recording() || again);
-  FwMlpLog& log = *node.log;
+  FwmlpLog& log = *node.log;
   const std::vector<int32_t> targets = row_targets(pass.rows, chunk, o.lookahead);
   copy_to_device(stream, log.targets, targets.data());
   for (const FastChunk& c : log.chunks) { log.pairs.push_back(pairs_of(targets, c)); }
@@ -163,20 +163,20 @@ Var fwmlp_row(Pass& pass, Var q, Var v, const FwMlpParams& params, const FwMlpOp
   run_chunks(stream, tape.arena(), o, log, tape.value(q), tape.value(v), tape.value(node.vh), updates);
   if (publish) { pack(stream, params, log.weights(updates), true); }
   if (again) { undo = node.log; }
-  return tape.record(std::move(node), &FwMlpNode::vh);
+  return tape.record(std::move(node), &FwmlpNode::vh);
 }
 
-void fwmlp_read(Stream& stream, Arena& arena, const FwMlpOptions& o, const Tensor& q, const FastChunk& chunk,
-                const FwMlpParams& params, const Tensor& vh) {
-  FwMlpLog log(arena, o, chunk, chunk.count, sum_dtype(q.dtype), false);
+void fwmlp_read(Stream& stream, Arena& arena, const FwmlpOptions& o, const Tensor& q, const FastChunk& chunk,
+                const FwmlpParams& params, const Tensor& vh) {
+  FwmlpLog log(arena, o, chunk, chunk.count, sum_dtype(q.dtype), false);
   log.pairs = {0};
   pack(stream, params, log.weights(0), false);
   run_chunks(stream, arena, o, log, q, {}, vh, 0);
 }
 
-void fwmlp_update(Stream& stream, Arena& arena, const FwMlpOptions& o, const Tensor& q, const Tensor& v,
-                  const std::vector<int32_t>& targets, const FastChunk& chunk, const FwMlpParams& params) {
-  FwMlpLog log(arena, o, chunk, chunk.count, sum_dtype(q.dtype), false);
+void fwmlp_update(Stream& stream, Arena& arena, const FwmlpOptions& o, const Tensor& q, const Tensor& v,
+                  const std::vector<int32_t>& targets, const FastChunk& chunk, const FwmlpParams& params) {
+  FwmlpLog log(arena, o, chunk, chunk.count, sum_dtype(q.dtype), false);
   log.pairs = {pairs_of(targets, chunk)};
   copy_to_device(stream, log.targets, targets.data());
   pack(stream, params, log.weights(0), false);

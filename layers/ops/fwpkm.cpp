@@ -9,16 +9,16 @@
 
 namespace hebb {
 
-FastValueLog::FastValueLog(Arena& arena, const FwPkmOptions& o, int64_t batch, int64_t length, int64_t chunk,
-                           DType dtype, Keep keep_values, bool keep_keys)
+FwpkmLog::FwpkmLog(Arena& arena, const FwpkmOptions& o, int64_t batch, int64_t length, int64_t chunk, DType dtype,
+                   Keep keep_values, bool keep_keys)
     : slot_count_(o.subkeys * o.subkeys),
       value_dim_(o.value_dim),
       entries_per_token_(o.heads * o.top_k),
       keep_values_(keep_values),
       chunks_{{batch, length, 0, length}, std::min(chunk, length)},
-      most_(fast_capacity(largest_chunk() * entries_per_token_, slot_count_)) {
+      most_(fwpkm_capacity(largest_chunk() * entries_per_token_, slot_count_)) {
   for (int64_t c = 0; c < count(); ++c) {
-    total_ += fast_capacity(chunks_.at(c).tokens() * entries_per_token_, slot_count_);
+    total_ += fwpkm_capacity(chunks_.at(c).tokens() * entries_per_token_, slot_count_);
   }
   const int64_t n = batch * length, h = o.heads, k = o.top_k;
   key_copies_ = o.key_update == KeyUpdate::none ? 1 : keep_keys ? count() + 1 : 2;
@@ -43,23 +43,23 @@ FastValueLog::FastValueLog(Arena& arena, const FwPkmOptions& o, int64_t batch, i
   usage_ = Buffer(arena, {count(), 2, o.subkeys}, dtype, "use of keys");
 }
 
-FastChunks FastValueLog::first_chunks(int64_t count) const {
+FastChunks FwpkmLog::first_chunks(int64_t count) const {
   FastChunks some = chunks_;
   some.all.count = std::min(chunks_.all.count, count * chunks_.size);
   return some;
 }
 
-Tensor FastValueLog::values_before(int64_t c) const {
+Tensor FwpkmLog::values_before(int64_t c) const {
   const int64_t first = keep_values_ == Keep::all ? c * most_ * value_dim_ : 0;
   return values_.tensor().slice(first, {readers(c).slots.size(0), value_dim_});
 }
 
-Tensor FastValueLog::keys(int64_t c) const {
+Tensor FwpkmLog::keys(int64_t c) const {
   const Shape& s = keys_.tensor().shape;
   return keys_.tensor().slice(c % key_copies_ * (s.numel() / key_copies_), {s[1], s[2], s[3], s[4]});
 }
 
-Tensor FastValueLog::usage(int64_t c) const {
+Tensor FwpkmLog::usage(int64_t c) const {
   const int64_t n = usage_.tensor().size(2);
   return usage_.tensor().slice(c * 2 * n, {2, n});
 }
@@ -68,7 +68,7 @@ namespace {
 
 /// What the kernels of a chunk hand on to each other, and the norms of keys to the next chunk.
 struct StepBuffers {
-  StepBuffers(Arena& arena, const FwPkmOptions& o, const FastValueLog& log, DType dtype)
+  StepBuffers(Arena& arena, const FwpkmOptions& o, const FwpkmLog& log, DType dtype)
       : key_norms(arena, {o.heads, 2, o.subkeys}, dtype, "key norms"),
         error(arena, {log.largest_chunk(), o.value_dim}, dtype, "prediction errors") {}
   Buffer key_norms, error;
@@ -80,7 +80,7 @@ struct Measures {
   double key_step = 0;
 };
 
-void measure_keys(Stream& stream, Measures& m, const FastValueLog& log, int64_t c, const FwPkmOptions& o) {
+void measure_keys(Stream& stream, Measures& m, const FwpkmLog& log, int64_t c, const FwpkmOptions& o) {
   if (o.key_update != KeyUpdate::none) {
     const std::vector<double> before = host_values(stream, log.keys(c)), after = host_values(stream, log.keys(c + 1));
     for (size_t i = 0; i < before.size(); ++i) { m.key_step += (after[i] - before[i]) * (after[i] - before[i]); }
@@ -88,7 +88,7 @@ void measure_keys(Stream& stream, Measures& m, const FastValueLog& log, int64_t 
 }
 
 /// A_0 + A_1 of docs/layers/fwpkm.md, Update of keys, mean over the chunks, whatever moves the keys.
-double negative_entropy(Stream& stream, const FastValueLog& log, const FwPkmOptions& o) {
+double negative_entropy(Stream& stream, const FwpkmLog& log, const FwpkmOptions& o) {
   const std::vector<int32_t> entries = host_integers(stream, log.lookup().entries);  // [N, H, 2, k]
   const std::vector<double> probs = host_values(stream, log.lookup().probs);
   const auto per_token = static_cast<size_t>(o.heads * 2 * o.top_k), k = static_cast<size_t>(o.top_k);
@@ -113,95 +113,95 @@ double negative_entropy(Stream& stream, const FastValueLog& log, const FwPkmOpti
 struct Updates {
   Stream& stream;
   Arena& arena;
-  const FwPkmOptions& o;
-  const FastValueLog& log;
+  const FwpkmOptions& o;
+  const FwpkmLog& log;
   const StepBuffers& buffers;
   Tensor q, vh, values;
-  FastPairs pairs;
+  FwpkmPairs pairs;
   bool keep_entries = false, keep_slots = false;
 
   int64_t slots() const { return o.subkeys * o.subkeys; }
   Workspace workspace() const { return {stream, arena}; }
   void look_up(int64_t c) const {
-    run(stream, FastLookupKeys{.out = log.lookup(),
-                               .key_norms = buffers.key_norms,
-                               .q = q,
-                               .keys = log.keys(c),
-                               .chunk = log.chunks().at(c),
-                               .score = o.score,
-                               .keep_norms = c > 0,
-                               .keep_entries = keep_entries,
-                               .keep_slots = keep_slots});
+    run(stream, FwpkmLookupKeys{.out = log.lookup(),
+                                .key_norms = buffers.key_norms,
+                                .q = q,
+                                .keys = log.keys(c),
+                                .chunk = log.chunks().at(c),
+                                .score = o.score,
+                                .keep_norms = c > 0,
+                                .keep_entries = keep_entries,
+                                .keep_slots = keep_slots});
   }
   void select(const FastChunk& chunk) const {
-    run(stream, FastSelectSlots{.out = log.lookup(), .chunk = chunk, .subkeys = o.subkeys, .keep_slots = keep_slots});
+    run(stream, FwpkmSelectSlots{.out = log.lookup(), .chunk = chunk, .subkeys = o.subkeys, .keep_slots = keep_slots});
   }
-  void index(const FastReaders& readers, const FastChunks& chunks) const {
+  void index(const FwpkmReaders& readers, const FastChunks& chunks) const {
     run(workspace(),
-        FastIndexReaders{
+        FwpkmIndexReaders{
             .out = readers, .slots = log.lookup().slots, .chunks = chunks, .pairs = pairs, .table = slots()});
   }
   void read(int64_t c, bool update) const {
-    run(stream, FastReadValues{.vh = vh,
-                               .error = update ? buffers.error.tensor() : Tensor{},
-                               .lookup = log.lookup(),
-                               .values = values,
-                               .chunk = log.chunks().at(c),
-                               .pairs = pairs});
+    run(stream, FwpkmReadValues{.vh = vh,
+                                .error = update ? buffers.error.tensor() : Tensor{},
+                                .lookup = log.lookup(),
+                                .values = values,
+                                .chunk = log.chunks().at(c),
+                                .pairs = pairs});
   }
   /// log.keys(c + 1) from log.keys(c). counted: the tokens in the chunk's statistics; pair_count: its pairs.
   void step_keys(int64_t c, int64_t counted, int64_t pair_count) const {
     const FastChunk chunk = log.chunks().at(c);
     if (o.key_update == KeyUpdate::entropy) {
-      run(workspace(), FastEntropyStep{.next = log.keys(c + 1),
+      run(workspace(), FwpkmEntropyStep{.next = log.keys(c + 1),
+                                        .next_norms = buffers.key_norms,
+                                        .usage = log.usage(c),
+                                        .keys = log.keys(c),
+                                        .q = q,
+                                        .lookup = log.lookup(),
+                                        .chunk = chunk,
+                                        .pairs = pairs,
+                                        .score = o.score,
+                                        .rate = o.key_rate,
+                                        .count = static_cast<double>(counted)});
+    } else if (o.key_update == KeyUpdate::memory && pair_count > 0) {
+      run(workspace(), FwpkmMemoryStep{.next = log.keys(c + 1),
                                        .next_norms = buffers.key_norms,
-                                       .usage = log.usage(c),
                                        .keys = log.keys(c),
                                        .q = q,
+                                       .values = values,
+                                       .vh = vh,
                                        .lookup = log.lookup(),
                                        .chunk = chunk,
                                        .pairs = pairs,
                                        .score = o.score,
                                        .rate = o.key_rate,
-                                       .count = static_cast<double>(counted)});
-    } else if (o.key_update == KeyUpdate::memory && pair_count > 0) {
-      run(workspace(), FastMemoryStep{.next = log.keys(c + 1),
-                                      .next_norms = buffers.key_norms,
-                                      .keys = log.keys(c),
-                                      .q = q,
-                                      .values = values,
-                                      .vh = vh,
-                                      .lookup = log.lookup(),
-                                      .chunk = chunk,
-                                      .pairs = pairs,
-                                      .score = o.score,
-                                      .rate = o.key_rate,
-                                      .count = static_cast<double>(pair_count)});
+                                       .count = static_cast<double>(pair_count)});
     } else if (o.key_update == KeyUpdate::memory) {
       copy(stream, log.keys(c + 1), log.keys(c));
     }
   }
   void write(int64_t c, bool keep) const {
-    run(stream, FastWriteValues{.values = values,
-                                .before = keep ? log.values_before(c) : Tensor{},
-                                .error = buffers.error,
-                                .lookup = log.lookup(),
-                                .readers = log.readers(c),
-                                .chunk = log.chunks().at(c),
-                                .pairs = pairs,
-                                .step = o.value_step});
+    run(stream, FwpkmWriteValues{.values = values,
+                                 .before = keep ? log.values_before(c) : Tensor{},
+                                 .error = buffers.error,
+                                 .lookup = log.lookup(),
+                                 .readers = log.readers(c),
+                                 .chunk = log.chunks().at(c),
+                                 .pairs = pairs,
+                                 .step = o.value_step});
   }
 };
 
-void restore_values(Stream& stream, const FastValueLog& log, const Tensor& values, int64_t updates) {
+void restore_values(Stream& stream, const FwpkmLog& log, const Tensor& values, int64_t updates) {
   for (int64_t c = updates - 1; c >= 0; --c) {
-    run(stream, FastRestoreValues{values, log.values_before(c), log.readers(c)});
+    run(stream, FwpkmRestoreValues{values, log.values_before(c), log.readers(c)});
   }
 }
 
-struct FwPkmNode final : Node {
-  FwPkmOptions o;
-  std::shared_ptr<FastValueLog> log;
+struct FwpkmNode final : Node {
+  FwpkmOptions o;
+  std::shared_ptr<FwpkmLog> log;
   Tensor values;  // of the frozen table
   Var q, v, w, vh;
   bool frozen = false;
@@ -222,34 +222,34 @@ struct FwPkmNode final : Node {
   }
 
   void values_backward(Tape& tape, const Tensor& d_weights, const Tensor& d_v, const Tensor& d_w, bool through) const {
-    const FastPairs pairs{tape.value(v), tape.value_or_none(w), log->targets()};
-    run(tape.workspace(), FastValuesBackward{.d_weights = d_weights,
-                                             .d_v = d_v,
-                                             .d_w = d_w,
-                                             .d_out = tape.grad(vh),
-                                             .vh = tape.value(vh),
-                                             .before = frozen ? Tensor{} : log->values_before(),
-                                             .values = values,
-                                             .lookup = log->lookup(),
-                                             .readers = log->readers(),
-                                             .chunks = log->chunks(),
-                                             .pairs = pairs,
-                                             .step = o.value_step,
-                                             .through = through});
+    const FwpkmPairs pairs{tape.value(v), tape.value_or_none(w), log->targets()};
+    run(tape.workspace(), FwpkmValuesBackward{.d_weights = d_weights,
+                                              .d_v = d_v,
+                                              .d_w = d_w,
+                                              .d_out = tape.grad(vh),
+                                              .vh = tape.value(vh),
+                                              .before = frozen ? Tensor{} : log->values_before(),
+                                              .values = values,
+                                              .lookup = log->lookup(),
+                                              .readers = log->readers(),
+                                              .chunks = log->chunks(),
+                                              .pairs = pairs,
+                                              .step = o.value_step,
+                                              .through = through});
   }
 
   void keys_backward(Tape& tape, const Tensor& d_weights, const GradSlot& d_q, bool through) const {
-    run(tape.workspace(), FastKeysBackward{.d_q = d_q.tensor,
-                                           .d_weights = d_weights,
-                                           .usage = log->usage(),
-                                           .keys = log->all_keys(),
-                                           .q = tape.value(q).view({tape.shape(q)[0], o.heads, 2, o.half_dim}),
-                                           .lookup = log->lookup(),
-                                           .chunks = log->chunks(),
-                                           .score = o.score,
-                                           .rate = o.key_rate,
-                                           .through = through,
-                                           .accumulate = d_q.accumulate});
+    run(tape.workspace(), FwpkmKeysBackward{.d_q = d_q.tensor,
+                                            .d_weights = d_weights,
+                                            .usage = log->usage(),
+                                            .keys = log->all_keys(),
+                                            .q = tape.value(q).view({tape.shape(q)[0], o.heads, 2, o.half_dim}),
+                                            .lookup = log->lookup(),
+                                            .chunks = log->chunks(),
+                                            .score = o.score,
+                                            .rate = o.key_rate,
+                                            .through = through,
+                                            .accumulate = d_q.accumulate});
   }
 };
 
@@ -260,8 +260,8 @@ void record(Pass& pass, const Tensor& from, const std::string& name, std::vector
 /// One pass over a row of chunks.
 struct RowPass {
   Pass& pass;
-  const FwPkmOptions& o;
-  FastValueLog& log;
+  const FwpkmOptions& o;
+  FwpkmLog& log;
   Param &keys, &values;
   Tensor q, v, w, vh;
   std::string name;
@@ -270,7 +270,7 @@ struct RowPass {
   void run_chunks(int64_t updates, bool keep, Measures* measures) {
     Stream& stream = pass.stream();
     const StepBuffers buffers(pass.tape.arena(), o, log, sum_dtype(q.dtype));
-    const FastLookup lookup = log.lookup();
+    const FwpkmLookup lookup = log.lookup();
     const bool keep_entries = take_forced(pass, lookup.entries, name + ".entries", "forced decision", o.subkeys);
     const bool keep_slots = take_forced(pass, lookup.slots, name + ".slots", "forced decision", o.subkeys * o.subkeys);
     const std::vector<int32_t> targets = row_targets(pass.rows, log.chunks().size, o.lookahead);
@@ -320,13 +320,13 @@ struct RowPass {
 
   void measure_values(const Updates& u, int64_t c, const Measures* measures) const {
     if (measures != nullptr && !pass.stream().counting()) {
-      run(pass.stream(), FastMeasureStep{.sums = measures->sums,
-                                         .values = values.value,
-                                         .before = log.values_before(c),
-                                         .vh = vh,
-                                         .readers = log.readers(c),
-                                         .chunk = log.chunks().at(c),
-                                         .pairs = u.pairs});
+      run(pass.stream(), FwpkmMeasureStep{.sums = measures->sums,
+                                          .values = values.value,
+                                          .before = log.values_before(c),
+                                          .vh = vh,
+                                          .readers = log.readers(c),
+                                          .chunk = log.chunks().at(c),
+                                          .pairs = u.pairs});
     }
   }
 
@@ -344,8 +344,8 @@ struct RowPass {
 
 }  // namespace
 
-Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const FwPkmOptions& o,
-              const std::string& name, std::shared_ptr<FastValueLog>& undo) {
+Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const FwpkmOptions& o,
+              const std::string& name, std::shared_ptr<FwpkmLog>& undo) {
   Tape& tape = pass.tape;
   Stream& stream = pass.stream();
   const DType dtype = tape.dtype(q);
@@ -363,13 +363,11 @@ Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const
                                                                  : publish || measured || backward ? chunks
                                                                                                    : chunks - 1;
   const bool keep = updates > 0 && (backward || again || !publish);
-  const auto keep_values = keep       ? FastValueLog::Keep::all
-                           : measured ? FastValueLog::Keep::latest
-                                      : FastValueLog::Keep::none;
-  FwPkmNode node;
+  const auto keep_values = keep ? FwpkmLog::Keep::all : measured ? FwpkmLog::Keep::latest : FwpkmLog::Keep::none;
+  FwpkmNode node;
   node.o = o;
-  node.log = std::make_shared<FastValueLog>(tape.arena(), o, pass.batch(), length, chunk, sum_dtype(dtype), keep_values,
-                                            backward || again);
+  node.log = std::make_shared<FwpkmLog>(tape.arena(), o, pass.batch(), length, chunk, sum_dtype(dtype), keep_values,
+                                        backward || again);
   node.values = values.value;
   node.q = q;
   node.v = v;
@@ -381,7 +379,7 @@ Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const
     measures.sums = Buffer(tape.arena(), {2}, DType::f64, "memory statistics");
     fill_zero(stream, measures.sums);
   }
-  FastValueLog& log = *node.log;
+  FwpkmLog& log = *node.log;
   RowPass{pass,
           o,
           log,
@@ -399,37 +397,37 @@ Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const
     restore_values(stream, log, values.value, updates);
   }
   if (again) { undo = node.log; }
-  return tape.record(std::move(node), &FwPkmNode::vh);
+  return tape.record(std::move(node), &FwpkmNode::vh);
 }
 
-void fwpkm_read(Stream& stream, Arena& arena, const FwPkmOptions& o, const Tensor& q, const FastChunk& chunk,
+void fwpkm_read(Stream& stream, Arena& arena, const FwpkmOptions& o, const Tensor& q, const FastChunk& chunk,
                 const Param& keys, const Param& values, const Tensor& vh) {
   const Tensor q4 = q.view({chunk.batch * chunk.length, o.heads, 2, o.half_dim});
-  const FastValueLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype),
-                         FastValueLog::Keep::none, false);
+  const FwpkmLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype), FwpkmLog::Keep::none,
+                     false);
   const Buffer key_norms(arena, {o.heads, 2, o.subkeys}, sum_dtype(q.dtype), "key norms");
-  run(stream, FastLookupKeys{.out = log.lookup(),
-                             .key_norms = key_norms,
-                             .q = q4,
-                             .keys = keys.value,
-                             .chunk = chunk,
-                             .score = o.score,
-                             .keep_norms = false,
-                             .keep_entries = false,
-                             .keep_slots = false});
-  run(stream, FastSelectSlots{.out = log.lookup(), .chunk = chunk, .subkeys = o.subkeys, .keep_slots = false});
-  run(stream, FastReadValues{
+  run(stream, FwpkmLookupKeys{.out = log.lookup(),
+                              .key_norms = key_norms,
+                              .q = q4,
+                              .keys = keys.value,
+                              .chunk = chunk,
+                              .score = o.score,
+                              .keep_norms = false,
+                              .keep_entries = false,
+                              .keep_slots = false});
+  run(stream, FwpkmSelectSlots{.out = log.lookup(), .chunk = chunk, .subkeys = o.subkeys, .keep_slots = false});
+  run(stream, FwpkmReadValues{
                   .vh = vh, .error = {}, .lookup = log.lookup(), .values = values.value, .chunk = chunk, .pairs = {}});
 }
 
-void fwpkm_update(Stream& stream, Arena& arena, const FwPkmOptions& o, const Tensor& q, const Tensor& v,
+void fwpkm_update(Stream& stream, Arena& arena, const FwpkmOptions& o, const Tensor& q, const Tensor& v,
                   const Tensor& w, const std::vector<int32_t>& targets, const FastChunk& chunk, Param& keys,
                   Param& values) {
   const int64_t tokens = chunk.batch * chunk.length, pairs = pairs_of(targets, chunk);
   if (pairs == 0) { return; }
   const Tensor q4 = q.view({tokens, o.heads, 2, o.half_dim});
-  const FastValueLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype),
-                         FastValueLog::Keep::none, false);
+  const FwpkmLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype), FwpkmLog::Keep::none,
+                     false);
   const StepBuffers buffers(arena, o, log, sum_dtype(q.dtype));
   const Buffer vh(arena, {tokens, o.value_dim}, q.dtype, "memory reading");
   copy_to_device(stream, log.targets(), targets.data());

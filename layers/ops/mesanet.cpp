@@ -12,9 +12,9 @@
 namespace hebb {
 namespace {
 
-struct MesaNode final : Node {
-  MesaInputs in;
-  MesaConfig config;
+struct MesanetNode final : Node {
+  MesanetInputs in;
+  MesanetOptions config;
   Var o;
   Tensor x, doc_start;
   ChunkGrid grid;
@@ -31,25 +31,25 @@ struct MesaNode final : Node {
     const Buffer d_q = tape.scratch(q.shape, dtype, "mesa gradient"),
                  d_k = tape.scratch(k.shape, dtype, "mesa gradient"),
                  d_v = tape.scratch(v.shape, dtype, "mesa gradient");
-    run(tape.workspace(), MesaBackward{.d_q = d_q,
-                                       .d_k = d_k,
-                                       .d_v = d_v,
-                                       .d_a = gate(d_a.tensor),
-                                       .d_b = gate(d_b.tensor),
-                                       .d_lambda_raw = tape.grad_slot(in.lambda_raw).tensor,
-                                       .d_o = tape.grad(o).view(v.shape),
-                                       .x = x,
-                                       .q = pq.values,
-                                       .k = pk.values,
-                                       .v = tape.value(in.v).view(v.shape),
-                                       .a = gate(tape.value(in.a)),
-                                       .b = gate(tape.value(in.b)),
-                                       .lambda_raw = tape.value(in.lambda_raw),
-                                       .doc_start = doc_start,
-                                       .grid = grid,
-                                       .rule = config.rule,
-                                       .accumulate_a = d_a.accumulate,
-                                       .accumulate_b = d_b.accumulate});
+    run(tape.workspace(), MesanetBackward{.d_q = d_q,
+                                          .d_k = d_k,
+                                          .d_v = d_v,
+                                          .d_a = gate(d_a.tensor),
+                                          .d_b = gate(d_b.tensor),
+                                          .d_lambda_raw = tape.grad_slot(in.lambda_raw).tensor,
+                                          .d_o = tape.grad(o).view(v.shape),
+                                          .x = x,
+                                          .q = pq.values,
+                                          .k = pk.values,
+                                          .v = tape.value(in.v).view(v.shape),
+                                          .a = gate(tape.value(in.a)),
+                                          .b = gate(tape.value(in.b)),
+                                          .lambda_raw = tape.value(in.lambda_raw),
+                                          .doc_start = doc_start,
+                                          .grid = grid,
+                                          .rule = config.rule,
+                                          .accumulate_a = d_a.accumulate,
+                                          .accumulate_b = d_b.accumulate});
     finish_input(tape, q, doc_start, pq, d_q);
     finish_input(tape, k, doc_start, pk, d_k);
     finish_input(tape, v, doc_start, {}, d_v);
@@ -57,7 +57,7 @@ struct MesaNode final : Node {
 };
 
 /// A convolution's earlier inputs; undefined where nothing is carried.
-Tensor carried(const MesaState* state, std::unique_ptr<ShortConvState> MesaState::*input) {
+Tensor carried(const MesanetState* state, std::unique_ptr<ShortConvState> MesanetState::*input) {
   return state != nullptr && state->*input ? (state->*input)->previous.tensor() : Tensor{};
 }
 
@@ -69,23 +69,23 @@ void report_residuals(Pass& pass, const Tensor& residual, const std::string& nam
 }
 
 /// One token of a carried row by the recurrence itself.
-void run_step(Tape& tape, const MesaNode& node, const MesaForward& a) {
-  MesaRule rule = a.rule;
+void run_step(Tape& tape, const MesanetNode& node, const MesanetForward& a) {
+  MesanetRule rule = a.rule;
   rule.steps = node.config.decode_steps;
-  run(tape.workspace(), MesaSteps{.o = a.o,
-                                  .keys = a.keys,
-                                  .values = a.values,
-                                  .q = a.q,
-                                  .k = a.k,
-                                  .v = a.v,
-                                  .a = a.a,
-                                  .b = a.b,
-                                  .lambda_raw = a.lambda_raw,
-                                  .doc_start = a.doc_start,
-                                  .rule = rule});
+  run(tape.workspace(), MesanetSteps{.o = a.o,
+                                     .keys = a.keys,
+                                     .values = a.values,
+                                     .q = a.q,
+                                     .k = a.k,
+                                     .v = a.v,
+                                     .a = a.a,
+                                     .b = a.b,
+                                     .lambda_raw = a.lambda_raw,
+                                     .doc_start = a.doc_start,
+                                     .rule = rule});
 }
 
-void run_chunks(Pass& pass, MesaNode& node, MesaForward a, const std::string& name) {
+void run_chunks(Pass& pass, MesanetNode& node, MesanetForward a, const std::string& name) {
   Tape& tape = pass.tape;
   node.grid = a.grid = chunk_grid(tape, pass.rows, node.config.chunk);
   Buffer residual;
@@ -99,7 +99,7 @@ void run_chunks(Pass& pass, MesaNode& node, MesaForward a, const std::string& na
 
 }  // namespace
 
-MesaState::MesaState(Arena& arena, int64_t rows, const MesaConfig& config, DType dtype)
+MesanetState::MesanetState(Arena& arena, int64_t rows, const MesanetOptions& config, DType dtype)
     : keys(arena, {rows, config.heads, config.key_dim, config.key_dim}, sum_dtype(dtype), "mesa state"),
       values(arena, {rows, config.heads, config.key_dim, config.value_dim}, sum_dtype(dtype), "mesa state") {
   if (config.conv_size > 0) {
@@ -108,10 +108,11 @@ MesaState::MesaState(Arena& arena, int64_t rows, const MesaConfig& config, DType
   }
 }
 
-Var mesa(Pass& pass, const MesaInputs& in, const MesaConfig& config, MesaState* state, const std::string& name) {
+Var mesa(Pass& pass, const MesanetInputs& in, const MesanetOptions& config, MesanetState* state,
+         const std::string& name) {
   Tape& tape = pass.tape;
   HEBB_ASSERT(!(state != nullptr && tape.recording()));
-  MesaNode node;
+  MesanetNode node;
   node.in = in;
   node.config = config;
   node.batch = pass.batch();
@@ -126,9 +127,9 @@ Var mesa(Pass& pass, const MesaInputs& in, const MesaConfig& config, MesaState* 
   node.o = tape.output({pass.tokens(), config.value_channels()}, dtype, "mesa output");
   if (tape.recording()) { node.x = tape.saved(keys, sum_dtype(dtype), "mesa solutions"); }
   {
-    const PreparedInput q = prepare_input(tape, node.q, node.doc_start, carried(state, &MesaState::q), {});
-    const PreparedInput k = prepare_input(tape, node.k, node.doc_start, carried(state, &MesaState::k), {});
-    MesaForward args{};
+    const PreparedInput q = prepare_input(tape, node.q, node.doc_start, carried(state, &MesanetState::q), {});
+    const PreparedInput k = prepare_input(tape, node.k, node.doc_start, carried(state, &MesanetState::k), {});
+    MesanetForward args{};
     args.o = tape.value(node.o).view(values);
     args.x = node.x;
     args.keys = state != nullptr ? state->keys.tensor() : Tensor{};
@@ -151,7 +152,7 @@ Var mesa(Pass& pass, const MesaInputs& in, const MesaConfig& config, MesaState* 
     run(tape.stream(), ShortConvShift{state->q->previous, tape.value(in.q).view(node.q.flat())});
     run(tape.stream(), ShortConvShift{state->k->previous, tape.value(in.k).view(node.k.flat())});
   }
-  return tape.record(std::move(node), &MesaNode::o);
+  return tape.record(std::move(node), &MesanetNode::o);
 }
 
 }  // namespace hebb

@@ -5,12 +5,12 @@
 namespace hebb {
 
 /// Sizes and variants of a mesa recurrence with its norms and convolutions (docs/layers/mesanet.md, Keys).
-struct MesaConfig {
+struct MesanetOptions {
   int64_t heads = 0, key_dim = 0, value_dim = 0;
   int64_t conv_size = 0;  // 0: no convolution
   bool silu = true;       // on q and k, after the convolution
   bool l2_norm = true;    // of q and k, per head
-  MesaRule rule;
+  MesanetRule rule;
   int64_t decode_steps = 0;  // of conjugate gradients for single tokens of a carried row
   int64_t chunk = 64;
 
@@ -19,14 +19,14 @@ struct MesaConfig {
 };
 
 /// What decoding carries: inputs of the convolutions, R and S.
-struct MesaState {
+struct MesanetState {
   std::unique_ptr<ShortConvState> q, k;  // null without convolutions
   Buffer keys, values;                   // [B, H, dk, dk] [B, H, dk, dv]
-  MesaState(Arena& arena, int64_t rows, const MesaConfig& config, DType dtype);
+  MesanetState(Arena& arena, int64_t rows, const MesanetOptions& config, DType dtype);
 };
 
 /// N = B T tokens.
-struct MesaInputs {
+struct MesanetInputs {
   Var q, k, v;         // [N, H dk] [N, H dk] [N, H dv] raw projections
   Var a, b;            // [N, H] logits of decay and write strength
   Var q_conv, k_conv;  // [H dk, K]; no Var without convolutions
@@ -37,6 +37,7 @@ struct MesaInputs {
 /// o [N, H dv]: from raw projections to the readings, in one node (docs/layers/mesanet.md). Keeps its inputs and
 /// the solutions [N, H dk]. Advances `state` when given; one token of it is solved with decode_steps. On steps
 /// that are logged the residuals |q - x A| / |q| go to the statistics of `name`.
-Var mesa(Pass& pass, const MesaInputs& in, const MesaConfig& config, MesaState* state, const std::string& name);
+Var mesa(Pass& pass, const MesanetInputs& in, const MesanetOptions& config, MesanetState* state,
+         const std::string& name);
 
 }  // namespace hebb

@@ -12,7 +12,7 @@ namespace {
 
 struct Problem {
   int64_t length, dk, dv;
-  MesaRule rule;
+  MesanetRule rule;
   Values q = random_values(length * dk, "q"), k = random_values(length * dk, "k", 0.7),
          v = random_values(length * dv, "v"), a = random_values(length, "a"), b = random_values(length, "b"),
          lambda_raw = random_values(dk, "lambda", 0.5), d_o = random_values(length * dv, "d_o");
@@ -24,7 +24,7 @@ using Results = std::map<std::string, Values>;
 Results run_op(const Problem& p, DType dtype = DType::f64) {
   Tensors t(dtype);
   const Rows rows = Rows::streams(t.stream, t.arena, 1, p.length);
-  MesaConfig config;
+  MesanetOptions config;
   config.heads = 1;
   config.key_dim = p.dk;
   config.value_dim = p.dv;
@@ -39,7 +39,7 @@ Results run_op(const Problem& p, DType dtype = DType::f64) {
     gradients[name] = t.zeros(shape);
     return tape.leaf(t.make(shape, values), gradients[name], nullptr);
   };
-  MesaInputs in;
+  MesanetInputs in;
   in.q = leaf("d_q", {p.length, p.dk}, p.q);
   in.k = leaf("d_k", {p.length, p.dk}, p.k);
   in.v = leaf("d_v", {p.length, p.dv}, p.v);

@@ -7,7 +7,7 @@ using namespace hebb;
 
 namespace {
 
-constexpr FwMlpSizes kSizes{.key_dim = 5, .hidden = 7, .value_dim = 6};
+constexpr FwmlpSizes kSizes{.key_dim = 5, .hidden = 7, .value_dim = 6};
 constexpr FastChunk kChunk{.batch = 2, .length = 11, .first = 4, .count = 5};
 constexpr int64_t kTokens = 22, kRows = 10;
 
@@ -28,17 +28,17 @@ void run_chunk(Machine& m, bool mean, int64_t lookahead, double clip, bool secon
   const auto tolerance = [&](double exact) { return m.is_bf16() ? 1e-3 : exact; };
   const Shape all{kSizes.total()}, keys{kTokens, kSizes.key_dim}, values{kTokens, kSizes.value_dim};
   const Tensor weights = m.parameter(all), vh = m.input(values), gradient = m.float_output(all);
-  const FwMlpPairs pairs{m.input(values), m.integers({kTokens}, targets_of(lookahead)), mean, 5, lookahead};
-  const FwMlpActivations kept{m.float_output({kRows, kSizes.key_dim}), m.float_output({kRows, 2 * kSizes.hidden}),
+  const FwmlpPairs pairs{m.input(values), m.integers({kTokens}, targets_of(lookahead)), mean, 5, lookahead};
+  const FwmlpActivations kept{m.float_output({kRows, kSizes.key_dim}), m.float_output({kRows, 2 * kSizes.hidden}),
                               m.float_output({kRows, kSizes.hidden})};
-  m.run(FwMlpRead{.vh = m.sum(values),
+  m.run(FwmlpRead{.vh = m.sum(values),
                   .kept = kept,
                   .weights = weights,
                   .tokens_q = m.input(keys),
                   .sizes = kSizes,
                   .chunk = kChunk},
         tolerance(kSingle));
-  m.run(FwMlpStep{.next = m.float_output(all),
+  m.run(FwmlpStep{.next = m.float_output(all),
                   .gradient = gradient,
                   .weights = weights,
                   .vh = vh,
@@ -49,7 +49,7 @@ void run_chunk(Machine& m, bool mean, int64_t lookahead, double clip, bool secon
                   .rate = 0.3,
                   .clip = clip},
         tolerance(kSingle));
-  m.run(FwMlpBackward{.d_q = m.sum(keys),
+  m.run(FwmlpBackward{.d_q = m.sum(keys),
                       .d_v = m.sum(values),
                       .d_weights = lookahead == 0 ? Tensor{} : m.float_output(all),
                       .d_vh = m.input(values),

@@ -7,7 +7,7 @@ using namespace hebb;
 
 namespace {
 
-struct FastCase {
+struct FwpkmCase {
   FastChunk chunk;
   int64_t size;  // of the chunks into which it is cut, where it is
   int64_t heads, n, half, k, dv;
@@ -25,7 +25,7 @@ struct FastCase {
   Shape values() const { return {tokens(), dv}; }
   Shape table() const { return {slots(), dv}; }
   /// Distinct slots of chunk c, and of all, at most.
-  int64_t capacity(int64_t c) const { return fast_capacity(chunks().at(c).tokens() * entries(), slots()); }
+  int64_t capacity(int64_t c) const { return fwpkm_capacity(chunks().at(c).tokens() * entries(), slots()); }
   int64_t capacity() const {
     int64_t sum = 0;
     for (int64_t c = 0; c < chunks().count(); ++c) { sum += capacity(c); }
@@ -35,22 +35,22 @@ struct FastCase {
 
 // More than a tile of tokens (32), two groups of keys (64) and several groups of channels; three chunks, the last one
 // shorter.
-constexpr FastCase kWide{{2, 21, 3, 17}, 7, 2, 67, 37, 3, 13};
+constexpr FwpkmCase kWide{{2, 21, 3, 17}, 7, 2, 67, 37, 3, 13};
 // More slots per head than lanes.
-constexpr FastCase kDeep{{1, 4, 0, 3}, 2, 1, 41, 5, 35, 4};
+constexpr FwpkmCase kDeep{{1, 4, 0, 3}, 2, 1, 41, 5, 35, 4};
 // More tokens than a row of the batch has a warp's entries for, more channels than a block's sum takes at once.
-constexpr FastCase kLong{{3, 60, 0, 60}, 23, 1, 61, 133, 5, 3};
-constexpr FastCase kSmall{{1, 5, 1, 3}, 2, 1, 4, 3, 2, 5};
+constexpr FwpkmCase kLong{{3, 60, 0, 60}, 23, 1, 61, 133, 5, 3};
+constexpr FwpkmCase kSmall{{1, 5, 1, 3}, 2, 1, 4, 3, 2, 5};
 // More slots than a round of the scans over them holds (4,096).
-constexpr FastCase kMany{{1, 601, 0, 600}, 400, 2, 131, 2, 15, 2};
+constexpr FwpkmCase kMany{{1, 601, 0, 600}, 400, 2, 131, 2, 15, 2};
 
 /// Lookups of a chunk; other tokens hold numbers that nobody may touch.
-FastLookup lookup_of(Machine& m, const FastCase& s) {
+FwpkmLookup lookup_of(Machine& m, const FwpkmCase& s) {
   return {m.integer_output(s.per_book()), m.float_sum(s.per_book()), m.float_sum(s.per_book()),
           m.integer_output(s.per_slot()), m.float_sum(s.per_slot())};
 }
 
-FastLookupKeys keys_of(Machine& m, const FastCase& s, FastScore score) {
+FwpkmLookupKeys keys_of(Machine& m, const FwpkmCase& s, FwpkmScore score) {
   return {.out = lookup_of(m, s),
           .key_norms = m.scratch(s.norms()),
           .q = m.input(s.queries()),
@@ -63,14 +63,14 @@ FastLookupKeys keys_of(Machine& m, const FastCase& s, FastScore score) {
 }
 
 /// The same lookup with slots and weights that are yet to come.
-FastSelectSlots select_of(Machine& m, const FastCase& s, FastLookup out, bool keep_slots = false) {
+FwpkmSelectSlots select_of(Machine& m, const FwpkmCase& s, FwpkmLookup out, bool keep_slots = false) {
   if (!keep_slots) { out.slots = m.integer_output(s.per_slot()); }
   out.weights = m.float_sum(s.per_slot());
   return {out, s.chunk, s.n, keep_slots};
 }
 
 /// v, w and targets of every token: one token later in its row; every fifth token has none.
-FastPairs pairs_of(Machine& m, const FastCase& s, bool weighted, bool pairs_only) {
+FwpkmPairs pairs_of(Machine& m, const FwpkmCase& s, bool weighted, bool pairs_only) {
   std::vector<int64_t> targets;
   for (int64_t i = 0; i < s.tokens(); ++i) {
     targets.push_back(i % 5 == 2 || i % s.chunk.length + 1 == s.chunk.length ? -1 : i + 1);
@@ -79,20 +79,20 @@ FastPairs pairs_of(Machine& m, const FastCase& s, bool weighted, bool pairs_only
           pairs_only};
 }
 
-FastReaders readers_of_all(Machine& m, const FastCase& s) {
+FwpkmReaders readers_of_all(Machine& m, const FwpkmCase& s) {
   return {m.integer_output({s.capacity()}), m.integer_output({s.capacity() + s.chunks().count()}),
           m.integer_output({s.rows() * s.entries()}), m.integer_output({s.tokens() * s.entries()}),
           m.integer_output({s.chunks().count()})};
 }
 
-FastScore either_score() { return GENERATE(FastScore{true, 1e-3}, FastScore{false, 1e-3}); }
+FwpkmScore either_score() { return GENERATE(FwpkmScore{true, 1e-3}, FwpkmScore{false, 1e-3}); }
 
 TEST_CASE("fast lookups", "[fast]") {
-  const FastScore score = either_score();
-  const FastCase& s = GENERATE(0, 1) == 0 ? kWide : kDeep;
+  const FwpkmScore score = either_score();
+  const FwpkmCase& s = GENERATE(0, 1) == 0 ? kWide : kDeep;
   CAPTURE(score.idw, s.k);
   check([&](Machine& m) {
-    const FastLookupKeys keys = keys_of(m, s, score);
+    const FwpkmLookupKeys keys = keys_of(m, s, score);
     m.run(keys);
     m.run(select_of(m, s, keys.out));
   });
@@ -101,17 +101,17 @@ TEST_CASE("fast lookups", "[fast]") {
 TEST_CASE("fast lookups of bf16 queries rank on tensor cores, where the keys fit beside a tile", "[fast]") {
   // More than a tile of tokens (64), of keys (256) and of channels (32), one of a single token and few keys, and one
   // with too many keys.
-  constexpr FastCase kTiles{{2, 40, 1, 34}, 34, 1, 275, 40, 5, 1}, kFew{{1, 2, 1, 1}, 1, 2, 5, 8, 2, 1},
+  constexpr FwpkmCase kTiles{{2, 40, 1, 34}, 34, 1, 275, 40, 5, 1}, kFew{{1, 2, 1, 1}, 1, 2, 5, 8, 2, 1},
       kMost{{1, 2, 0, 2}, 2, 1, 2300, 8, 3, 1};
-  const FastScore score = either_score();
-  for (const FastCase& s : {kTiles, kFew, kMost}) {
+  const FwpkmScore score = either_score();
+  for (const FwpkmCase& s : {kTiles, kFew, kMost}) {
     CAPTURE(score.idw, s.n);
     check(DType::bf16, [&](Machine& m) { m.run(keys_of(m, s, score), kSingle, {"fast_entries_mma", s.n != kMost.n}); });
   }
 }
 
 TEST_CASE("fast lookups on tensor cores tell keys apart that differ in their last bits", "[fast]") {
-  constexpr FastCase s{{1, 3, 0, 3}, 3, 1, 33, 16, 4, 1};
+  constexpr FwpkmCase s{{1, 3, 0, 3}, 3, 1, 33, 16, 4, 1};
   Values keys, queries(static_cast<size_t>(s.queries().numel()), 0.0);
   for (size_t i = 0; i < queries.size(); i += 16) {
     queries[i] = 1;  // one channel decides
@@ -122,7 +122,7 @@ TEST_CASE("fast lookups on tensor cores tell keys apart that differ in their las
                                    : 0.0);  // 2^-22: four of fp32's last bits
   }
   check(DType::bf16, [&](Machine& m) {
-    FastLookupKeys lookup = keys_of(m, s, {false, 1e-3});
+    FwpkmLookupKeys lookup = keys_of(m, s, {false, 1e-3});
     lookup.q = m.activations(s.queries(), queries);
     lookup.keys = m.values(s.keys(), keys);
     m.run(lookup);
@@ -131,7 +131,7 @@ TEST_CASE("fast lookups on tensor cores tell keys apart that differ in their las
 
 TEST_CASE("fast lookups take norms of keys that are given", "[fast]") {
   check(DType::f32, [](Machine& m) {
-    FastLookupKeys lookup = keys_of(m, kWide, {true, 1e-3});
+    FwpkmLookupKeys lookup = keys_of(m, kWide, {true, 1e-3});
     lookup.key_norms = m.parameter(kWide.norms(), 3);  // of no keys: they decide what is chosen
     lookup.keep_norms = true;
     m.run(lookup);
@@ -139,7 +139,7 @@ TEST_CASE("fast lookups take norms of keys that are given", "[fast]") {
 }
 
 TEST_CASE("fast lookups with given entries and slots", "[fast]") {
-  const FastScore score = either_score();
+  const FwpkmScore score = either_score();
   const bool keep_entries = GENERATE(false, true), keep_slots = GENERATE(false, true);
   CAPTURE(score.idw, keep_entries, keep_slots);
   std::vector<int64_t> entries, slots;
@@ -149,7 +149,7 @@ TEST_CASE("fast lookups with given entries and slots", "[fast]") {
   }
   for (int64_t i = 0; i < kWide.per_slot().numel(); ++i) { slots.push_back(numbers.below(67 * 67)); }
   check(DType::f32, [&](Machine& m) {
-    FastLookupKeys lookup = keys_of(m, kWide, score);
+    FwpkmLookupKeys lookup = keys_of(m, kWide, score);
     lookup.out.entries = m.integers(kWide.per_book(), entries, DType::i32, true);
     lookup.out.slots = m.integers(kWide.per_slot(), slots, DType::i32, true);
     lookup.keep_entries = keep_entries;
@@ -162,12 +162,12 @@ TEST_CASE("fast lookups with given entries and slots", "[fast]") {
 
 TEST_CASE("fast lookups do not race", "[threads]") {
   check(DType::f32, [](Machine& m) { m.run(keys_of(m, kSmall, {true, 1e-3})); });
-  constexpr FastCase kNarrow{{1, 3, 0, 3}, 3, 1, 5, 8, 2, 1};
+  constexpr FwpkmCase kNarrow{{1, 3, 0, 3}, 3, 1, 5, 8, 2, 1};
   check(DType::bf16, [&](Machine& m) { m.run(keys_of(m, kNarrow, {true, 1e-3})); });
 }
 
 /// Slots of which the first has more readers than a block keeps in one piece.
-std::vector<int64_t> crowded_slots(const FastCase& s) {
+std::vector<int64_t> crowded_slots(const FwpkmCase& s) {
   std::vector<int64_t> slots;
   Numbers numbers(5);
   for (int64_t i = 0; i < s.per_slot().numel(); ++i) {
@@ -177,55 +177,55 @@ std::vector<int64_t> crowded_slots(const FastCase& s) {
   return slots;
 }
 
-FastIndexReaders index_of(const FastCase& s, const FastReaders& out, const Tensor& slots, const FastPairs& pairs) {
+FwpkmIndexReaders index_of(const FwpkmCase& s, const FwpkmReaders& out, const Tensor& slots, const FwpkmPairs& pairs) {
   return {.out = out, .slots = slots, .chunks = s.chunks(), .pairs = pairs, .table = s.slots()};
 }
 
 /// What reads and writes values of chunk c.
-void run_chunk(Machine& m, const FastCase& s, const FastLookup& lookup, const FastPairs& pairs, const FastReaders& all,
-               int64_t c) {
+void run_chunk(Machine& m, const FwpkmCase& s, const FwpkmLookup& lookup, const FwpkmPairs& pairs,
+               const FwpkmReaders& all, int64_t c) {
   CAPTURE(c);
   const FastChunk chunk = s.chunks().at(c);
-  const FastReaders readers = readers_of(all, s.chunks(), c, s.entries(), s.slots());
+  const FwpkmReaders readers = readers_of(all, s.chunks(), c, s.entries(), s.slots());
   const Shape changed{s.capacity(c), s.dv}, errors{chunk.tokens(), s.dv};
   // In bf16 of readings as they were rounded: no numbers to compare.
   const Tensor error = m.is_bf16() ? m.scratch(errors) : m.float_sum(errors);
-  m.run(FastReadValues{m.sum(s.values()), error, lookup, m.parameter(s.table()), chunk, pairs});
-  m.run(FastReadValues{m.sum(s.values()), {}, lookup, m.parameter(s.table()), chunk, {}});
+  m.run(FwpkmReadValues{m.sum(s.values()), error, lookup, m.parameter(s.table()), chunk, pairs});
+  m.run(FwpkmReadValues{m.sum(s.values()), {}, lookup, m.parameter(s.table()), chunk, {}});
   for (const bool keep : {false, true}) {
-    m.run(FastWriteValues{m.float_sum(s.table()), keep ? m.float_sum(changed) : Tensor{}, m.parameter(errors), lookup,
-                          readers, chunk, pairs, 0.8});
+    m.run(FwpkmWriteValues{m.float_sum(s.table()), keep ? m.float_sum(changed) : Tensor{}, m.parameter(errors), lookup,
+                           readers, chunk, pairs, 0.8});
   }
-  m.run(FastRestoreValues{m.float_sum(s.table()), m.parameter(changed), readers});
-  m.run(FastMeasureStep{m.double_sum({2}), m.parameter(s.table()), m.parameter(changed), m.input(s.values()), readers,
-                        chunk, pairs});
+  m.run(FwpkmRestoreValues{m.float_sum(s.table()), m.parameter(changed), readers});
+  m.run(FwpkmMeasureStep{m.double_sum({2}), m.parameter(s.table()), m.parameter(changed), m.input(s.values()), readers,
+                         chunk, pairs});
 }
 
-void run_values(Machine& m, const FastCase& s, bool weighted, bool pairs_only, bool through, bool has_before) {
-  FastLookup lookup = lookup_of(m, s);
+void run_values(Machine& m, const FwpkmCase& s, bool weighted, bool pairs_only, bool through, bool has_before) {
+  FwpkmLookup lookup = lookup_of(m, s);
   lookup.slots = m.integers(s.per_slot(), crowded_slots(s));
-  const FastPairs pairs = pairs_of(m, s, weighted, pairs_only);
-  const FastReaders readers = readers_of_all(m, s);
+  const FwpkmPairs pairs = pairs_of(m, s, weighted, pairs_only);
+  const FwpkmReaders readers = readers_of_all(m, s);
   m.run(index_of(s, readers, lookup.slots, pairs));
   for (int64_t c = 0; c < s.chunks().count(); c += 2) { run_chunk(m, s, lookup, pairs, readers, c); }
-  m.run(FastValuesBackward{.d_weights = m.float_sum(s.per_slot()),
-                           .d_v = m.sum(s.values()),
-                           .d_w = weighted ? m.sum({s.tokens()}) : Tensor{},
-                           .d_out = m.input(s.values()),
-                           .vh = m.input(s.values()),
-                           .before = has_before ? m.parameter({s.capacity(), s.dv}) : Tensor{},
-                           .values = m.parameter(s.table()),
-                           .lookup = lookup,
-                           .readers = readers,
-                           .chunks = s.chunks(),
-                           .pairs = pairs,
-                           .step = 0.8,
-                           .through = through},
+  m.run(FwpkmValuesBackward{.d_weights = m.float_sum(s.per_slot()),
+                            .d_v = m.sum(s.values()),
+                            .d_w = weighted ? m.sum({s.tokens()}) : Tensor{},
+                            .d_out = m.input(s.values()),
+                            .vh = m.input(s.values()),
+                            .before = has_before ? m.parameter({s.capacity(), s.dv}) : Tensor{},
+                            .values = m.parameter(s.table()),
+                            .lookup = lookup,
+                            .readers = readers,
+                            .chunks = s.chunks(),
+                            .pairs = pairs,
+                            .step = 0.8,
+                            .through = through},
         1e-5);  // up to 100 readers of a slot, some with large weights of both signs
 }
 
 TEST_CASE("values of a fast memory and their gradients", "[fast]") {
-  constexpr FastCase kCrowded{{2, 21, 1, 19}, 8, 2, 3, 4, 4, 37};
+  constexpr FwpkmCase kCrowded{{2, 21, 1, 19}, 8, 2, 3, 4, 4, 37};
   const bool weighted = GENERATE(false, true), through = GENERATE(false, true);
   CAPTURE(weighted, through);
   check([&](Machine& m) { run_values(m, kCrowded, weighted, false, through, weighted || through); });
@@ -240,7 +240,7 @@ TEST_CASE("values of a chunk that reads thousands of slots, and their gradients"
 }
 
 TEST_CASE("readers of chunks that 31 bits cannot number together are found in parts", "[fast]") {
-  constexpr FastCase kHuge{{1, 9, 0, 9}, 2, 1, 32000, 1, 3, 1};  // two chunks at once
+  constexpr FwpkmCase kHuge{{1, 9, 0, 9}, 2, 1, 32000, 1, 3, 1};  // two chunks at once
   check(DType::f32, [&](Machine& m) {
     const Tensor slots = m.integers(kHuge.per_slot(), crowded_slots(kHuge));
     m.run(index_of(kHuge, readers_of_all(m, kHuge), slots, pairs_of(m, kHuge, false, false)));
@@ -250,7 +250,7 @@ TEST_CASE("readers of chunks that 31 bits cannot number together are found in pa
 TEST_CASE("readers without a pair are left out where only pairs count", "[fast]") {
   const bool any = GENERATE(true, false);
   check(DType::f32, [=](Machine& m) {
-    FastPairs pairs = pairs_of(m, kWide, false, true);
+    FwpkmPairs pairs = pairs_of(m, kWide, false, true);
     if (!any) {
       pairs.targets = m.integers({kWide.tokens()}, std::vector<int64_t>(static_cast<size_t>(kWide.tokens()), -1));
     }
@@ -259,59 +259,59 @@ TEST_CASE("readers without a pair are left out where only pairs count", "[fast]"
 }
 
 /// Steps of one chunk, which is all of s.chunk, and gradients of keys.
-void run_keys(Machine& m, const FastCase& s, const FastScore& score, bool weighted, bool pairs_only) {
+void run_keys(Machine& m, const FwpkmCase& s, const FwpkmScore& score, bool weighted, bool pairs_only) {
   constexpr double kSteps = 5e-6, kGradients = 1e-5;
-  const FastLookupKeys keys = keys_of(m, s, score);
+  const FwpkmLookupKeys keys = keys_of(m, s, score);
   m.given(keys);
-  const FastSelectSlots selected = select_of(m, s, keys.out);
+  const FwpkmSelectSlots selected = select_of(m, s, keys.out);
   m.given(selected);
-  const FastPairs pairs = pairs_of(m, s, weighted, pairs_only);
-  m.run(FastMemoryStep{.next = m.float_output(s.keys()),
-                       .next_norms = m.float_output(s.norms()),
-                       .keys = keys.keys,
-                       .q = keys.q,
-                       .values = m.parameter(s.table()),
-                       .vh = m.input(s.values()),
-                       .lookup = selected.out,
-                       .chunk = s.chunk,
-                       .pairs = pairs,
-                       .score = score,
-                       .rate = 5.0,
-                       .count = 7.0},
-        kSteps);
-  m.run(FastEntropyStep{.next = m.float_output(s.keys()),
+  const FwpkmPairs pairs = pairs_of(m, s, weighted, pairs_only);
+  m.run(FwpkmMemoryStep{.next = m.float_output(s.keys()),
                         .next_norms = m.float_output(s.norms()),
-                        .usage = m.float_output({2, s.n}),
                         .keys = keys.keys,
                         .q = keys.q,
+                        .values = m.parameter(s.table()),
+                        .vh = m.input(s.values()),
                         .lookup = selected.out,
                         .chunk = s.chunk,
                         .pairs = pairs,
                         .score = score,
-                        .rate = 2.0,
-                        .count = 9.0},
+                        .rate = 5.0,
+                        .count = 7.0},
+        kSteps);
+  m.run(FwpkmEntropyStep{.next = m.float_output(s.keys()),
+                         .next_norms = m.float_output(s.norms()),
+                         .usage = m.float_output({2, s.n}),
+                         .keys = keys.keys,
+                         .q = keys.q,
+                         .lookup = selected.out,
+                         .chunk = s.chunk,
+                         .pairs = pairs,
+                         .score = score,
+                         .rate = 2.0,
+                         .count = 9.0},
         kSteps);
   const bool through = weighted || pairs_only;
   const Shape usage{s.chunks().count(), 2, s.n};
   Values used = as_double(random_values<float>(usage.numel(), 9, 0.01));
   for (double& x : used) { x += 0.02; }
-  m.run(FastKeysBackward{.d_q = m.sum(s.queries()),
-                         .d_weights = m.parameter(s.per_slot()),
-                         .usage = m.values(usage, used),
-                         // Of each chunk, or one copy.
-                         .keys = m.parameter({through ? s.chunks().count() + 1 : 1, s.heads, 2, s.n, s.half}),
-                         .q = keys.q,
-                         .lookup = selected.out,
-                         .chunks = s.chunks(),
-                         .score = score,
-                         .rate = 2.0,
-                         .through = through,
-                         .accumulate = weighted},
+  m.run(FwpkmKeysBackward{.d_q = m.sum(s.queries()),
+                          .d_weights = m.parameter(s.per_slot()),
+                          .usage = m.values(usage, used),
+                          // Of each chunk, or one copy.
+                          .keys = m.parameter({through ? s.chunks().count() + 1 : 1, s.heads, 2, s.n, s.half}),
+                          .q = keys.q,
+                          .lookup = selected.out,
+                          .chunks = s.chunks(),
+                          .score = score,
+                          .rate = 2.0,
+                          .through = through,
+                          .accumulate = weighted},
         kGradients);
 }
 
 TEST_CASE("steps of fast keys and their gradients", "[fast]") {
-  const FastScore score = either_score();
+  const FwpkmScore score = either_score();
   const bool weighted = GENERATE(false, true), pairs_only = GENERATE(false, true);
   CAPTURE(score.idw, weighted, pairs_only);
   check(one_of_both_types(score.idw + weighted + pairs_only),
