@@ -37,7 +37,7 @@ __device__ __forceinline__ Pair pair_at(const Shared& s, const AttentionBackward
   return {p, s.hi[row] - s.lo[row] == 1 && !a.has_other_keys ? 0.0f : p * (d_p - s.delta[row])};
 }
 
-// d_q of 64 rows: walks over the keys that they see.
+// d_q of 64 rows: goes over the keys that they see.
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads) attention_queries_kernel(AttentionBackwardTask<T> a) {
   HEBB_SHARED(Shared, s);
@@ -85,7 +85,7 @@ __device__ __forceinline__ int64_t first_token_above(const int32_t* bounds, int6
   return low;
 }
 
-// d_k, d_v and d_bias of 64 keys: walks over the rows that see them. Tiles are [key][row] here.
+// d_k, d_v and d_bias of 64 keys: goes over the rows that see them. Tiles are [key][row] here.
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads) attention_keys_kernel(AttentionBackwardTask<T> a) {
   HEBB_SHARED(Shared, s);

@@ -6,7 +6,7 @@
 // head sizes tensor cores do it (mma_forward.cu). Grid: 64 stacked rows x kv heads x spaces, slices of 256
 // value channels. Static shared: 35 KB. FLOPs: 2 H (D + Dv) per pair of the tiles that hold a visible one. Bound: fp32
 // multiply-adds; 16 of them for 8 shared loads in the scores, 4 N for 4 + N in the results (N = Dv / 16). With few
-// queries: the latency of one block's walk over the keys.
+// queries: the latency of one block's way over the keys.
 namespace hebb::HEBB_DEVICE {
 namespace {
 

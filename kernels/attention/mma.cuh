@@ -1,5 +1,5 @@
 #pragma once
-// What the tensor-core attention kernels share: bf16 tiles in shared memory, products of 16 x 8 x 16, walks over the
+// What the tensor-core attention kernels share: bf16 tiles in shared memory, products of 16 x 8 x 16, loops over the
 // intervals.
 //
 // As in tile.cuh the query heads of a kv head are stacked: row r = token * group + g of a key space. Head sizes
@@ -138,13 +138,13 @@ template <int kRows> struct Intervals {
   }
 };
 
-/// The tiles of kKeys keys that a tile of rows walks over; it passes over what no row sees.
-template <int kRows, int kKeys> struct Walk {
+/// The tiles of kKeys keys that a tile of rows goes over; it passes over what no row sees.
+template <int kRows, int kKeys> struct TileLoop {
   const Intervals<kRows>& intervals;
   int rows, last;  // rows that exist; the first key that none of them sees any more
   bool has_gaps;   // keys before it, behind the first one, that no row sees
 
-  __device__ Walk(const Intervals<kRows>& i, int rows HEBB_WHERE_PARAMETER)
+  __device__ TileLoop(const Intervals<kRows>& i, int rows HEBB_WHERE_PARAMETER)
       : intervals(i), rows(rows), last(i.hi[rows - 1]), has_gaps(false) {
     HEBB_UNROLL
     for (int row = lane_number(); row < kRows; row += 32) {

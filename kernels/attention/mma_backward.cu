@@ -55,7 +55,7 @@ struct Statistics {
   }
 };
 
-// ---- gradients of queries: 128 rows a block, 32 a warp, that walk over tiles of 32 keys
+// ---- gradients of queries: 128 rows a block, 32 a warp, that go over tiles of 32 keys
 
 namespace queries {
 
@@ -120,26 +120,26 @@ __global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2)
     s.lse[i] = line >= 0 ? a.lse[line] : INFINITY;
     s.delta[i] = line >= 0 ? a.delta[line] : 0.0f;
   }
-  const Walk<kRows, kKeys> walk(s.intervals, rows.count);
-  int tile = walk.first_tile();
-  if (tile < walk.last) { copy_keys(s.keys[0], s.values[0], s.bias[0], a.in, at, tile, walk.last); }
+  const TileLoop<kRows, kKeys> loop(s.intervals, rows.count);
+  int tile = loop.first_tile();
+  if (tile < loop.last) { copy_keys(s.keys[0], s.values[0], s.bias[0], a.in, at, tile, loop.last); }
   commit_async_copies();
   const int first_row = warp_number() * 16 * kRowTiles * kStride<kWidth>;
   float d_q[kRowTiles][kWidth / 8][4] = {};
-  for (int buffer = 0; tile < walk.last; buffer ^= 1) {
-    const int next = walk.tile_from(tile + kKeys);
+  for (int buffer = 0; tile < loop.last; buffer ^= 1) {
+    const int next = loop.tile_from(tile + kKeys);
     wait_async_copies<0>();
     __syncthreads();  // all copies are there, and nobody reads the other buffer
-    if (next < walk.last) {
-      copy_keys(s.keys[buffer ^ 1], s.values[buffer ^ 1], s.bias[buffer ^ 1], a.in, at, next, walk.last);
+    if (next < loop.last) {
+      copy_keys(s.keys[buffer ^ 1], s.values[buffer ^ 1], s.bias[buffer ^ 1], a.in, at, next, loop.last);
     }
     commit_async_copies();
-    if (walk.has_gaps) { walk.clear_unseen(s.keys[buffer], tile); }
+    if (loop.has_gaps) { loop.clear_unseen(s.keys[buffer], tile); }
     float scores[kRowTiles][kKeyTiles][4] = {}, d_p[kRowTiles][kKeyTiles][4] = {};
     multiply_rows<kWidth>(scores, s.queries.data + first_row, s.keys[buffer].data);
     multiply_rows<kWidth>(d_p, s.d_o.data + first_row, s.values[buffer].data);
     weigh(scores, d_p, s, a.in.bias != nullptr ? s.bias[buffer] : nullptr, a.in.scale * kLog2E, tile,
-          walk.all_see(tile));
+          loop.all_see(tile));
     uint32_t weights[kRowTiles][kKeyTiles / 2][4];
     pack_weights(weights, scores);
     add_weighted_rows<kWidth>(d_q, weights, s.keys[buffer].data);
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2)
   write_rows<kWidth>(a.d_q, a.in.d, a.in.d, line, d_q, scale, a.accumulate_q);
 }
 
-// ---- gradients of keys, values and biases: 64 keys a block that walk over tiles of 64 rows. Of two warps that share
+// ---- gradients of keys, values and biases: 64 keys a block that go over tiles of 64 rows. Of two warps that share
 // 32 keys one computes probabilities and d_v, the other d_o . v and d_k; the first hands its probabilities on through
 // shared memory. So both hold one result of 32 keys, and each fragment of rows from shared memory serves two products.
 

@@ -76,9 +76,9 @@ __global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2) attention_mma_
   }
   __syncthreads();
   copy_lines<kRows, kWidth>({{s.queries, a.in.q, a.in.d}}, [&](int row) { return s.intervals.line[row]; });
-  const Walk<kRows, kKeys> walk(s.intervals, rows.count);
-  int tile = walk.first_tile();
-  if (tile < walk.last) { copy_keys(s.keys[0], s.values[0], s.bias[0], a.in, at, tile, walk.last); }
+  const TileLoop<kRows, kKeys> loop(s.intervals, rows.count);
+  int tile = loop.first_tile();
+  if (tile < loop.last) { copy_keys(s.keys[0], s.values[0], s.bias[0], a.in, at, tile, loop.last); }
   commit_async_copies();
   const bf16* const queries = &s.queries.data[warp_number() * 16 * kRowTiles * kStride<kWidth>];
   const float scale = a.in.scale * kLog2E, factor = a.in.bias != nullptr ? 1.0f : scale;
@@ -89,19 +89,19 @@ __global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2) attention_mma_
     sums.of[i] = 0;
   }
   float out[kRowTiles][kWidth / 8][4] = {};
-  for (int buffer = 0; tile < walk.last; buffer ^= 1) {
-    const int next = walk.tile_from(tile + kKeys);
+  for (int buffer = 0; tile < loop.last; buffer ^= 1) {
+    const int next = loop.tile_from(tile + kKeys);
     wait_async_copies<0>();
     __syncthreads();  // all copies are there, and nobody reads the other buffer
-    if (next < walk.last) {
-      copy_keys(s.keys[buffer ^ 1], s.values[buffer ^ 1], s.bias[buffer ^ 1], a.in, at, next, walk.last);
+    if (next < loop.last) {
+      copy_keys(s.keys[buffer ^ 1], s.values[buffer ^ 1], s.bias[buffer ^ 1], a.in, at, next, loop.last);
     }
     commit_async_copies();
-    if (walk.has_gaps) { walk.clear_unseen(s.values[buffer], tile); }
+    if (loop.has_gaps) { loop.clear_unseen(s.values[buffer], tile); }
     Scores scores = {};
     multiply_rows<kWidth>(scores, queries, s.keys[buffer].data);
     if (a.in.bias != nullptr) { add_bias(scores, s.bias[buffer], scale); }
-    if (!walk.all_see(tile)) { mask(scores, s.intervals, tile); }
+    if (!loop.all_see(tile)) { mask(scores, s.intervals, tile); }
     add_to_softmax(scores, factor, tops, sums, out);
     uint32_t weights[kRowTiles][kKeyTiles / 2][4];
     pack_weights(weights, scores);

@@ -3,7 +3,7 @@
 // shared memory.
 //
 // The G query heads of a kv head are stacked: row r = token * G + g of a key space. A tile has 64 `own` lines (those
-// whose result the block holds in registers) and walks over tiles of 64 `other` lines: keys for a block of rows, rows
+// whose result the block holds in registers) and goes over tiles of 64 `other` lines: keys for a block of rows, rows
 // for a block of keys. Thread (y, x) of 16 x 16 holds the own lines 4 y + i, i < 4, and of the others or of the
 // channels x + 16 j.
 #include "kernels/attention/attention.h"

@@ -25,7 +25,7 @@ template <class T, int N> struct AddScaledChannels {
   }
 };
 
-// A thread walks over the tokens of a block in a pack of channels.
+// A thread goes over the tokens of a block in a pack of channels.
 template <class T, int N> struct BlockSums {
   float* partial;
   const T *d_y, *x;

@@ -135,7 +135,7 @@ struct Change {
 };
 
 /// What folding in and its undoing share. A warp does a slot.
-struct Walk {
+struct SlotChanges {
   ReadLayout n;
   OvqRule rule;
   Book book;
@@ -156,7 +156,7 @@ struct Walk {
 };
 
 /// Folds a step's chunk in, slot by slot.
-struct Fold : Walk {
+struct Fold : SlotChanges {
   ChunkItems keys, values;
 
   /// The slot that the key at `first` enters, unless an earlier key does it.

@@ -167,7 +167,7 @@ __device__ __forceinline__ float probability(const Shared& s, const Lines& lines
   return exists ? expf(lines.temp[query] * product + lines.bias[slot] - s.lse[query]) : 0.0f;
 }
 
-/// d_q of a tile of queries: walks over the slots. Grid as of read_slots_kernel, slices of key channels.
+/// d_q of a tile of queries: goes over the slots. Grid as of read_slots_kernel, slices of key channels.
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads) slot_queries_kernel(SlotReadBackward<T> a) {
   HEBB_SHARED(Shared, s);
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(kThreads) slot_queries_kernel(SlotReadBackward
   write_lines(a.d_q, s.row_line, a.n.d, first_column, sums, true);
 }
 
-/// d_keys and d_values of a tile of slots: walks over the chunk's queries. Tiles are [slot][query] here. Grid: tiles of
+/// d_keys and d_values of a tile of slots: goes over the chunk's queries. Tiles are [slot][query] here. Grid: tiles of
 /// slots x units, slices of channels.
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads) slot_gradients_kernel(SlotReadBackward<T> a) {

@@ -242,11 +242,12 @@ template <class T> void read_slots_backward(Stream& stream, int64_t batch, const
 
 /// The same on tensor cores.
 void read_slots_mma(Stream& stream, int64_t batch, const SlotRead<bf16>& a);
-/// Walks back over the steps: before the gradients of a step's readout, undo takes back what the step did to the slots.
+/// Reverse scan over the steps: before the gradients of a step's readout, undo takes back what the step did to the
+/// slots.
 template <class Undo>
 void read_slots_backward_mma(Stream& stream, int64_t batch, const SlotReadBackward<bf16>& a, const Undo& undo);
 
-/// Of a dictionary that somebody else walks back.
+/// Of a dictionary that somebody else scans in reverse.
 struct NoUndo {
   static constexpr bool kUndoes = false;
 };

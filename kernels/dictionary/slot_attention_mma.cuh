@@ -32,7 +32,7 @@ struct Queries {
 /// Row in the block of element i (8 i + lane / 4) of the warp's.
 __device__ __forceinline__ int query_of(int i) { return warp_number() * 16 * kQueryTiles + 8 * i + lane_number() / 4; }
 
-/// The slots that a block walks over, in shared memory: registers are short.
+/// The slots that a block goes over, in shared memory: registers are short.
 struct Source {
   const bf16 *keys, *values;
   const float* bias;  // or null

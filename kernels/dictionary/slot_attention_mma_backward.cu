@@ -7,7 +7,7 @@
 // FLOPs a query and slot: 4 D + 2 Dv and 4 (D + Dv). Queries: 128 a block, 32 a warp, tiles of 32 slots; with parts of
 // the slots a second kernel adds the parts. Bound: as the forward pass. Slots: 64 a block, 16 a warp, which holds the
 // gradients of both in registers from beginning to end; tiles of 32 queries. Where the block can take back what a step
-// did to its slots (Undo), it walks over all steps of a launch; a slot that a step touched passes through memory.
+// did to its slots (Undo), it scans all steps of a launch; a slot that a step touched passes through memory.
 // Bound: shared memory, 2.5 cycles a product of 16 x 8 x 16; with a launch a step and L G = 128 the gradients in HBM, 8
 // (D + Dv) bytes a slot and unit. Width 128: 252 (queries) and 246 registers, 107 and 70 KB shared, 2 blocks an SM; 64:
 // 168 and 3 blocks, 194 and 2. No spills.
@@ -261,7 +261,7 @@ __device__ __forceinline__ void each_pair(float (&sums)[1][kWidth / 8][4], float
 
 }  // namespace gradients
 
-/// What a warp's slots keep while the block walks over steps: their gradients stay in registers.
+/// What a warp's slots keep while the block scans steps: their gradients stay in registers.
 template <int kWidth> struct Sums {
   float keys[1][kWidth / 8][4] = {}, values[1][kWidth / 8][4] = {};
 
@@ -350,7 +350,7 @@ __device__ __forceinline__ void add_gradients(Sums<kWidth>& sums, gradients::Sha
   __syncthreads();  // lines and queries are replaced
 }
 
-/// Grid: tiles of slots x units. A block walks back over the steps with its slots; nobody else has them, nor the items
+/// Grid: tiles of slots x units. A block scans the steps in reverse with its slots; nobody else has them, nor the items
 /// that entered them.
 template <int kWidth, class Undo>
 __global__ void __launch_bounds__(kThreads, 2)

@@ -2,7 +2,7 @@
 #include "kernels/dictionary/slot_compare.cuh"
 
 // Scores of a chunk's items against a dictionary's slots; of these only the best leave the block. Grid: tiles of 64
-// slots x units; a block walks over the chunk's items. FLOPs: 2 D an item and slot. In fp32: 64 items at a time, 36 KB
+// slots x units; a block goes over the chunk's items. FLOPs: 2 D an item and slot. In fp32: 64 items at a time, 36 KB
 // static shared, bound by fp32 multiply-adds. In bf16 and with the usual head sizes on tensor cores: 128 items at a
 // time, 32 a warp; width 128: 51 KB shared, 4 blocks an SM. A block reads 64 D + L D elements for 128 L D FLOPs: bound
 // by L2, with chunks of 128 items at 43 FLOPs a byte.

@@ -6,7 +6,7 @@ namespace hebb::HEBB_DEVICE::ovq {
 
 /// Hands the gradients of slots that a step changed to the keys and values of its chunk and restores what was there
 /// before. A warp does a slot.
-struct Undo : Walk {
+struct Undo : SlotChanges {
   static constexpr bool kUndoes = true;
   const int32_t* ids;  // [B, K, T]
   float *d_book_keys, *d_book_values;

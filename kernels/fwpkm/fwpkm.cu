@@ -37,7 +37,7 @@ struct ReaderLists {
   int32_t *slots, *starts, *readers, *local, *count;
 };
 
-// Grid: chunks. A block walks over its sorted entries, a distinct slot for each new key.
+// Grid: chunks. A block goes over its sorted entries, a distinct slot for each new key.
 __global__ void __launch_bounds__(kScanThreads)
     number_slots_kernel(ReaderLists out, SortedKeys sorted, FastChunks chunks, int64_t entries, int64_t table,
                         int64_t most) {

@@ -39,12 +39,12 @@ struct KeyIndex {
   KeyLists of_chunk(int64_t c) const { return {starts(c), entries(c), n}; }
 };
 
-/// A warp's way through the entries of a book of a chunk, 32 at a time.
-struct EntryWalk {
+/// Place of a lane in the entries of a book of a chunk; a warp takes 32 at a time.
+struct EntryPlace {
   int64_t sequence, t,
       j;  // of the lane's entry: row of the batch, token in the row's part of the chunk, entry of the book
 
-  __device__ EntryWalk(const FastChunk& chunk, int64_t k, int64_t i) {
+  __device__ EntryPlace(const FastChunk& chunk, int64_t k, int64_t i) {
     const Split token(i, k), row(token.quotient, chunk.count);
     sequence = row.quotient;
     t = row.remainder;
@@ -71,7 +71,7 @@ __device__ __forceinline__ void each_entry_of_book(const KeyIndex& a, const Fast
   const int64_t all = chunk.batch * chunk.count * a.k, share = (all + kListThreads - 1) / kListThreads * 32;
   const int64_t begin = warp * share, end = begin + share < all ? begin + share : all;
   const Split step(32, a.k);
-  EntryWalk at(chunk, a.k, begin + lane);
+  EntryPlace at(chunk, a.k, begin + lane);
   for (int64_t i = begin; i < end; i += 32 * kListAhead) {
     int64_t entries[kListAhead];
     int32_t keys[kListAhead];

@@ -50,7 +50,7 @@ inline bool counts(const FwpkmPairs& pairs, int64_t token) {
 
 /// to[h, c, index] += scale sum over the chunk's tokens of gamma (q - key) (idw) or gamma q, plus
 /// beta along[h, c, index] where beta is given. index [., H, 2, k] < 0: skip. Threads own column
-/// slices and walk the tokens in order.
+/// slices and take the tokens in order.
 template <class S>
 void add_to_keys(S* to, const int32_t* index, const S* gamma, const S* beta, const S* along, S scale, const S* q,
                  const S* keys, bool idw, const FwpkmSizes& s, const FastChunk& chunk) {

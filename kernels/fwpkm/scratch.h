@@ -9,7 +9,7 @@ struct FwpkmIndexReadersScratch {
 
 struct FwpkmEntropyStepScratch {
   Tensor gamma;  // [., H, 2, k]
-  Tensor lists;  // [fwpkm_key_lists(...)] i32 of the chunk, on a GPU: the CPU walks over the tokens instead
+  Tensor lists;  // [fwpkm_key_lists(...)] i32 of the chunk, on a GPU: the CPU goes over the tokens instead
 };
 
 struct FwpkmMemoryStepScratch {

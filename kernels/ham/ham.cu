@@ -2,7 +2,7 @@
 
 #include "kernels/common/cuda/fast_divide.cuh"
 
-// All bound by HBM but the selection: scores are read once, a few FLOPs an element. Selection: one block walks over the
+// All bound by HBM but the selection: scores are read once, a few FLOPs an element. Selection: one block goes over the
 // tokens of a list, 1024 at a time, bound by its barriers (a list of all rows has one block). Scores, decisions and
 // factors are fp32.
 namespace hebb::HEBB_DEVICE {

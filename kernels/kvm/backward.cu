@@ -3,7 +3,7 @@
 #include "kernels/kvm/slots.cuh"
 
 // Windows first, by the attention kernels with the log-sum-exp of everything read. Then the updates run again with the
-// routes of the forward pass, each slot's versions kept, and are walked back step by step: the gradients of the chunk's
+// routes of the forward pass, each slot's versions kept, and are taken back step by step: the gradients of the chunk's
 // readout (dictionary/slot_attention.cuh), through the norms of the slots that the update touched, to its tokens, and
 // the slots before it. FLOPs: 3.5 times the readout. Bound: fp32 multiply-adds for long chunks and many slots; on
 // tensor cores in bf16, and else, the latency of five launches a step.
@@ -18,7 +18,7 @@ struct SlotGradients {
   float* norm;  // [B, K, C, 2 D]: of the norm's weight and bias, by the warp's item
 };
 
-struct Undo : Update {
+struct UpdateBackward : Update {
   SlotGradients d;
 
   /// The slot whose version the token names, among all: that of its founder, or of the first that joined it; -1: none.
@@ -53,7 +53,7 @@ struct Undo : Update {
 };
 
 /// Slots that the update touched: hats' gradients to those of the sums.
-struct ToSums : Undo {
+struct ToSums : UpdateBackward {
   __device__ void operator()(int64_t item, int lane) const {
     const Member m = member(item);
     const int64_t width = n.d, slot = touched(m, lane);
@@ -72,7 +72,7 @@ struct ToSums : Undo {
 };
 
 /// Value norm "updates": every update changes what is read of every slot.
-struct AllValuesToSums : Undo {
+struct AllValuesToSums : UpdateBackward {
   __device__ void operator()(int64_t slot, int lane) const {
     const int64_t unit = slot / book.room, at = unit / n.kv_heads;
     const Step s = n.at(at, step);
@@ -83,7 +83,7 @@ struct AllValuesToSums : Undo {
 };
 
 /// The running gradients of the slot that a token founded or joined, to the token.
-struct HandOut : Undo {
+struct HandOut : UpdateBackward {
   Elements d_k, d_v;
   float* d_gate;
 
@@ -133,7 +133,7 @@ struct HandOut : Undo {
 };
 
 /// The slots as they were before the update.
-struct Restore : Undo {
+struct Restore : UpdateBackward {
   __device__ void operator()(int64_t item, int lane) const {
     const Member m = member(item);
     const int64_t slot = touched(m, lane);
@@ -233,35 +233,37 @@ void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work, const 
   }
 }
 
-template <class T> struct Walk {
-  Undo undo;
+/// Runs the updates again, then takes them back from the last step to the first.
+template <class T> struct ReverseScan {
+  UpdateBackward update;
   slots::SlotReadBackward<T> read;
   Elements d_k, d_v;
   float* d_gate;
   int64_t units, count;
 
   void replay(Stream& stream) {
-    const int64_t items = units * undo.rule.chunk;
+    const int64_t items = units * update.rule.chunk;
     for (int64_t step = 0; step < count; ++step) {
-      undo.step = step;
-      each_warp("kvm_memory_keys", stream, items, MemoryKeys{undo});
-      each_warp("kvm_found", stream, items, Found{undo});
-      each_warp("kvm_merge", stream, items, Merge{undo});
+      update.step = step;
+      each_warp("kvm_memory_keys", stream, items, MemoryKeys{update});
+      each_warp("kvm_found", stream, items, Found{update});
+      each_warp("kvm_merge", stream, items, Merge{update});
     }
   }
   void back(Stream& stream) {
-    const int64_t items = units * undo.rule.chunk;
-    const bool by_updates = undo.rule.value_norm == KvmValueNorm::updates;
+    const int64_t items = units * update.rule.chunk;
+    const bool by_updates = update.rule.value_norm == KvmValueNorm::updates;
     for (int64_t step = count - 1; step >= 0; --step) {
-      undo.step = read.steps.first = step;
+      update.step = read.steps.first = step;
       if (by_updates) {
-        each_warp("kvm_read_values", stream, units * undo.book.room, ReadValues{undo.n, undo.rule, undo.book, step});
+        each_warp("kvm_read_values", stream, units * update.book.room,
+                  ReadValues{update.n, update.rule, update.book, step});
       }
-      slots::read_slots_backward(stream, units / undo.n.kv_heads, read);
-      if (by_updates) { each_warp("kvm_values_to_sums", stream, units * undo.book.room, AllValuesToSums{undo}); }
-      each_warp("kvm_to_sums", stream, items, ToSums{undo});
-      each_warp("kvm_hand_out", stream, items, HandOut{undo, d_k, d_v, d_gate});
-      each_warp("kvm_restore", stream, items, Restore{undo});
+      slots::read_slots_backward(stream, units / update.n.kv_heads, read);
+      if (by_updates) { each_warp("kvm_values_to_sums", stream, units * update.book.room, AllValuesToSums{update}); }
+      each_warp("kvm_to_sums", stream, items, ToSums{update});
+      each_warp("kvm_hand_out", stream, items, HandOut{update, d_k, d_v, d_gate});
+      each_warp("kvm_restore", stream, items, Restore{update});
     }
   }
 };
@@ -336,9 +338,9 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
     const int64_t parts = dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, 1, update.book.room, true);
     read.parts = slots::parts_of(n, batch, 1, update.book.room, work.take<float>(parts), true);
   }
-  Walk<T> walk{{update, gradients}, read, Elements(a.d_k), Elements(a.d_v), a.d_gate.as<float>(), units, count};
-  walk.replay(stream);
-  walk.back(stream);
+  ReverseScan<T> scan{{update, gradients}, read, Elements(a.d_k), Elements(a.d_v), a.d_gate.as<float>(), units, count};
+  scan.replay(stream);
+  scan.back(stream);
   if (temp_sums != nullptr) {
     add_column_sums(stream, a.d_state_temp.as<float>(), 1,
                     {temp_sums, DType::f32, slices * queries / heads, heads, heads});

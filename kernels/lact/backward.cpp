@@ -33,7 +33,7 @@ template <class S> struct HeadGradients {
 
 template <class S> void put(S* to, S value, bool accumulate) { *to = accumulate ? *to + value : value; }
 
-/// Walks backward over the chunks of one head of one row.
+/// Reverse scan over the chunks of one head of one row.
 template <class S> class Adjoint {
  public:
   Adjoint(ScratchParts<S>& parts, const LactSizes& sizes, int64_t updates)

@@ -9,7 +9,7 @@ using mesa::ChunkSystems;
 using mesa::HeadInputs;
 using mesa::Memory;
 
-/// Walks backward over the chunks of one head of one row (docs/layers/mesanet.md, Chunk form).
+/// Reverse scan over the chunks of one head of one row (docs/layers/mesanet.md, Chunk form).
 template <class S> class Adjoint {
  public:
   Adjoint(ScratchParts<S>& parts, const MesanetSizes& sizes, int64_t longest)

@@ -3,7 +3,7 @@
 #include "kernels/mesanet/scratch.h"
 
 // As in forward.cu: R and S at the chunks' starts, then the second solves of all chunks side by side; then one block a
-// row and head walks backward over the chunks for the gradients at their starts (2 C dk (dk + dv) FLOPs each), with
+// row and head scans the chunks in reverse for the gradients at their starts (2 C dk (dk + dv) FLOPs each), with
 // which all chunks are differentiated side by side (C (8 dk (dk + dv) + 6 C (dk + dv)) FLOPs). Bound by the solves'
 // multiply-adds.
 namespace hebb::HEBB_DEVICE {

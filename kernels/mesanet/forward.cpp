@@ -9,7 +9,7 @@ using mesa::ChunkSystems;
 using mesa::HeadInputs;
 using mesa::Memory;
 
-/// Walks forward over the chunks of one head of one row.
+/// Scan over the chunks of one head of one row.
 template <class S> struct MesanetForwardParts {
   ChunkSystems<S> systems;
   S *q, *x, *read, *pairs, *output;  // [c, dk] three times, [c, c], [c, dv]

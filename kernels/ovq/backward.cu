@@ -5,7 +5,7 @@
 // Own chunks first, by the attention kernels with the log-sum-exp of everything read. Then the chunks are folded in
 // again, what each changed slot was before kept: a warp has a slot and a group of 17 steps, three launches. Then back,
 // group by group. On tensor cores three launches and the gradients' two (dictionary/slot_attention.cuh): those of
-// queries read the slots as they were, of all steps at once; for those of slots a block walks through the steps with 64
+// queries read the slots as they were, of all steps at once; for those of slots a block scans the steps with 64
 // of its own: it takes the chunk out, handing its slots' gradients to the tokens, then adds the gradients of the
 // readout. On the plain cores three launches a step: a slice of channels has no slots of its own. FLOPs: 3.5 times the
 // readout. Bound: fp32 multiply-adds for long chunks and many slots, in bf16 tensor cores; for short chunks latency.
@@ -153,14 +153,14 @@ template <class T> void backward(Stream& stream, const OvqBackward& a, const Ovq
   slots::fill(stream, d_keys, scratch.d_dictionary.keys.numel(), 0.0f);
   slots::fill(stream, d_values, scratch.d_dictionary.values.numel(), 0.0f);
   const ReadLayout n = slots::layout_of(a, s.steps, count);
-  const Walk walk{n, a.rule, Book(scratch.dictionary), s.kept};
+  const SlotChanges changes{n, a.rule, Book(scratch.dictionary), s.kept};
   auto* const ids = a.ids.as<int32_t>();
-  const int64_t group = s.kept.group, room = walk.book.room;
+  const int64_t group = s.kept.group, room = changes.book.room;
   for (slots::Steps steps{0, group}; steps.first < count; steps.first += group) {
     steps.count = std::min(group, count - steps.first);
     mark(stream, {n, s.kept, ids, steps, room}, units);
     each_warp("ovq_replay", stream, units * room,
-              Replay{{walk, {Elements(a.k), {}, n.d}, {Elements(a.v), {}, n.dv}}, ids, steps});
+              Replay{{changes, {Elements(a.k), {}, n.d}, {Elements(a.v), {}, n.dv}}, ids, steps});
   }
   const slots::Slots<T> dictionary = slots_of<T>(scratch.dictionary);
   const bool on_tensor_cores = scratch.on_tensor_cores;
@@ -177,7 +177,7 @@ template <class T> void backward(Stream& stream, const OvqBackward& a, const Ovq
                                   .temp_sums = nullptr,
                                   .queries = a.lse.numel(),
                                   .scale = 1.0f};
-  const Undo undo{walk, ids, d_keys, d_values, Elements(a.d_k), Elements(a.d_v)};
+  const Undo undo{changes, ids, d_keys, d_values, Elements(a.d_k), Elements(a.d_v)};
   if constexpr (std::is_same_v<T, bf16>) {
     if (on_tensor_cores) {
       read.statistics = s.statistics;

@@ -6,7 +6,7 @@
 #include "kernels/short_conv/scratch.h"
 
 // Bound by HBM: x in, y out forward; d_y and x in, d_x out backward; l2 norms of heads add nothing to either. Filters
-// of up to four taps: a thread walks over the tokens of a block in a pack of channels, with the inputs under the filter
+// of up to four taps: a thread scans the tokens of a block in a pack of channels, with the inputs under the filter
 // in registers; everything is read and computed once, but for K - 1 tokens a block. The threads of a head sum its
 // squares by shuffles. Longer filters, and the activation alone: a thread holds one element; the taps before it come
 // from L1, as do, backward, the 2 K - 1 inputs that its gradient depends on (z is computed 2 K + 1 times), and norms
@@ -14,8 +14,8 @@
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-constexpr int64_t kForwardBlock = 16;  // tokens that a thread walks over
-constexpr int kMaxWalk = 4;            // taps
+constexpr int64_t kForwardBlock = 16;  // tokens that a thread scans
+constexpr int kMaxScanTaps = 4;        // taps
 constexpr int kAhead = 4;              // tokens whose loads are under way together
 
 template <class T> struct Convolution {
@@ -116,7 +116,7 @@ struct Heads {
 };
 
 /// Item: blocks of kForwardBlock tokens of the rows; then packs of channels.
-template <class T, int kTaps, int N, bool kNormed> struct ForwardWalk {
+template <class T, int kTaps, int N, bool kNormed> struct ForwardScan {
   T* y;
   Convolution<T> in;
   Heads norm;
@@ -168,7 +168,7 @@ template <class T, int kTaps, int N, bool kNormed> struct ForwardWalk {
 
 /// Item: blocks of tokens (ShortConvBlocks) of the rows; then packs of channels. A block's last inputs also feed the
 /// tokens behind it, whose d_z is computed again. kNormed: d_y is the gradient at the normed heads.
-template <class T, int kTaps, int N, bool kNormed> struct BackwardWalk {
+template <class T, int kTaps, int N, bool kNormed> struct BackwardScan {
   T* d_x;          // null: not wanted
   float* partial;  // likewise; of each item [channels, kTaps] in the order of the weights, then [channels]
   const T* d_y;
@@ -348,10 +348,10 @@ template <class T, class Args> Convolution<T> convolution_of(const Args& a, cons
           .taps = a.weight.defined() ? static_cast<int>(a.weight.size(1)) : 1};
 }
 
-/// Calls f(taps as a constant, channels of a thread as a constant) for filters that are walked; false for others.
+/// Calls f(taps as a constant, channels of a thread as a constant) for filters that scan the tokens; false for others.
 /// kPacked: channels of a thread where `packed`, else one.
-template <int kPacked, class F> bool dispatch_walk(const Tensor& weight, bool packed, F&& f) {
-  static_assert(kMaxWalk == 4);
+template <int kPacked, class F> bool dispatch_scan(const Tensor& weight, bool packed, F&& f) {
+  static_assert(kMaxScanTaps == 4);
   const auto with_taps = [&](auto taps) {
     if (packed) {
       f(taps, std::integral_constant<int, kPacked>{});
@@ -367,10 +367,10 @@ template <int kPacked, class F> bool dispatch_walk(const Tensor& weight, bool pa
   } else if (taps == 4) {
     with_taps(std::integral_constant<int, 4>{});
   }
-  return 2 <= taps && taps <= kMaxWalk;
+  return 2 <= taps && taps <= kMaxScanTaps;
 }
 
-/// Heads whose norm a walk with N channels a thread takes along: those of a power of two of threads up to a warp; none
+/// Heads whose norm a scan with N channels a thread takes along: those of a power of two of threads up to a warp; none
 /// else.
 template <int N, class Args> Heads heads_of(const Args& a, bool packed) {
   const int64_t lanes = a.scale.defined() ? a.head_dim / N : 0;
@@ -378,7 +378,7 @@ template <int N, class Args> Heads heads_of(const Args& a, bool packed) {
   return {.scale = a.scale.template as<float>(), .heads = a.x.size(2) / a.head_dim, .lanes = static_cast<int>(lanes)};
 }
 
-/// The gradients of weights and bias from the blocks' sums. in_order: they lie as BackwardWalk leaves them, else by
+/// The gradients of weights and bias from the blocks' sums. in_order: they lie as BackwardScan leaves them, else by
 /// taps.
 void add_partials(Stream& stream, const ShortConvBackward& a, const Tensor& sums, int64_t taps, bool in_order) {
   const int64_t channels = a.x.size(2), blocks = a.x.size(0) * ShortConvBlocks::count(a.x.size(1)),
@@ -404,8 +404,8 @@ template <class T> void backward(Stream& stream, const ShortConvBackward& a, con
   const int64_t taps = d_z.convolution.taps;
   float* const partial = scratch.partial.as<float>();
   const bool packed = can_vectorise<N>(channels, a.d_x.data, a.d_y.data, a.x.data, a.weight.data, a.bias.data, partial);
-  const bool may_walk = a.weight.defined() && taps >= 2 && taps <= kMaxWalk;
-  const Heads heads = may_walk ? heads_of<N>(a, packed) : Heads{};
+  const bool may_scan = a.weight.defined() && taps >= 2 && taps <= kMaxScanTaps;
+  const Heads heads = may_scan ? heads_of<N>(a, packed) : Heads{};
   if (a.scale.defined() && heads.scale == nullptr) {
     const Tensor d_y = a.d_y.view({rows * length, channels});
     HEBB_DEVICE::run(stream, L2NormBackward{.d_x = d_y,
@@ -415,26 +415,26 @@ template <class T> void backward(Stream& stream, const ShortConvBackward& a, con
                                             .head_dim = a.head_dim,
                                             .accumulate = false});
   }
-  const bool walks = dispatch_walk<N>(a.weight, packed, [&](auto count, auto pack) {
-    const auto walk = [&](auto normed) {
-      each_element("short_conv_backward_walk", stream, blocks, channels / pack(),
-                   BackwardWalk<T, count(), pack(), normed()>{a.d_x.as<T>(), partial, d_z.d_y, d_z.convolution, heads,
+  const bool scans = dispatch_scan<N>(a.weight, packed, [&](auto count, auto pack) {
+    const auto scan = [&](auto normed) {
+      each_element("short_conv_backward_scan", stream, blocks, channels / pack(),
+                   BackwardScan<T, count(), pack(), normed()>{a.d_x.as<T>(), partial, d_z.d_y, d_z.convolution, heads,
                                                               blocks / rows, a.silu, a.accumulate});
     };
     if constexpr (pack() > 1) {
       if (heads.scale != nullptr) {
-        walk(std::true_type{});
+        scan(std::true_type{});
         return;
       }
     }
-    walk(std::false_type{});
+    scan(std::false_type{});
   });
-  if (!walks && partial != nullptr) {
+  if (!scans && partial != nullptr) {
     each_element("short_conv_weights", stream, blocks * (taps + 1), channels,
                  WeightGradient<T>{partial, d_z, blocks / rows});
   }
-  if (partial != nullptr) { add_partials(stream, a, scratch.partial, taps, walks); }
-  if (!walks && a.d_x.defined()) {  // last: without a filter it may be d_y
+  if (partial != nullptr) { add_partials(stream, a, scratch.partial, taps, scans); }
+  if (!scans && a.d_x.defined()) {  // last: without a filter it may be d_y
     each_element("short_conv_backward", stream, rows * length, channels,
                  InputGradient<T>{a.d_x.as<T>(), d_z, a.accumulate});
   }
@@ -447,21 +447,21 @@ template <class T> void forward(Stream& stream, const ShortConvForward& a) {
   const bool packed = can_vectorise<N>(in.channels, a.y.data, in.x, in.previous, in.weight, in.bias);
   const Heads heads = heads_of<N>(a, packed);
   bool normed = false;
-  const bool walks = dispatch_walk<N>(a.weight, packed, [&](auto count, auto pack) {
-    const auto walk = [&](auto with_norm) {
-      each_element("short_conv_forward_walk", stream, rows * blocks, in.channels / pack(),
-                   ForwardWalk<T, count(), pack(), with_norm()>{a.y.as<T>(), in, heads, blocks, a.silu});
+  const bool scans = dispatch_scan<N>(a.weight, packed, [&](auto count, auto pack) {
+    const auto scan = [&](auto with_norm) {
+      each_element("short_conv_forward_scan", stream, rows * blocks, in.channels / pack(),
+                   ForwardScan<T, count(), pack(), with_norm()>{a.y.as<T>(), in, heads, blocks, a.silu});
     };
     if constexpr (pack() > 1) {
       if (heads.scale != nullptr) {
         normed = true;
-        walk(std::true_type{});
+        scan(std::true_type{});
         return;
       }
     }
-    walk(std::false_type{});
+    scan(std::false_type{});
   });
-  if (!walks) {
+  if (!scans) {
     each_element("short_conv_forward", stream, rows * in.length, in.channels,
                  ShortConvForwardBody<T>{a.y.as<T>(), in, a.silu});
   }

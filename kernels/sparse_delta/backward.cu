@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(32 * Tiling<Stored>::kWarps)
 constexpr int kUsesAhead = 4;
 
 /// The chains of SparseDeltaScan: the uses of one slot by one sequence lie side by side in `order`; the thread at the
-/// last of them walks back to the first. Row: token of a row and head, column: entry; they only number the sorted
+/// last of them goes back to the first. Row: token of a row and head, column: entry; they only number the sorted
 /// entries.
 struct Chains {
   double* carry;  // [N, H, W] after each write

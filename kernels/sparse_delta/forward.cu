@@ -3,7 +3,7 @@
 #include "kernels/common/cuda/sort.cuh"
 #include "kernels/sparse_delta/slots.cuh"
 
-// One block a row of the batch, head and 64 channels walks over the row's tokens; its warps share the slots of a token.
+// One block a row of the batch, head and 64 channels goes over the row's tokens; its warps share the slots of a token.
 // Channels are independent, so blocks never meet, and the slots of a token are distinct, so warps do not either. FLOPs:
 // H D (4 W + 2 R) a token. HBM: 2 W + R slots of D numbers, fp32 or bf16, a token and head where the table exceeds L2.
 // A token waits for one round of loads, from L2 since it was asked for them two tokens before (what it writes together
@@ -144,8 +144,8 @@ struct GatherKeys {
   }
 };
 
-/// Everything else from the sorted entries. A thread whose entry is the first use of a slot in a sequence walks on to
-/// the first write: until then M is that of `memory`. (The longest walk is that of a slot which all tokens read and
+/// Everything else from the sorted entries. A thread whose entry is the first use of a slot in a sequence goes on to
+/// the first write: until then M is that of `memory`. (The longest way is that of a slot which all tokens read and
 /// none writes.)
 struct NumberSlots {
   Codes codes, next_use;  // next_use: null in a forward pass, as paired_read is

@@ -34,7 +34,7 @@ template <class T, int N> struct TokenShiftForwardBody {
   }
 };
 
-// A thread walks over the tokens of a block in a pack of channels; the loads of kAhead tokens are under way together.
+// A thread goes over the tokens of a block in a pack of channels; the loads of kAhead tokens are under way together.
 template <class T, int N> struct TokenShiftBackwardBody {
   T* d_x;
   float* partial;

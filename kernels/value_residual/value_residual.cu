@@ -42,7 +42,7 @@ template <class T, int N> struct ValueResidualForwardBody {
   }
 };
 
-// A thread walks over the tokens of a block in a pack of channels.
+// A thread goes over the tokens of a block in a pack of channels.
 template <class T, int N> struct ValueResidualBackwardBody {
   T *d_v, *d_first, *d_mix;  // d_mix: of the gates
   float* partial;

@@ -19,7 +19,7 @@ struct Filter {
   int64_t taps;  // 0: no filter
   bool biased, silu;
   int64_t channels = 37, head_dim = 0;             // 0: no norm of heads
-  bool walks_with_norm = false, and_back = false;  // in one kernel
+  bool scans_with_norm = false, and_back = false;  // in one kernel
 };
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
@@ -69,7 +69,7 @@ void check_filter(Machine& m, const Filter& f) {
   const auto tolerance = [&](bool in_one_kernel) {
     return f.head_dim > 0 && m.is_bf16() && !in_one_kernel ? 4e-3 : kSingle;
   };
-  const bool fits = f.walks_with_norm && (m.is_bf16() || f.head_dim <= 128);
+  const bool fits = f.scans_with_norm && (m.is_bf16() || f.head_dim <= 128);
   const auto apart = [&](const char* kernel, bool in_one_kernel) {
     return Launches{f.head_dim > 0 ? kernel : nullptr, !in_one_kernel};
   };
@@ -111,7 +111,7 @@ void check_filter(Machine& m, const Filter& f) {
 }
 
 TEST_CASE("short convolutions", "[fast]") {
-  // Up to four taps are walked over, five are not.
+  // Filters of up to four taps scan the tokens, those of five do not.
   for (const Filter& f :
        {Filter{4, true, true}, {3, false, false}, {2, true, true}, {5, true, true}, {0, false, true}}) {
     CAPTURE(f.taps);
