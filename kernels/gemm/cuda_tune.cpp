@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kCandidates = 8;
 constexpr double kMilliseconds = 5, kRoundMilliseconds = 1;  // of each algorithm; of launches that are timed together
+constexpr double kMostLaunches = 200;                        // of these
 constexpr int kLaunches = 10, kRounds = 50;                  // at least; at most
 constexpr double kGain = 0.98;                               // a smaller one is noise
 constexpr int64_t kComparedBytes = int64_t{4} << 20, kPieces = 16;
@@ -134,9 +135,9 @@ class Trial {
                               static_cast<size_t>(scratch.bytes), state.stream);
   }
 
-  double round_ms(const cublasLtMatmulAlgo_t& algorithm, int64_t launches) {
+  double time_ms(const std::function<void()>& work) {
     begin_.record(stream_);
-    for (int64_t i = 0; i < launches; ++i) { multiply(algorithm, 0, accumulate_); }
+    work();
     end_.record(stream_);
     end_.synchronize();
     return static_cast<double>(Event::elapsed_ms(begin_, end_));
@@ -144,13 +145,20 @@ class Trial {
 
   /// Of one launch: the mean of the best round.
   double time_us(const cublasLtMatmulAlgo_t& algorithm) {
-    round_ms(algorithm, 1);  // loads its code
-    const double estimate = round_ms(algorithm, 1);
-    const int64_t each = static_cast<int64_t>(std::clamp(kRoundMilliseconds / std::max(estimate, 1e-6), 1.0, 200.0));
+    const auto launch = [&] { multiply(algorithm, 0, accumulate_); };
+    launch();  // loads its code
+    const double estimate = time_ms(launch);
+    const auto each =
+        static_cast<int64_t>(std::clamp(kRoundMilliseconds / std::max(estimate, 1e-6), 1.0, kMostLaunches));
+    // The host could not enqueue small products as fast as a device computes them.
+    Graph graph(stream_, 0, [&] {
+      for (int64_t i = 0; i < each; ++i) { launch(); }
+    });
+    graph.launch(stream_);  // the first launch takes it to the device
     double best = std::numeric_limits<double>::infinity(), all = 0;
     int64_t launches = 0;
     for (int round = 0; round < kRounds && (all < kMilliseconds || launches < kLaunches); ++round) {
-      const double ms = round_ms(algorithm, each);
+      const double ms = time_ms([&] { graph.launch(stream_); });
       best = std::min(best, ms / static_cast<double>(each));
       all += ms;
       launches += each;

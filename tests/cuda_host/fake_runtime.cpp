@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "core/cuda_device.h"
 
@@ -113,10 +114,15 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) 
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
   fake_runtime().is_capturing = true;
+  if (fake_runtime().clock_ms != nullptr) { fake_runtime().captured_ms = *fake_runtime().clock_ms; }
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
   fake_runtime().is_capturing = false;
+  if (double* const now = fake_runtime().clock_ms; now != nullptr) {
+    const double began = std::exchange(fake_runtime().captured_ms, *now - fake_runtime().captured_ms);
+    *now = began;
+  }
   *graph = handle<cudaGraph_t>();
   return cudaSuccess;
 }
@@ -126,7 +132,10 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* graph, cudaGraph_t, u
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) {
+  if (fake_runtime().clock_ms != nullptr) { *fake_runtime().clock_ms += fake_runtime().captured_ms; }
+  return cudaSuccess;
+}
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   *memory = nullptr;

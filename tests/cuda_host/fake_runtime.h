@@ -12,9 +12,10 @@ struct FakeRuntime {
   int static_shared_bytes = 0;                // of every kernel
   int binary_version = 90, ptx_version = 90;  // of every kernel
   bool is_capturing = false;
-  int questions = 0;  // how many devices there are
+  double captured_ms = 0;  // what a launch of the graph takes; until the capture ends: when it began
+  int questions = 0;       // how many devices there are
   const char* name = "a GPU";
   size_t memory_bytes = size_t{1} << 40;  // more at once is not there
-  const double* clock_ms = nullptr;       // of events; null: a millisecond lies between any two
+  double* clock_ms = nullptr;             // of events; null: a millisecond lies between any two
 };
 FakeRuntime& fake_runtime();
