@@ -254,7 +254,6 @@ void Fields::begin() {
 }
 
 void Fields::finish() {
-  if (is_custom_) { return; }
   begin();
   for (const Json::Member& member : json_->members()) {
     if (known(member.first) == nullptr) { fail_unknown(member); }

@@ -141,9 +141,6 @@ class Fields {
   /// per name of `keys` (write), once with "NAME" (describe).
   Field& map(std::string_view name, const std::vector<std::string>& keys,
              const std::function<void(const std::string& key, Fields& f)>& each);
-  /// For values that are no objects with known keys, in `each` of map and list: the caller reads
-  /// json() itself (read mode), or writes `value` (write mode).
-  void custom(Json value = {});
   /// Read mode: calls each(key, sub-fields) again per member of the object `name`, for checks that
   /// need the whole configuration (require, fail, written); nothing happens when it is absent.
   void visit_members(std::string_view name, const std::function<void(const std::string& key, Fields& f)>& each);
@@ -196,7 +193,6 @@ class Fields {
   std::string path_;
   const Json* json_ = nullptr;
   Json out_ = Json::object();
-  bool is_custom_ = false;
   std::vector<Known> known_;
   std::vector<Description> described_;
   Field current_;

@@ -116,11 +116,6 @@ Field& Fields::map(std::string_view name, const std::vector<std::string>& keys,
   return field;
 }
 
-void Fields::custom(Json value) {
-  is_custom_ = true;
-  if (mode_ == Mode::write) { out_ = std::move(value); }
-}
-
 void Fields::visit_members(std::string_view name, const std::function<void(const std::string& key, Fields& f)>& each) {
   const Json* object = mode_ == Mode::read ? json_->find(name) : nullptr;
   if (object == nullptr || !object->is_object()) { return; }

@@ -22,7 +22,6 @@ static void fields(Fields& f, NamedLayer& l) {
 
 struct Layers {
   std::vector<NamedLayer> layers;
-  Json rules = Json::object();
 };
 
 static void fields(Fields& f, Layers& c) {
@@ -32,12 +31,6 @@ static void fields(Fields& f, Layers& c) {
      auto it = std::find_if(c.layers.begin(), c.layers.end(), [&](const NamedLayer& l) { return l.name == name; });
      fields(sub, it != c.layers.end() ? *it : (c.layers.push_back({name}), c.layers.back()));
    }).required();
-  std::vector<std::string> rules;
-  for (const auto& [key, value] : c.rules.members()) { rules.push_back(key); }
-  f.map("rules", rules, [&c](const std::string& key, Fields& sub) {
-    if (sub.reading()) { c.rules.set(key, sub.json()); }
-    sub.custom(c.rules.find(key) != nullptr ? c.rules.at(key) : Json());
-  });
   f.visit_members("layers",
                   [](const std::string& name, Fields& sub) { sub.require(name != "bad", "size", "another layer"); });
 }
@@ -95,14 +88,13 @@ template <class T> std::string error_of(const std::string& text) {
 }  // namespace
 
 TEST_CASE("maps visit members in file order and write them back", "[fast]") {
-  const Layers c = read<Layers>(
-      R"({"layers": {"b": {"type": "wide", "size": 5}, "a": {"size": 3, "type": "narrow"}}, "rules": {"r": [1], "s": 2}})");
+  const Layers c =
+      read<Layers>(R"({"layers": {"b": {"type": "wide", "size": 5}, "a": {"size": 3, "type": "narrow"}}})");
   REQUIRE(c.layers.size() == 2);
   CHECK(c.layers[0].name == "b");
   CHECK(c.layers[0].size == 5);
   CHECK(c.layers[1].type == "narrow");
-  CHECK(Fields::write(c).dump() ==
-        R"({"layers":{"b":{"type":"wide","size":5},"a":{"type":"narrow","size":3}},"rules":{"r":[1],"s":2}})");
+  CHECK(Fields::write(c).dump() == R"({"layers":{"b":{"type":"wide","size":5},"a":{"type":"narrow","size":3}}})");
 }
 
 TEST_CASE("errors inside maps name the member", "[fast]") {
