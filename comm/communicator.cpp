@@ -4,6 +4,8 @@
 #include <numeric>
 #include <vector>
 
+#include "core/elapsed.h"
+
 namespace hebb {
 
 void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
@@ -25,7 +27,7 @@ template <class F> void Communicator::call(Stream& stream, Kind kind, const Size
   const int64_t number = log_ != nullptr ? log_->begin(kNames[static_cast<size_t>(kind)], bytes.own) : 0;
   const auto begin = std::chrono::steady_clock::now();
   run();
-  counts_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  counts_.seconds += seconds_since(begin);
   if (log_ != nullptr) { log_->end(number); }
 }
 

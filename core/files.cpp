@@ -142,14 +142,13 @@ std::vector<fs::path> match_paths(const std::string& pattern) {
   return found;
 }
 
-/// A device, pipe or socket: a rename would put a plain file in its place.
+}  // namespace
+
 bool is_special_file(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
 }
-
-}  // namespace
 
 std::string read_file(const fs::path& path, ExitCode code) {
   const Descriptor file(open_for_reading(path, code));

@@ -1,7 +1,6 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +13,9 @@ namespace fs = std::filesystem;
 
 /// Whole file as a string. Throws Error of the given class (`code`) naming the path and the system's reason.
 std::string read_file(const fs::path& path, ExitCode code = ExitCode::kData);
+
+/// A device, pipe or socket: a rename would put a plain file in its place.
+bool is_special_file(const fs::path& path);
 
 /// Writes via "PATH.tmp-PID", fsync, rename, fsync of the folder: readers see the old or the new
 /// file, never a part. The temporary is removed on failure. A full disk or a read-only folder gives

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "core/elapsed.h"
 #include "core/utf8.h"
 
 namespace hebb {
@@ -200,9 +201,7 @@ std::unique_ptr<Progress> stderr_progress(double line_seconds) {
     std::fwrite(text.data(), 1, text.size(), stderr);
     std::fflush(stderr);
   };
-  output.seconds = [start = std::chrono::steady_clock::now()] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
+  output.seconds = [start = std::chrono::steady_clock::now()] { return seconds_since(start); };
   output.columns = [] {
     winsize size{};
     return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : kDefaultColumns;

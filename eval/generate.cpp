@@ -3,16 +3,10 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/elapsed.h"
 #include "eval/prompt.h"
 
 namespace hebb {
-namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-}  // namespace
 
 Generated continue_text(ScoringModel& model, std::shared_ptr<const Tokenizer> tokenizer, std::vector<double> logits,
                         ModelState& state, ScoringModel::Reading reading, Rng& rng, const GenerateOptions& options,

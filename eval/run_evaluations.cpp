@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "core/elapsed.h"
 #include "core/hash.h"
 #include "eval/evaluation.h"
 #include "train/run_config.h"
@@ -225,7 +226,7 @@ EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext con
     const std::string status = from_first(context, result.status);
     count(counts, status);
     if (context.is_first()) {
-      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      const double seconds = seconds_since(start);
       write_result(e, result, context, source, key, seconds, out, report);
     }
     if (status == "ok") { journal->remove(); }

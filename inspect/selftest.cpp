@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "core/elapsed.h"
 #include "core/random.h"
 #include "optim/optimizer.h"
 
@@ -251,7 +252,7 @@ SelftestResult selftest(const std::string& name, const Compute& compute) {
     HEBB_ASSERT(type != nullptr || name == "optimizer");
     result = type != nullptr ? test_layer(*type, compute, limits) : test_optimizer(compute, limits);
   } catch (const std::exception& error) { result.failure = error.what(); }
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = seconds_since(start);
   return result;
 }
 

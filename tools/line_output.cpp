@@ -12,16 +12,6 @@
 #include "core/error.h"
 
 namespace hebb {
-namespace {
-
-/// A device, pipe or socket: a rename would put a plain file in its place.
-bool is_special_file(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
-}
-
-}  // namespace
 
 LineOutput::LineOutput(const std::string& path) : path_(path) {
   if (path != "-") {

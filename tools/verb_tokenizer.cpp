@@ -137,8 +137,6 @@ void run_decode(const CodeArguments& arguments) {
   print(tokenizer->decode(ids));
 }
 
-std::string id_text(int32_t id) { return id < 0 ? "none" : std::to_string(id); }
-
 std::string describe_tokenizer_json(const TokenizerJson& json) {
   using Pattern = PreTokenizer::Pattern;
   const char* pattern = json.pattern == Pattern::gpt2        ? "GPT-2"

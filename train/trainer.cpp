@@ -8,14 +8,11 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/elapsed.h"
 #include "train/micro_batch.h"
 
 namespace hebb {
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 std::string number(double value) { return Json(value).dump(); }
 

@@ -8,6 +8,7 @@
 
 #include "data/shards/dataset.h"
 #include "data/shards/shard.h"
+#include "data/tokenizer/tokenizer.h"
 
 namespace hebb {
 namespace {
@@ -21,8 +22,6 @@ const char* format_name(Shard::Format format) {
   }
   return "";
 }
-
-std::string id_text(int32_t id) { return id < 0 ? "none" : std::to_string(id); }
 
 std::string describe_lengths(const Shard& shard) {
   const int64_t count = shard.documents();

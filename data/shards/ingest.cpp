@@ -5,10 +5,11 @@
 #include <chrono>
 #include <deque>
 #include <exception>
-#include <system_error>
 
+#include "core/elapsed.h"
 #include "core/error.h"
 #include "core/parallel.h"
+#include "core/plural.h"
 #include "core/random.h"
 #include "data/rows/ordered_pipeline.h"
 
@@ -159,10 +160,6 @@ void require_documents(const EncodeOptions& options, const TextCounts& counts) {
   }
 }
 
-std::string plural(uint64_t count, const char* word) {
-  return fmt::format("{:d} {}{}", count, word, count == 1 ? "" : "s");
-}
-
 }  // namespace
 
 EncodeReport encode_corpus(const EncodeOptions& options, Progress& progress) {
@@ -202,7 +199,7 @@ EncodeReport encode_corpus(const EncodeOptions& options, Progress& progress) {
   require_documents(options, report.input);
   splitter.finish();
   report.output = writer.finish();
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = seconds_since(start);
   progress.end();
   return report;
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <numeric>
 #include <optional>
 
 #include "core/files.h"
@@ -311,6 +310,8 @@ void Tokenizer::Decoder::flush_bytes(bool is_last, std::string& out) {
   }
   bytes_.erase(0, at);
 }
+
+std::string id_text(int32_t id) { return id < 0 ? "none" : std::to_string(id); }
 
 void require_ids(const Tokenizer& tokenizer, int64_t vocab_size) {
   if (tokenizer.vocab_size() > vocab_size) {

@@ -129,4 +129,7 @@ class Tokenizer {
 /// Errors: DataError where a model of `vocab_size` tokens lacks some of the tokenizer's ids.
 void require_ids(const Tokenizer& tokenizer, int64_t vocab_size);
 
+/// "none" for one below 0.
+std::string id_text(int32_t id);
+
 }  // namespace hebb

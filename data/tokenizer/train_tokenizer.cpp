@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/elapsed.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "core/utf8.h"
@@ -203,7 +204,7 @@ TrainedTokenizer train_tokenizer(const TrainTokenizerOptions& options, Progress&
   SampleLines lines(options, choose_sample(sizes, options, result), progress, result);
   const auto start = std::chrono::steady_clock::now();
   const auto status = sentencepiece::SentencePieceTrainer::Train(settings(options), &lines, &result.model);
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = seconds_since(start);
   lines.rethrow();
   if (!status.ok()) {
     throw ConfigError(fmt::format("--vocab-size {:d}", options.vocab_size),
