@@ -1,7 +1,6 @@
 #pragma once
 #include <cstdint>
 #include <span>
-#include <string>
 
 #include "comm/flight_log.h"
 #include "core/stream.h"

@@ -2,7 +2,6 @@
 // JSON values that know where they were written. nlohmann/json stays inside json_parse.cpp.
 #include <concepts>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>

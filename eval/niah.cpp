@@ -2,8 +2,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <numeric>
-#include <set>
 
 #include "data/tasks/answer_scores.h"
 #include "data/tasks/needles.h"

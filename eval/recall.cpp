@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include <bit>
-#include <cmath>
 #include <map>
 
 #include "data/tasks/synthetic_tasks.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 
 #include "comm/bucket_layout.h"
 #include "comm/communicator.h"

@@ -6,7 +6,6 @@
 #include <array>
 #include <cctype>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "core/host.h"

@@ -1,5 +1,4 @@
 // Sections of a report: continual learning, and how memories are used.
-#include <cmath>
 
 #include "layers/statistics.h"
 #include "study/chart_blocks.h"

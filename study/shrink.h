@@ -1,7 +1,6 @@
 #pragma once
 // The same table smaller: every run of a sweep shrunk by one factor (docs/ladders.md).
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/progress.h"

@@ -1,6 +1,5 @@
 #pragma once
 #include <optional>
-#include <string>
 
 #include "layers/model_config.h"
 #include "layers/rope_config.h"

@@ -1,7 +1,6 @@
 #pragma once
 // What converters of data sets share: rows of raw files and their members.
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // RULER's needle tasks and variable tracking (docs/evaluations/ruler.md, Generators).
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "data/tasks/ruler_tasks.h"
 #include "data/text/characters.h"

@@ -1,8 +1,5 @@
 #include "data/text/jsonl.h"
 
-#include <optional>
-#include <vector>
-
 #include "core/utf8.h"
 
 namespace hebb {

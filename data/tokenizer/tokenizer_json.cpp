@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <limits>
 #include <unordered_map>
 
 #include "core/error.h"

@@ -1,7 +1,6 @@
 #include "comm/ordered_reduce.h"
 
 #include <iterator>
-#include <mutex>
 
 #include "comm/thread_communicator.h"
 #include "core/bfloat.h"
