@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "inspect/trace.h"
+#include "layers/ops/host_values.h"
 
 namespace hebb {
 namespace {
@@ -91,7 +91,7 @@ void ScoringModel::each_segment(std::span<const int32_t> tokens, ModelState& sta
 std::vector<double> ScoringModel::logits(Pass& pass, Var hidden, size_t begin, size_t n) {
   const int64_t d = model_.config().hidden_size;
   const Tensor rows = pass.tape.value(hidden).slice(static_cast<int64_t>(begin) * d, {static_cast<int64_t>(n), d});
-  return to_host(stream_, pass.tape.value(model_.logits(pass, pass.tape.constant(rows)))).values;
+  return host_values(stream_, pass.tape.value(model_.logits(pass, pass.tape.constant(rows))));
 }
 
 std::vector<double> ScoringModel::score(std::span<const int32_t> inputs, std::span<const int32_t> targets,
@@ -141,7 +141,7 @@ std::vector<double> ScoringModel::read(std::span<const int32_t> tokens, ModelSta
     const Tensor logits =
         read_token(model_, stream_, token_arena_, state, tokens, {fast, attention, compute_.cuda_graphs});
     if (after_segment_) { after_segment_(); }
-    return to_host(stream_, logits).values;
+    return host_values(stream_, logits);
   }
   std::vector<double> last;
   each_segment(tokens, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
