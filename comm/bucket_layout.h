@@ -5,7 +5,6 @@
 
 namespace hebb {
 
-/// A range of elements.
 struct ElementRange {
   int64_t begin = 0, end = 0;
 

@@ -21,7 +21,6 @@ struct LayerOverrides {
 /// A key for each type that has overrides: {"thresholds": {"tau": 0.7, "blocks": {"3": {"mode": "all"}}}}.
 void fields(Fields& f, LayerOverrides& o);
 
-/// A type that has overrides.
 struct OverridableType {
   std::string type;
   const OverrideGroup* group;

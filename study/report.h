@@ -10,7 +10,6 @@ namespace hebb {
 
 struct ReportPart;
 
-/// One run of a report.
 struct ReportRun {
   std::string id;
   fs::path folder;

@@ -14,7 +14,6 @@
 
 namespace hebb {
 
-/// One of the 13 tasks.
 struct RulerTask {
   std::string name;
   int64_t new_tokens;  // that an answer may have

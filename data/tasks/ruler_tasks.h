@@ -18,7 +18,6 @@ struct Streams {
 
 enum class Haystack { noise, essay, needles };
 
-/// A needle task.
 struct NeedleTask {
   const char* name;
   Haystack haystack;
