@@ -55,13 +55,13 @@ struct ChunkItems {
   }
 };
 
-struct Book {
+struct Dictionary {
   float *keys, *values, *log_counts;
   int32_t* counts;
   bf16 *key_copies, *value_copies;  // or null
   int64_t room;
 
-  explicit Book(const OvqDictionary& d)
+  explicit Dictionary(const OvqDictionary& d)
       : keys(d.keys.as<float>()),
         values(d.values.as<float>()),
         log_counts(d.log_counts.as<float>()),
@@ -138,7 +138,7 @@ struct Change {
 struct SlotChanges {
   ReadLayout n;
   OvqRule rule;
-  Book book;
+  Dictionary dictionary;
   Kept kept;
 
   /// The step's change of the slot that the key at `first` is the first to enter; counts are those after the chunk
@@ -146,9 +146,9 @@ struct SlotChanges {
   __device__ Change change(int64_t unit, const Step& step, int64_t first, const int32_t* ids, bool is_done,
                            int lane) const {
     const int32_t id = ids[first];
-    Change c{unit, first, unit * book.room + id, 0, 0, step, ids, id >= step.before};
+    Change c{unit, first, unit * dictionary.room + id, 0, 0, step, ids, id >= step.before};
     c.each_key(rule.chunk, lane, [&](int64_t) { ++c.hits; });
-    c.before = c.fresh ? 0 : book.counts[c.slot] - (is_done ? c.hits : 0);
+    c.before = c.fresh ? 0 : dictionary.counts[c.slot] - (is_done ? c.hits : 0);
     __syncwarp();  // every lane has read the count
     return c;
   }
@@ -168,15 +168,15 @@ struct Fold : SlotChanges {
     const int64_t version = kept.version(step_number, c.step, rule.chunk, first),
                   kept_version = unit * kept.versions + version;
     keep(c, kept_version, lane);
-    const float key_scale = blend(book.keys + c.slot * n.d, keys, c, rule.normalize_keys, lane);
-    const float value_scale = blend(book.values + c.slot * n.dv, values, c, rule.normalize_values, lane);
-    book.copy_slot(c.slot, n.d, n.dv, lane);
+    const float key_scale = blend(dictionary.keys + c.slot * n.d, keys, c, rule.normalize_keys, lane);
+    const float value_scale = blend(dictionary.values + c.slot * n.dv, values, c, rule.normalize_values, lane);
+    dictionary.copy_slot(c.slot, n.d, n.dv, lane);
     if (lane > 0) { return; }
     const int64_t count = c.before + c.hits;
-    book.counts[c.slot] = static_cast<int32_t>(count);
-    book.log_counts[c.slot] = logf(static_cast<float>(count));
+    dictionary.counts[c.slot] = static_cast<int32_t>(count);
+    dictionary.log_counts[c.slot] = logf(static_cast<float>(count));
     if (kept.table != nullptr) {
-      *kept.entry(unit, step_number, book.room, ids[first]) = static_cast<int32_t>(version);
+      *kept.entry(unit, step_number, dictionary.room, ids[first]) = static_cast<int32_t>(version);
     }
     if (kept.inverse_norms != nullptr) {
       kept.inverse_norms[2 * kept_version] = key_scale;
@@ -210,12 +210,12 @@ struct Fold : SlotChanges {
 
   /// The slot before the change; of a new one what an earlier document left there, which undoing brings back.
   __device__ void keep(const Change& change, int64_t version, int lane) const {
-    copy_channels(kept.keys, book.keys, version, change.slot, n.d, lane);
-    copy_channels(kept.values, book.values, version, change.slot, n.dv, lane);
-    copy_channels(kept.key_copies, book.key_copies, version, change.slot, n.d, lane);
-    copy_channels(kept.value_copies, book.value_copies, version, change.slot, n.dv, lane);
-    if (lane == 0 && kept.counts != nullptr) { kept.counts[version] = book.counts[change.slot]; }
-    if (lane == 0 && kept.log_counts != nullptr) { kept.log_counts[version] = book.log_counts[change.slot]; }
+    copy_channels(kept.keys, dictionary.keys, version, change.slot, n.d, lane);
+    copy_channels(kept.values, dictionary.values, version, change.slot, n.dv, lane);
+    copy_channels(kept.key_copies, dictionary.key_copies, version, change.slot, n.d, lane);
+    copy_channels(kept.value_copies, dictionary.value_copies, version, change.slot, n.dv, lane);
+    if (lane == 0 && kept.counts != nullptr) { kept.counts[version] = dictionary.counts[change.slot]; }
+    if (lane == 0 && kept.log_counts != nullptr) { kept.log_counts[version] = dictionary.log_counts[change.slot]; }
   }
   template <class X>
   __device__ static void copy_channels(X* to, const X* from, int64_t version, int64_t slot, int64_t width, int lane) {

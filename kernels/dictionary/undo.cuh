@@ -9,13 +9,13 @@ namespace hebb::HEBB_DEVICE::ovq {
 struct Undo : SlotChanges {
   static constexpr bool kUndoes = true;
   const int32_t* ids;  // [B, K, T]
-  float *d_book_keys, *d_book_values;
+  float *d_slot_keys, *d_slot_values;
   Elements d_k, d_v;
 
   /// Place of the slot's first key in the step's chunk; -1 where the step left it alone. The table is resolved.
   __device__ int32_t place_of(int64_t unit, int64_t step_number, int64_t slot) const {
     const Step step = n.at(unit / n.kv_heads, step_number);
-    const int64_t place = *kept.entry(unit, step_number, book.room, slot) - int64_t{step.fold};
+    const int64_t place = *kept.entry(unit, step_number, dictionary.room, slot) - int64_t{step.fold};
     return step.fold != kNone && place >= 0 && place < rule.chunk ? static_cast<int32_t>(place) : -1;
   }
   __device__ void operator()(int64_t unit, int64_t step_number, int64_t first, int lane) const {
@@ -23,14 +23,15 @@ struct Undo : SlotChanges {
     const Change c = change(unit, step, first, ids + unit * n.length + step.fold, true, lane);
     const int64_t version = unit * kept.versions + step.fold + first, slot = c.slot;
     const float* const norms = kept.inverse_norms + 2 * version;
-    share(d_book_keys + slot * n.d, book.keys + slot * n.d, rule.normalize_keys, norms[0], d_k, c, n.d, lane);
-    share(d_book_values + slot * n.dv, book.values + slot * n.dv, rule.normalize_values, norms[1], d_v, c, n.dv, lane);
-    for (int64_t i = lane; i < n.d; i += 32) { book.keys[slot * n.d + i] = kept.keys[version * n.d + i]; }
-    for (int64_t i = lane; i < n.dv; i += 32) { book.values[slot * n.dv + i] = kept.values[version * n.dv + i]; }
-    book.copy_slot(slot, n.d, n.dv, lane);
+    share(d_slot_keys + slot * n.d, dictionary.keys + slot * n.d, rule.normalize_keys, norms[0], d_k, c, n.d, lane);
+    share(d_slot_values + slot * n.dv, dictionary.values + slot * n.dv, rule.normalize_values, norms[1], d_v, c, n.dv,
+          lane);
+    for (int64_t i = lane; i < n.d; i += 32) { dictionary.keys[slot * n.d + i] = kept.keys[version * n.d + i]; }
+    for (int64_t i = lane; i < n.dv; i += 32) { dictionary.values[slot * n.dv + i] = kept.values[version * n.dv + i]; }
+    dictionary.copy_slot(slot, n.d, n.dv, lane);
     if (lane == 0) {
-      book.counts[slot] = kept.counts[version];
-      book.log_counts[slot] = logf(static_cast<float>(kept.counts[version]));
+      dictionary.counts[slot] = kept.counts[version];
+      dictionary.log_counts[slot] = logf(static_cast<float>(kept.counts[version]));
     }
   }
 

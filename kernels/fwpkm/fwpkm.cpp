@@ -86,32 +86,32 @@ template <class S> struct Lookup {
 
   /// One token and head from the ranks of both codebooks.
   void choose(int64_t token, int64_t h, const S* rank_0, const S* rank_1, LookupWork<S>& work) const {
-    const int64_t book = (token * s.heads + h) * 2;
-    const S *q = a.q.as<S>() + book * s.half, *keys = a.keys.as<S>() + h * 2 * s.n * s.half;
-    int32_t* entries = a.out.entries.as<int32_t>() + book * s.k;
-    S* scores = a.out.scores.as<S>() + book * s.k;
+    const int64_t half_query = (token * s.heads + h) * 2;
+    const S *q = a.q.as<S>() + half_query * s.half, *keys = a.keys.as<S>() + h * 2 * s.n * s.half;
+    int32_t* entries = a.out.entries.as<int32_t>() + half_query * s.k;
+    S* scores = a.out.scores.as<S>() + half_query * s.k;
     choose_entries(rank_0, q, keys, s, a.score, a.keep_entries, work, entries, scores);
     choose_entries(rank_1, q + s.half, keys + s.n * s.half, s, a.score, a.keep_entries, work, entries + s.k,
                    scores + s.k);
-    const int32_t* slots = a.out.slots.as<int32_t>() + book / 2 * s.k;
+    const int32_t* slots = a.out.slots.as<int32_t>() + half_query / 2 * s.k;
     for (int64_t j = 0; a.keep_slots && j < s.k; ++j) {
-      a.out.weights.as<S>()[book / 2 * s.k + j] =
+      a.out.weights.as<S>()[half_query / 2 * s.k + j] =
           fwpkm_score(s.half, q, keys + slots[j] / s.n * s.half, a.score) +
           fwpkm_score(s.half, q + s.half, keys + (s.n + slots[j] % s.n) * s.half, a.score);
     }
-    for (int64_t c = 0; c < 2; ++c) { softmax(a.out.probs.as<S>() + (book + c) * s.k, scores + c * s.k, s.k); }
+    for (int64_t c = 0; c < 2; ++c) { softmax(a.out.probs.as<S>() + (half_query + c) * s.k, scores + c * s.k, s.k); }
   }
 
   void tokens(int64_t first, int64_t rows, LookupWork<S>& work) const {
     work.scores.resize(static_cast<size_t>(2 * rows * s.n));
     for (int64_t h = 0; h < s.heads; ++h) {
       for (int64_t c = 0; c < 2 && !a.keep_entries; ++c) {
-        const int64_t book = h * 2 + c;
+        const int64_t codebook = h * 2 + c;
         S* rank = work.scores.data() + c * rows * s.n;
         gemm_serial<S>(false, true, rows, s.n, s.half, S(a.score.idw ? 2 : 1),
-                       a.q.as<S>() + (first * s.heads * 2 + book) * s.half, s.heads * 2 * s.half,
-                       a.keys.as<S>() + book * s.n * s.half, s.half, false, rank, s.n);
-        const S* norms = a.key_norms.as<S>() + book * s.n;
+                       a.q.as<S>() + (first * s.heads * 2 + codebook) * s.half, s.heads * 2 * s.half,
+                       a.keys.as<S>() + codebook * s.n * s.half, s.half, false, rank, s.n);
+        const S* norms = a.key_norms.as<S>() + codebook * s.n;
         for (int64_t i = 0; a.score.idw && i < rows * s.n; ++i) { rank[i] -= norms[i % s.n]; }
       }
       for (int64_t r = 0; r < rows; ++r) {
@@ -143,9 +143,9 @@ template <class S> void select_slots(const FwpkmSelectSlots& a) {
     static thread_local LookupWork<S> work;
     S* const weights = a.out.weights.as<S>() + t * e;
     for (int64_t h = 0; h < s.heads && !a.keep_slots; ++h) {
-      const int64_t book = (t * s.heads + h) * 2 * s.k;
-      choose_slots(a.out.entries.as<int32_t>() + book, a.out.scores.as<S>() + book, s, work,
-                   a.out.slots.as<int32_t>() + book / 2, weights + h * s.k);
+      const int64_t entry = (t * s.heads + h) * 2 * s.k;
+      choose_slots(a.out.entries.as<int32_t>() + entry, a.out.scores.as<S>() + entry, s, work,
+                   a.out.slots.as<int32_t>() + entry / 2, weights + h * s.k);
     }
     softmax(weights, weights, e);
   });

@@ -7,11 +7,11 @@
 // part of the queries' gradients, and the lists of each key's readers. Then chunk after chunk, from the last one, as
 // d_keys of a chunk is d_next of the one before, in four launches: z needs d_next, the mean of a sub-key z of all its
 // readers, coefficients the means of k sub-keys, d_keys the coefficients of all readers. 3 x 6 E D FLOPs a codebook and
-// token; bound: L2, k rows of keys and of d_next for each book, twice, and a row of q for every entry, twice.
+// token; bound: L2, k rows of keys and of d_next for each half query, twice, and a row of q for every entry, twice.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-/// d_q through the scores. Row: book of the chunks.
+/// d_q through the scores. Row: half query of the chunks.
 template <class T> struct QueryGradient {
   T* d_q;
   const int32_t* index;
@@ -20,20 +20,20 @@ template <class T> struct QueryGradient {
   bool accumulate;
 
   __device__ void operator()(int64_t row, int64_t c) const {
-    const int64_t book = in.book(row);
-    const float query = to_float(in.q[book * in.half + c]), *const keys = in.keys_of(book);
+    const int64_t half_query = in.half_query(row);
+    const float query = to_float(in.q[half_query * in.half + c]), *const keys = in.keys_of(half_query);
     float sum = 0;
-    for (int64_t g = book * in.k; g < (book + 1) * in.k; ++g) {
+    for (int64_t g = half_query * in.k; g < (half_query + 1) * in.k; ++g) {
       if (index[g] >= 0) {
         const float key = keys[index[g] * in.half + c];
         sum += in.is_idw ? -sigma[g] * (query - key) : sigma[g] * key;
       }
     }
-    write(d_q[book * in.half + c], sum, accumulate);
+    write(d_q[half_query * in.half + c], sum, accumulate);
   }
 };
 
-/// z = -rate <u, d_next> and A = b z. Row: entry of a book of the chunk.
+/// z = -rate <u, d_next> and A = b z. Row: entry of a half query of the chunk.
 template <class T> struct Project {
   float *z, *curve;
   const float *d_next, *scores;
@@ -43,11 +43,11 @@ template <class T> struct Project {
 
   __device__ void operator()(int64_t row, int lane) const {
     const Split place(row, in.k);
-    const int64_t book = in.book(place.quotient), g = book * in.k + place.remainder,
-                  at = (in.first_key(book) + entries[g]) * in.half;
+    const int64_t half_query = in.half_query(place.quotient), g = half_query * in.k + place.remainder,
+                  at = (in.first_key(half_query) + entries[g]) * in.half;
     float sum = 0;
     for (int64_t c = lane; c < in.half; c += 32) {
-      const float query = to_float(in.q[book * in.half + c]);
+      const float query = to_float(in.q[half_query * in.half + c]);
       sum += (in.is_idw ? query - in.keys[at + c] : query) * d_next[at + c];
     }
     sum = -rate * warp_sum(sum);
@@ -64,9 +64,9 @@ struct MeanTerm {
   int64_t k;
   float count;
 
-  __device__ float nu(int64_t book) const {
+  __device__ float nu(int64_t half_query) const {
     float sum = 0;
-    for (int64_t g = book * k; g < (book + 1) * k; ++g) { sum -= curve[g] * probs[g] / count; }
+    for (int64_t g = half_query * k; g < (half_query + 1) * k; ++g) { sum -= curve[g] * probs[g] / count; }
     return sum;
   }
   __device__ float operator()(int64_t g) const { return probs[g] * (curve[g] / count + nu(Split(g, k).quotient)); }
@@ -90,8 +90,8 @@ template <class Value> struct SumBySubkey {
   }
 };
 
-/// The coefficients of u and d_next in d_keys: z becomes beta, A gamma; and what flows to the query. Row: book of the
-/// chunk.
+/// The coefficients of u and d_next in d_keys: z becomes beta, A gamma; and what flows to the query. Row: half query of
+/// the chunk.
 template <class T> struct EntropyCoefficients {
   T* d_q;
   float *z, *curve;
@@ -101,8 +101,8 @@ template <class T> struct EntropyCoefficients {
   float rate, count;
 
   __device__ void operator()(int64_t row, int lane) const {
-    const int64_t book = in.book(row), first = book * in.k, last = first + in.k;
-    const float *const m = usage + book % 2 * in.n, *const means = mean + book % 2 * in.n;
+    const int64_t half_query = in.half_query(row), first = half_query * in.k, last = first + in.k;
+    const float *const m = usage + half_query % 2 * in.n, *const means = mean + half_query % 2 * in.n;
     float mu = 0, nu = 0, along = 0;
     for (int64_t g = first + lane; g < last; g += 32) {
       mu += probs[g] * pull(m[entries[g]]);
@@ -124,19 +124,19 @@ template <class T> struct EntropyCoefficients {
       z[g] = alpha * b * rate;
     }
     __syncwarp();
-    add_to_query(book, lane);
+    add_to_query(half_query, lane);
   }
-  __device__ __forceinline__ void add_to_query(int64_t book, int64_t lane) const {
-    const int64_t first = in.first_key(book);
+  __device__ __forceinline__ void add_to_query(int64_t half_query, int64_t lane) const {
+    const int64_t first = in.first_key(half_query);
     for (int64_t c = lane; c < in.half; c += 32) {
-      const float query = to_float(in.q[book * in.half + c]);
+      const float query = to_float(in.q[half_query * in.half + c]);
       float sum = 0;
-      for (int64_t g = book * in.k; g < (book + 1) * in.k; ++g) {
+      for (int64_t g = half_query * in.k; g < (half_query + 1) * in.k; ++g) {
         const int64_t at = (first + entries[g]) * in.half + c;
         sum -= z[g] * d_next[at];
         sum += in.is_idw ? -curve[g] * (query - in.keys[at]) : curve[g] * in.keys[at];
       }
-      write(d_q[book * in.half + c], sum, true);
+      write(d_q[half_query * in.half + c], sum, true);
     }
   }
 };
@@ -145,16 +145,16 @@ template <class T> struct EntropyCoefficients {
 template <class T>
 void entropy_backward(Stream& stream, const FwpkmKeysBackward& a, const FwpkmKeysBackwardScratch& scratch,
                       const Keys<T>& in, const KeyLists& lists, int64_t c, const float* d_next) {
-  const int64_t rows = in.chunks.all.tokens(), books = rows * in.heads * 2;
+  const int64_t rows = in.chunks.all.tokens(), half_queries = rows * in.heads * 2;
   const int32_t* const entries = a.lookup.entries.as<int32_t>();
   const float *const probs = a.lookup.probs.as<float>(), *const scores = a.lookup.scores.as<float>();
   float *const mean = scratch.mean.as<float>(), *const gamma = scratch.gamma.as<float>(),
                *const beta = scratch.beta.as<float>();
   const auto rate = static_cast<float>(a.rate), count = static_cast<float>(rows * in.heads);
-  each_warp("fwpkm_project", stream, books * in.k, Project<T>{beta, gamma, d_next, scores, entries, in, rate});
+  each_warp("fwpkm_project", stream, half_queries * in.k, Project<T>{beta, gamma, d_next, scores, entries, in, rate});
   each_warp("fwpkm_mean", stream, 2 * in.n,
             SumBySubkey<MeanTerm>{mean, {gamma, probs, in.k, count}, lists, in.heads, in.n});
-  each_warp("fwpkm_coefficients", stream, books,
+  each_warp("fwpkm_coefficients", stream, half_queries,
             EntropyCoefficients<T>{a.d_q.as<T>(), beta, gamma, a.usage.as<float>() + c * 2 * in.n, mean, probs, scores,
                                    d_next, entries, in, rate, count});
 }

@@ -39,10 +39,10 @@ struct KeyIndex {
   KeyLists of_chunk(int64_t c) const { return {starts(c), entries(c), n}; }
 };
 
-/// Place of a lane in the entries of a book of a chunk; a warp takes 32 at a time.
+/// Place of a lane in the entries of a codebook of a chunk; a warp takes 32 at a time.
 struct EntryPlace {
   int64_t sequence, t,
-      j;  // of the lane's entry: row of the batch, token in the row's part of the chunk, entry of the book
+      j;  // of the lane's entry: row of the batch, token in the row's part of the chunk, entry of the codebook
 
   __device__ EntryPlace(const FastChunk& chunk, int64_t k, int64_t i) {
     const Split token(i, k), row(token.quotient, chunk.count);
@@ -64,9 +64,10 @@ struct EntryPlace {
   }
 };
 
-/// f(entry, index of its key or -1) for the warp's share of a book's entries, by all lanes together, in order.
+/// f(entry, index of its key or -1) for the warp's share of a codebook's entries, by all lanes together, in order.
 template <class F>
-__device__ __forceinline__ void each_entry_of_book(const KeyIndex& a, const FastChunk& chunk, int64_t book, F&& f) {
+__device__ __forceinline__ void each_entry_of_codebook(const KeyIndex& a, const FastChunk& chunk, int64_t codebook,
+                                                       F&& f) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int64_t all = chunk.batch * chunk.count * a.k, share = (all + kListThreads - 1) / kListThreads * 32;
   const int64_t begin = warp * share, end = begin + share < all ? begin + share : all;
@@ -78,7 +79,7 @@ __device__ __forceinline__ void each_entry_of_book(const KeyIndex& a, const Fast
     HEBB_UNROLL
     for (int u = 0; u < kListAhead; ++u) {
       const int64_t token = at.sequence * chunk.length + chunk.first + at.t;
-      entries[u] = (token * a.heads * 2 + book) * a.k + at.j;
+      entries[u] = (token * a.heads * 2 + codebook) * a.k + at.j;
       keys[u] = i + 32 * u + lane < end && (a.targets == nullptr || a.targets[token] >= 0) ? a.index[entries[u]] : -1;
       at.advance(chunk, a.k, step.quotient, step.remainder);
     }
@@ -89,20 +90,20 @@ __device__ __forceinline__ void each_entry_of_book(const KeyIndex& a, const Fast
 
 struct ListStage {
   int counts[kListKeys][kListWarps];  // of each warp's share; then of the shares before it
-  int offsets[kListKeys +
-              1];  // of the lists within the book; first the numbers of entries, last those of keys before the block's
+  int offsets[kListKeys + 1];  // of the lists within the codebook; first the numbers of entries, last those of keys
+                               // before the block's
 };
 
 /// s.counts: entries of each key in each warp's share; s.offsets: of keys before the block's, last. Ends with a
 /// barrier.
-__device__ __forceinline__ void count_entries(ListStage& s, const KeyIndex& a, const FastChunk& chunk, int64_t book,
+__device__ __forceinline__ void count_entries(ListStage& s, const KeyIndex& a, const FastChunk& chunk, int64_t codebook,
                                               int64_t first HEBB_WHERE_PARAMETER) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   if (thread < kListKeys * kListWarps) { s.counts[thread / kListWarps][thread % kListWarps] = 0; }
   if (thread <= kListKeys) { s.offsets[thread] = 0; }
   __syncthreads(HEBB_WHERE_HERE);
   int before = 0;
-  each_entry_of_book(a, chunk, book, [&](int64_t, int32_t key) {
+  each_entry_of_codebook(a, chunk, codebook, [&](int64_t, int32_t key) {
     before += key >= 0 && key < first ? 1 : 0;
     if (key >= first && key < first + kListKeys) { atomicAdd(&s.counts[key - first][warp], 1); }
   });
@@ -139,15 +140,15 @@ __device__ __forceinline__ void place_lists(ListStage& s HEBB_WHERE_PARAMETER) {
   __syncthreads(HEBB_WHERE_HERE);
 }
 
-/// The lists of keys first .. first + kListKeys of a book: s.offsets tells where they lie in the book's part of `to`.
-/// Begins and ends with a barrier.
+/// The lists of keys first .. first + kListKeys of a codebook: s.offsets tells where they lie in the codebook's part of
+/// `to`. Begins and ends with a barrier.
 __device__ __forceinline__ void make_lists(ListStage& s, int32_t* to, const KeyIndex& a, const FastChunk& chunk,
-                                           int64_t book, int64_t first HEBB_WHERE_PARAMETER) {
+                                           int64_t codebook, int64_t first HEBB_WHERE_PARAMETER) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   __syncthreads(HEBB_WHERE_HERE);
-  count_entries(s, a, chunk, book, first HEBB_WHERE_ARGUMENT);
+  count_entries(s, a, chunk, codebook, first HEBB_WHERE_ARGUMENT);
   place_lists(s HEBB_WHERE_ARGUMENT);
-  each_entry_of_book(a, chunk, book, [&](int64_t entry, int32_t key) {
+  each_entry_of_codebook(a, chunk, codebook, [&](int64_t entry, int32_t key) {
     const bool is_own = key >= first && key < first + kListKeys;
     const int own = is_own ? static_cast<int>(key - first) : -1;
     if (__any_sync(kAllLanes, is_own HEBB_WHERE_ARGUMENT)) {
@@ -179,17 +180,17 @@ __global__ void __launch_bounds__(kListThreads) key_lists_kernel(KeyIndex a, Key
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32),
             thread = static_cast<int>(threadIdx.x);
   const Split at(blockIdx.x, groups);
-  const int64_t first = at.remainder * kListKeys, codebook = blockIdx.y;
+  const int64_t first = at.remainder * kListKeys, side = blockIdx.y;
   const FastChunk chunk = chunk_at(a.chunks, at.quotient);
   float used = 0;
   for (int64_t head = 0; head < a.heads; ++head) {
-    const int64_t book = head * 2 + codebook, base = book * chunk.batch * chunk.count * a.k;
+    const int64_t codebook = head * 2 + side, base = codebook * chunk.batch * chunk.count * a.k;
     int32_t* const to = a.entries(at.quotient) + base;
-    make_lists(s, to, a, chunk, book, first);
+    make_lists(s, to, a, chunk, codebook, first);
     // The last block also says where the last list ends.
     if (thread <= kListKeys && (thread < kListKeys ? first + thread < a.n : first + kListKeys >= a.n)) {
       const int64_t key = thread < kListKeys ? first + thread : a.n;
-      a.starts(at.quotient)[book * (a.n + 1) + key] = static_cast<int32_t>(base + s.offsets[thread]);
+      a.starts(at.quotient)[codebook * (a.n + 1) + key] = static_cast<int32_t>(base + s.offsets[thread]);
     }
     if (warp < kListKeys && use.usage != nullptr) {
       for (int i = s.offsets[warp] + lane; i < s.offsets[warp + 1]; i += 32) { used += use.probs[to[i]]; }
@@ -197,7 +198,7 @@ __global__ void __launch_bounds__(kListThreads) key_lists_kernel(KeyIndex a, Key
   }
   used = use.scale * warp_sum(used);
   if (use.usage != nullptr && warp < kListKeys && first + warp < a.n && lane == 0) {
-    use.usage[codebook * a.n + first + warp] = used;
+    use.usage[side * a.n + first + warp] = used;
   }
 }
 

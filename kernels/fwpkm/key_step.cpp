@@ -95,11 +95,11 @@ template <class S> void entropy_step(const FwpkmEntropyStep& a, S* all_gamma) {
   const S* usage = a.usage.as<S>();
   const S m_count = static_cast<S>(a.count) * S(s.heads);
   each_token(a.chunk, [&](int64_t t) {
-    for (int64_t book = t * s.heads * 2; book < (t + 1) * s.heads * 2; ++book) {
-      const int32_t* entries = a.lookup.entries.as<int32_t>() + book * s.k;
-      const S *probs = a.lookup.probs.as<S>() + book * s.k, *scores = a.lookup.scores.as<S>() + book * s.k;
-      const S* m = usage + book % 2 * s.n;
-      S* gamma = all_gamma + book * s.k;
+    for (int64_t half_query = t * s.heads * 2; half_query < (t + 1) * s.heads * 2; ++half_query) {
+      const int32_t* entries = a.lookup.entries.as<int32_t>() + half_query * s.k;
+      const S *probs = a.lookup.probs.as<S>() + half_query * s.k, *scores = a.lookup.scores.as<S>() + half_query * s.k;
+      const S* m = usage + half_query % 2 * s.n;
+      S* gamma = all_gamma + half_query * s.k;
       S mu = 0;
       for (int64_t j = 0; j < s.k; ++j) {
         gamma[j] = pull(m[entries[j]]);
@@ -121,9 +121,9 @@ template <class S>
 void scores_backward(int64_t token, const FwpkmSizes& s, const FwpkmScore& score, const int32_t* index, S* sigma,
                      const S* q, const S* keys, S* d_q, S sign) {
   for (int64_t b = 0; b < s.heads * 2; ++b) {
-    const int64_t book = token * s.heads * 2 + b;
-    const S* query = q + book * s.half;
-    for (int64_t j = book * s.k; j < (book + 1) * s.k; ++j) {
+    const int64_t half_query = token * s.heads * 2 + b;
+    const S* query = q + half_query * s.half;
+    for (int64_t j = half_query * s.k; j < (half_query + 1) * s.k; ++j) {
       if (index[j] < 0) { continue; }
       const S* key = keys + (b * s.n + index[j]) * s.half;
       if (score.idw) { sigma[j] *= S(2) / (S(score.eps) + squared_distance(s.half, query, key)); }
@@ -190,30 +190,30 @@ template <class S> struct EntropyBackward {
   const S *keys, *usages, *d_next;  // of the chunk; d_next: of the keys that its step made
   S count;
 
-  const int32_t* entries(int64_t book) const { return a.lookup.entries.as<int32_t>() + book * s.k; }
-  const S* probs(int64_t book) const { return a.lookup.probs.as<S>() + book * s.k; }
-  S* curve(int64_t book) const { return scratch.gamma.as<S>() + book * s.k; }  // A of the page, later 2 dd
-  S* beta(int64_t book) const { return scratch.beta.as<S>() + book * s.k; }    // z, later alpha b
-  const S* usage(int64_t book) const { return usages + book % 2 * s.n; }
+  const int32_t* entries(int64_t half_query) const { return a.lookup.entries.as<int32_t>() + half_query * s.k; }
+  const S* probs(int64_t half_query) const { return a.lookup.probs.as<S>() + half_query * s.k; }
+  S* curve(int64_t half_query) const { return scratch.gamma.as<S>() + half_query * s.k; }  // A of the page, later 2 dd
+  S* beta(int64_t half_query) const { return scratch.beta.as<S>() + half_query * s.k; }    // z, later alpha b
+  const S* usage(int64_t half_query) const { return usages + half_query % 2 * s.n; }
 
   /// z = <u, Y> and A = b z of one token.
   void project(int64_t t) const {
     for (int64_t b = 0; b < s.heads * 2; ++b) {
-      const int64_t book = t * s.heads * 2 + b;
-      const S* q = a.q.as<S>() + book * s.half;
+      const int64_t half_query = t * s.heads * 2 + b;
+      const S* q = a.q.as<S>() + half_query * s.half;
       for (int64_t j = 0; j < s.k; ++j) {
-        const int64_t row = (b * s.n + entries(book)[j]) * s.half;
+        const int64_t row = (b * s.n + entries(half_query)[j]) * s.half;
         const S *key = keys + row, *next = d_next + row;
         const S z = static_cast<S>(-a.rate) *
                     lane_sum<S>(s.half, [&](int64_t i) { return (a.score.idw ? q[i] - key[i] : q[i]) * next[i]; });
-        beta(book)[j] = z;
-        curve(book)[j] = z * slope(a.lookup.scores.as<S>()[book * s.k + j], a.score);
+        beta(half_query)[j] = z;
+        curve(half_query)[j] = z * slope(a.lookup.scores.as<S>()[half_query * s.k + j], a.score);
       }
     }
   }
-  S nu(int64_t book) const {
+  S nu(int64_t half_query) const {
     S sum = 0;
-    for (int64_t j = 0; j < s.k; ++j) { sum -= curve(book)[j] * probs(book)[j] / count; }
+    for (int64_t j = 0; j < s.k; ++j) { sum -= curve(half_query)[j] * probs(half_query)[j] / count; }
     return sum;
   }
   /// cbar of codebook c, summed in the order of the tokens.
@@ -222,10 +222,10 @@ template <class S> struct EntropyBackward {
     std::fill(mean, mean + s.n, S(0));
     for (int64_t r = 0; r < chunk.tokens(); ++r) {
       for (int64_t h = 0; h < s.heads; ++h) {
-        const int64_t book = (chunk.token(r) * s.heads + h) * 2 + c;
-        const S each = nu(book);
+        const int64_t half_query = (chunk.token(r) * s.heads + h) * 2 + c;
+        const S each = nu(half_query);
         for (int64_t j = 0; j < s.k; ++j) {
-          mean[entries(book)[j]] += probs(book)[j] * (curve(book)[j] / count + each);
+          mean[entries(half_query)[j]] += probs(half_query)[j] * (curve(half_query)[j] / count + each);
         }
       }
     }
@@ -233,29 +233,30 @@ template <class S> struct EntropyBackward {
   /// The rest of one token: d_q, and the coefficients of u and Y in d_keys.
   void finish(int64_t t) const {
     for (int64_t b = 0; b < s.heads * 2; ++b) {
-      const int64_t book = t * s.heads * 2 + b;
-      const S *m = usage(book), *mean = scratch.mean.as<S>() + b % 2 * s.n, each = nu(book);
+      const int64_t half_query = t * s.heads * 2 + b;
+      const S *m = usage(half_query), *mean = scratch.mean.as<S>() + b % 2 * s.n, each = nu(half_query);
       S mu = 0, along = 0;
-      for (int64_t j = 0; j < s.k; ++j) { mu += probs(book)[j] * pull(m[entries(book)[j]]); }
+      for (int64_t j = 0; j < s.k; ++j) { mu += probs(half_query)[j] * pull(m[entries(half_query)[j]]); }
       const auto pi = [&](int64_t j) {
-        const S used = m[entries(book)[j]] + S(1e-8), c = pull(m[entries(book)[j]]);
-        return curve(book)[j] * (c - mu) / count + each * c +
-               mean[entries(book)[j]] * (S(1) / used + S(1e-8) / (used * used)) / count;
+        const S used = m[entries(half_query)[j]] + S(1e-8), c = pull(m[entries(half_query)[j]]);
+        return curve(half_query)[j] * (c - mu) / count + each * c +
+               mean[entries(half_query)[j]] * (S(1) / used + S(1e-8) / (used * used)) / count;
       };
-      for (int64_t j = 0; j < s.k; ++j) { along += probs(book)[j] * pi(j); }
+      for (int64_t j = 0; j < s.k; ++j) { along += probs(half_query)[j] * pi(j); }
       for (int64_t j = 0; j < s.k; ++j) {
-        const S p = probs(book)[j], z = beta(book)[j],
-                slope_j = slope(a.lookup.scores.as<S>()[book * s.k + j], a.score);
-        const S alpha = p * (pull(m[entries(book)[j]]) - mu) / count, through_scores = p * (pi(j) - along);
-        add_query(book, b, entries(book)[j], alpha, through_scores, z, slope_j, curve(book)[j], beta(book)[j]);
+        const S p = probs(half_query)[j], z = beta(half_query)[j],
+                slope_j = slope(a.lookup.scores.as<S>()[half_query * s.k + j], a.score);
+        const S alpha = p * (pull(m[entries(half_query)[j]]) - mu) / count, through_scores = p * (pi(j) - along);
+        add_query(half_query, b, entries(half_query)[j], alpha, through_scores, z, slope_j, curve(half_query)[j],
+                  beta(half_query)[j]);
       }
     }
   }
-  void add_query(int64_t book, int64_t b, int64_t entry, S alpha, S through_scores, S z, S slope_j, S& gamma,
+  void add_query(int64_t half_query, int64_t b, int64_t entry, S alpha, S through_scores, S z, S slope_j, S& gamma,
                  S& beta_out) const {
     const int64_t row = (b * s.n + entry) * s.half;
-    const S *q = a.q.as<S>() + book * s.half, *key = keys + row, *next = d_next + row;
-    S* d_q = a.d_q.as<S>() + book * s.half;
+    const S *q = a.q.as<S>() + half_query * s.half, *key = keys + row, *next = d_next + row;
+    S* d_q = a.d_q.as<S>() + half_query * s.half;
     const S along_next = alpha * slope_j * static_cast<S>(-a.rate);
     if (a.score.idw) {
       const S along_u = S(2) * (-alpha * z * slope_j * slope_j / S(2) - through_scores * slope_j / S(2));
@@ -291,7 +292,7 @@ template <class S> void keys_backward(const FwpkmKeysBackward& a, const FwpkmKey
           a, scratch, s, chunk, keys, a.usage.as<S>() + c * 2 * s.n, d_next, S(chunk.tokens()) * S(s.heads)};
       each_token(chunk, [&](int64_t t) { e.project(t); });
       parallel_for(2, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t book = begin; book < end; ++book) { e.sum_mean(book); }
+        for (int64_t codebook = begin; codebook < end; ++codebook) { e.sum_mean(codebook); }
       });
       each_token(chunk, [&](int64_t t) { e.finish(t); });
     }

@@ -6,7 +6,8 @@ namespace hebb::HEBB_DEVICE {
 
 constexpr float kUsageEps = 1e-8f;
 
-/// q [., H, 2, D], keys [H, 2, n, D]. A book is token * heads * 2 + head * 2 + codebook, an entry book * k + j.
+/// q [., H, 2, D], keys [H, 2, n, D]. A half query is token * heads * 2 + head * 2 + codebook. An entry is
+/// half_query * k + j.
 template <class T> struct Keys {
   const T* q;
   const float* keys;                // of the first chunk
@@ -15,14 +16,14 @@ template <class T> struct Keys {
   bool is_idw;
   FastChunks chunks;
 
-  __device__ int64_t books() const { return heads * 2; }
-  /// Book of row `row` over books of the chunks' tokens.
-  __device__ int64_t book(int64_t row) const { return EntryOf(chunks.all, row, books()).entry; }
-  /// The first key of a book's codebook, as a row of one chunk's keys.
-  __device__ int64_t first_key(int64_t book) const { return Split(book, books()).remainder * n; }
-  /// The keys [n, D] of a book's codebook.
-  __device__ const float* keys_of(int64_t book) const {
-    const Split at(book, books());
+  __device__ int64_t codebooks() const { return heads * 2; }
+  /// Number of the half query in row `row` of those of the chunks' tokens.
+  __device__ int64_t half_query(int64_t row) const { return EntryOf(chunks.all, row, codebooks()).entry; }
+  /// The first key of a half query's codebook, as a row of one chunk's keys.
+  __device__ int64_t first_key(int64_t half_query) const { return Split(half_query, codebooks()).remainder * n; }
+  /// The keys [n, D] of a half query's codebook.
+  __device__ const float* keys_of(int64_t half_query) const {
+    const Split at(half_query, codebooks());
     return keys + at.remainder * n * half + (copy > 0 ? chunk_of(chunks, at.quotient) * copy : 0);
   }
 };
@@ -184,7 +185,7 @@ template <class T> struct ToEntries {
   }
 };
 
-/// sigma -> sigma b, b = 2 / (eps + |q - key|^2) from the differences. Row: entry of a book of the chunks.
+/// sigma -> sigma b, b = 2 / (eps + |q - key|^2) from the differences. Row: entry of a half query of the chunks.
 template <class T> struct ScaleScores {
   float* sigma;
   const int32_t* index;
@@ -192,12 +193,12 @@ template <class T> struct ScaleScores {
 
   __device__ void operator()(int64_t row, int lane) const {
     const Split place(row, in.k);
-    const int64_t book = in.book(place.quotient), g = book * in.k + place.remainder;
+    const int64_t half_query = in.half_query(place.quotient), g = half_query * in.k + place.remainder;
     if (index[g] < 0) { return; }
-    const float* const key = in.keys_of(book) + index[g] * in.half;
+    const float* const key = in.keys_of(half_query) + index[g] * in.half;
     float sum = 0;
     for (int64_t c = lane; c < in.half; c += 32) {
-      const float difference = to_float(in.q[book * in.half + c]) - key[c];
+      const float difference = to_float(in.q[half_query * in.half + c]) - key[c];
       sum += difference * difference;
     }
     sum = warp_sum(sum);

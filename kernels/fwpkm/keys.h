@@ -58,20 +58,20 @@ void add_to_keys(S* to, const int32_t* index, const S* gamma, const S* beta, con
   const int64_t slices = (s.half + kSlice - 1) / kSlice;
   parallel_for(s.heads * 2 * slices, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t book = task / slices, from = task % slices * kSlice, last = std::min(s.half, from + kSlice);
-      const S* book_keys = keys + book * s.n * s.half;
+      const int64_t codebook = task / slices, from = task % slices * kSlice, last = std::min(s.half, from + kSlice);
+      const S* codebook_keys = keys + codebook * s.n * s.half;
       for (int64_t r = 0; r < chunk.tokens(); ++r) {
-        const int64_t at = chunk.token(r) * s.heads * 2 + book;
+        const int64_t at = chunk.token(r) * s.heads * 2 + codebook;
         const S* query = q + at * s.half;
         for (int64_t j = at * s.k; j < (at + 1) * s.k; ++j) {
           if (index[j] < 0) { continue; }
           const int64_t row = index[j] * s.half;
-          S* sum = to + book * s.n * s.half + row;
+          S* sum = to + codebook * s.n * s.half + row;
           const S g = scale * gamma[j];
-          for (int64_t i = from; i < last; ++i) { sum[i] += g * (idw ? query[i] - book_keys[row + i] : query[i]); }
+          for (int64_t i = from; i < last; ++i) { sum[i] += g * (idw ? query[i] - codebook_keys[row + i] : query[i]); }
           if (beta != nullptr) {
             const S b = scale * beta[j];
-            for (int64_t i = from; i < last; ++i) { sum[i] += b * along[book * s.n * s.half + row + i]; }
+            for (int64_t i = from; i < last; ++i) { sum[i] += b * along[codebook * s.n * s.half + row + i]; }
           }
         }
       }

@@ -45,9 +45,9 @@ Found found_of(const FwpkmLookup& a) {
 /// The k entries of one token and codebook, best first, by one warp. ranks: at least max(n, 2 k) words of shared
 /// memory.
 template <class T>
-__device__ __forceinline__ void choose_entries(const Found& out, int32_t* ranks, const LookupKeys<T>& in, int64_t book,
-                                               bool keep, int lane HEBB_WHERE_PARAMETER) {
-  int32_t* const entries = out.entries + book * in.k;
+__device__ __forceinline__ void choose_entries(const Found& out, int32_t* ranks, const LookupKeys<T>& in,
+                                               int64_t half_query, bool keep, int lane HEBB_WHERE_PARAMETER) {
+  int32_t* const entries = out.entries + half_query * in.k;
   for (int64_t j = 0; !keep && j < in.k; ++j) {
     int32_t best = kTaken, at = INT32_MAX;
     for (int64_t i = lane; i < in.n; i += 32) {
@@ -67,7 +67,7 @@ __device__ __forceinline__ void choose_entries(const Found& out, int32_t* ranks,
   auto* const exact = reinterpret_cast<float*>(ranks + in.k);
   for (int64_t j = 0; j < in.k; ++j) {
     const int32_t i = entries[j];
-    const float score = in.score(book, i, lane HEBB_WHERE_ARGUMENT);
+    const float score = in.score(half_query, i, lane HEBB_WHERE_ARGUMENT);
     if (lane == 0) {
       ranks[j] = i;
       exact[j] = score;
@@ -85,8 +85,8 @@ __device__ __forceinline__ void choose_entries(const Found& out, int32_t* ranks,
     int64_t to = keep ? j : 0;
     for (int64_t i = 0; !keep && i < in.k; ++i) { to += is_before({exact[i], ranks[i]}, {exact[j], ranks[j]}) ? 1 : 0; }
     entries[to] = ranks[j];
-    out.scores[book * in.k + to] = exact[j];
-    if (out.probs != nullptr) { out.probs[book * in.k + to] = expf(exact[j] - top) / total; }
+    out.scores[half_query * in.k + to] = exact[j];
+    if (out.probs != nullptr) { out.probs[half_query * in.k + to] = expf(exact[j] - top) / total; }
   }
 }
 
@@ -98,12 +98,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   HEBB_DYN_SHARED(raw);
   HEBB_SHARED(RankStage, stage);
   auto* const ranks = reinterpret_cast<int32_t*>(raw);
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * tokens, book = blockIdx.y;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * tokens, codebook = blockIdx.y;
   const int64_t here = first + tokens < all ? tokens : all - first;
-  if (!keep) { rank_keys(ranks, stride, stage, in, chunk, first, here, book); }
+  if (!keep) { rank_keys(ranks, stride, stage, in, chunk, first, here, codebook); }
   __syncthreads();
   for (int64_t i = threadIdx.x / 32; i < here; i += kWarps) {
-    choose_entries(out, ranks + i * stride, in, token_of(chunk, first + i) * in.heads * 2 + book, keep,
+    choose_entries(out, ranks + i * stride, in, token_of(chunk, first + i) * in.heads * 2 + codebook, keep,
                    static_cast<int>(threadIdx.x % 32));
   }
 }
@@ -114,12 +114,12 @@ __global__ void __launch_bounds__(kMmaRankThreads, 1)
                              int64_t stride) {
   HEBB_DYN_SHARED(raw);
   auto* const ranks = reinterpret_cast<int32_t*>(raw + sizeof(MmaRankStage));
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * tokens, book = blockIdx.y;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * tokens, codebook = blockIdx.y;
   const int64_t here = first + tokens < all ? tokens : all - first;
-  rank_keys_mma(ranks, stride, *reinterpret_cast<MmaRankStage*>(raw), in, chunk, first, here, book);
+  rank_keys_mma(ranks, stride, *reinterpret_cast<MmaRankStage*>(raw), in, chunk, first, here, codebook);
   __syncthreads();
   for (int64_t i = threadIdx.x / 32; i < here; i += kMmaRankWarps) {
-    choose_entries(out, ranks + i * stride, in, token_of(chunk, first + i) * in.heads * 2 + book, false,
+    choose_entries(out, ranks + i * stride, in, token_of(chunk, first + i) * in.heads * 2 + codebook, false,
                    static_cast<int>(threadIdx.x % 32));
   }
 }

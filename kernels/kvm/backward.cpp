@@ -59,8 +59,8 @@ template <class S> class KvmBackwardUnit : DictionaryUnit {
   KvmBackwardUnit(const KvmBackward& a, const KvmBackwardScratch& scratch, int64_t unit)
       : DictionaryUnit(a, unit),
         a_(a),
-        book_(kvm_book<S>(scratch.slots, unit)),
-        d_book_(kvm_book<S>(scratch.d_slots, unit)),
+        dictionary_(kvm_head_dictionary<S>(scratch.slots, unit)),
+        d_dictionary_(kvm_head_dictionary<S>(scratch.d_slots, unit)),
         norm_{a.norm_weight.as<S>(), a.norm_bias.as<S>(), d_, static_cast<S>(a.rule.eps)},
         versions_(scratch.versions.as<S>() + unit * scratch.versions.size(2) * (d_ + dv_)),
         previous_(scratch.previous.as<int32_t>() + unit * scratch.previous.size(2)),
@@ -92,15 +92,15 @@ template <class S> class KvmBackwardUnit : DictionaryUnit {
   void document(int64_t begin, int64_t end) {
     const int64_t last = (end - begin - 1) / chunk_, window = a_.rule.window, n = sizes_[last];
     for (int64_t c = window; c <= last; ++c) { replay(c, begin + (c - window) * chunk_); }
-    for (int64_t r = 0; r < n; ++r) { book_.read_slot(a_.rule, norm_, r, last); }
-    std::fill_n(d_book_.keys, n * d_, S(0));
-    std::fill_n(d_book_.values, n * dv_, S(0));
-    std::fill_n(d_book_.radii, n, S(0));
-    std::fill_n(d_book_.key_hats, n * d_, S(0));
-    std::fill_n(d_book_.value_hats, n * dv_, S(0));
+    for (int64_t r = 0; r < n; ++r) { dictionary_.read_slot(a_.rule, norm_, r, last); }
+    std::fill_n(d_dictionary_.keys, n * d_, S(0));
+    std::fill_n(d_dictionary_.values, n * dv_, S(0));
+    std::fill_n(d_dictionary_.radii, n, S(0));
+    std::fill_n(d_dictionary_.key_hats, n * d_, S(0));
+    std::fill_n(d_dictionary_.value_hats, n * dv_, S(0));
     for (int64_t c = last; c >= 0; --c) {
       // With the value norm "updates" every update changes what is read of every slot.
-      for (int64_t r = 0; by_updates() && r < sizes_[c]; ++r) { book_.read_value(a_.rule, r, c); }
+      for (int64_t r = 0; by_updates() && r < sizes_[c]; ++r) { dictionary_.read_value(a_.rule, r, c); }
       const int64_t first = begin + c * chunk_;
       for (int64_t t = first; t < std::min(end, first + chunk_); t += kKvmTile) {
         tile(c, begin, t, std::min(kKvmTile, std::min(end, first + chunk_) - t));
@@ -118,8 +118,8 @@ template <class S> class KvmBackwardUnit : DictionaryUnit {
         const int64_t r = routes_[j] >> 1;
         make_memory_key(j);
         const S g = gated ? gate(j) : S(1);
-        book_.found(a_.rule, r, memory_key_.data(), value(j), a_.rule.gate_keys ? g : S(1),
-                    a_.rule.gate_values ? g : S(1), c);
+        dictionary_.found(a_.rule, r, memory_key_.data(), value(j), a_.rule.gate_keys ? g : S(1),
+                          a_.rule.gate_values ? g : S(1), c);
         previous_[j] = -1;
         latest_[r] = static_cast<int32_t>(j);
       }
@@ -129,8 +129,8 @@ template <class S> class KvmBackwardUnit : DictionaryUnit {
         const int64_t r = routes_[j] >> 1;
         make_memory_key(j);
         const S g = gate(j);
-        book_.merge(a_.rule, r, memory_key_.data(), value(j), a_.rule.gate_keys ? g : S(1),
-                    a_.rule.gate_values ? g : S(1));
+        dictionary_.merge(a_.rule, r, memory_key_.data(), value(j), a_.rule.gate_keys ? g : S(1),
+                          a_.rule.gate_values ? g : S(1));
         if (latest_[r] < t) {
           previous_[j] = latest_[r];
           latest_[r] = static_cast<int32_t>(j);
@@ -138,8 +138,8 @@ template <class S> class KvmBackwardUnit : DictionaryUnit {
       }
     }
     each_touched(t, [&](int64_t r, int64_t j) {
-      std::copy_n(book_.key(r), d_, versions_ + j * (d_ + dv_));
-      std::copy_n(book_.value(r), dv_, versions_ + j * (d_ + dv_) + d_);
+      std::copy_n(dictionary_.key(r), d_, versions_ + j * (d_ + dv_));
+      std::copy_n(dictionary_.value(r), dv_, versions_ + j * (d_ + dv_) + d_);
     });
   }
 
@@ -161,18 +161,18 @@ template <class S> class KvmBackwardUnit : DictionaryUnit {
     each_touched(t, [&](int64_t r, int64_t j) {
       if (previous_[j] >= 0) {
         const S* old = versions_ + previous_[j] * (d_ + dv_);
-        std::copy_n(old, d_, book_.key(r));
-        std::copy_n(old + d_, dv_, book_.value(r));
+        std::copy_n(old, d_, dictionary_.key(r));
+        std::copy_n(old + d_, dv_, dictionary_.value(r));
         latest_[r] = previous_[j];
-        book_.read_slot(a_.rule, norm_, r, c - 1);
+        dictionary_.read_slot(a_.rule, norm_, r, c - 1);
       }
     });
   }
 
   /// Adds the gradient of what was read of slot r's key to the running gradient of its sum.
   void keys_to_sums(int64_t r) {
-    S *d = d_book_.key_hat(r), *sum = d_book_.key(r);
-    norm_.backward(book_.key(r), d, partial_, partial_ + d_);
+    S *d = d_dictionary_.key_hat(r), *sum = d_dictionary_.key(r);
+    norm_.backward(dictionary_.key(r), d, partial_, partial_ + d_);
     for (int64_t c = 0; c < d_; ++c) {
       sum[c] += d[c];
       d[c] = 0;
@@ -180,15 +180,15 @@ template <class S> class KvmBackwardUnit : DictionaryUnit {
   }
 
   void values_to_sums(int64_t r, int64_t chunk) {
-    S *d = d_book_.value_hat(r), *sum = d_book_.value(r);
-    const S* v = book_.value(r);
-    const S scale = book_.value_scale(a_.rule, r, chunk);
+    S *d = d_dictionary_.value_hat(r), *sum = d_dictionary_.value(r);
+    const S* v = dictionary_.value(r);
+    const S scale = dictionary_.value_scale(a_.rule, r, chunk);
     S along = 0;  // of d on the slot's direction, which the radius takes
     if (a_.rule.value_norm == KvmValueNorm::radius) {
-      const S norm = book_.clamped_norm(r);
+      const S norm = dictionary_.clamped_norm(r);
       const S projection = dot(dv_, v, d) / norm;
-      d_book_.radii[r] += projection;
-      along = norm > static_cast<S>(KvmBook<S>::kTiny) ? projection / norm : S(0);
+      d_dictionary_.radii[r] += projection;
+      along = norm > static_cast<S>(KvmHeadDictionary<S>::kTiny) ? projection / norm : S(0);
     }
     for (int64_t c = 0; c < dv_; ++c) {
       sum[c] += scale * (d[c] - along * v[c]);
@@ -213,13 +213,13 @@ template <class S> class KvmBackwardUnit : DictionaryUnit {
     const S* v = value(t);
     S *d_k = a_.d_k.as<S>() + kv_item(t) * d_, *d_v = a_.d_v.as<S>() + kv_item(t) * dv_;
     make_memory_key(t);
-    std::copy_n(d_book_.key(r), d_, d_key_.data());
-    std::copy_n(d_book_.value(r), dv_, d_value_.data());
-    if (founded && a_.rule.value_norm == KvmValueNorm::radius && book_.radii[r] > 0) {
-      const S factor = d_book_.radii[r] * value_gate / book_.radii[r];
+    std::copy_n(d_dictionary_.key(r), d_, d_key_.data());
+    std::copy_n(d_dictionary_.value(r), dv_, d_value_.data());
+    if (founded && a_.rule.value_norm == KvmValueNorm::radius && dictionary_.radii[r] > 0) {
+      const S factor = d_dictionary_.radii[r] * value_gate / dictionary_.radii[r];
       for (int64_t c = 0; c < dv_; ++c) { d_value_[static_cast<size_t>(c)] += factor * v[c]; }
     }
-    if (!founded && a_.rule.value_norm == KvmValueNorm::mean) { --book_.counts[r]; }
+    if (!founded && a_.rule.value_norm == KvmValueNorm::mean) { --dictionary_.counts[r]; }
     if (gated && a_.d_gate.defined()) {
       const S d_g = (a_.rule.gate_keys ? dot(d_, memory_key_.data(), d_key_.data()) : S(0)) +
                     (a_.rule.gate_values ? dot(dv_, v, d_value_.data()) : S(0));
@@ -244,8 +244,9 @@ template <class S> class KvmBackwardUnit : DictionaryUnit {
       const S *q = a_.q.as<S>() + item * d_, *d_o = a_.d_o.as<S>() + item * dv_;
       S* d_q = a_.d_q.as<S>() + item * d_;
       if (n > 0) {
-        gemm_serial<S>(false, true, count, n, d_, scale, q, q_stride, book_.key_hats, d_, false, p_, stride_);
-        gemm_serial<S>(false, true, count, n, dv_, S(1), d_o, o_stride, book_.value_hats, dv_, false, ds_, stride_);
+        gemm_serial<S>(false, true, count, n, d_, scale, q, q_stride, dictionary_.key_hats, d_, false, p_, stride_);
+        gemm_serial<S>(false, true, count, n, dv_, S(1), d_o, o_stride, dictionary_.value_hats, dv_, false, ds_,
+                       stride_);
       }
       gemm_serial<S>(false, true, count, seen, d_, scale, q, q_stride, key(first), k_stride, false, p_ + n, stride_);
       gemm_serial<S>(false, true, count, seen, dv_, S(1), d_o, o_stride, value(first), v_stride, false, ds_ + n,
@@ -256,9 +257,10 @@ template <class S> class KvmBackwardUnit : DictionaryUnit {
       gemm_serial<S>(true, false, seen, d_, count, S(1), ds_ + n, stride_, q, q_stride, true, d_k, k_stride);
       gemm_serial<S>(true, false, seen, dv_, count, S(1), p_ + n, stride_, d_o, o_stride, true, d_v, v_stride);
       if (n > 0) {
-        gemm_serial<S>(false, false, count, d_, n, S(1), ds_, stride_, book_.key_hats, d_, true, d_q, q_stride);
-        gemm_serial<S>(true, false, n, d_, count, S(1), ds_, stride_, q, q_stride, true, d_book_.key_hats, d_);
-        gemm_serial<S>(true, false, n, dv_, count, S(1), p_, stride_, d_o, o_stride, true, d_book_.value_hats, dv_);
+        gemm_serial<S>(false, false, count, d_, n, S(1), ds_, stride_, dictionary_.key_hats, d_, true, d_q, q_stride);
+        gemm_serial<S>(true, false, n, d_, count, S(1), ds_, stride_, q, q_stride, true, d_dictionary_.key_hats, d_);
+        gemm_serial<S>(true, false, n, dv_, count, S(1), p_, stride_, d_o, o_stride, true, d_dictionary_.value_hats,
+                       dv_);
       }
     }
   }
@@ -288,7 +290,7 @@ template <class S> class KvmBackwardUnit : DictionaryUnit {
   }
 
   const KvmBackward& a_;
-  KvmBook<S> book_, d_book_;
+  KvmHeadDictionary<S> dictionary_, d_dictionary_;
   KvmNorm<S> norm_;
   S* versions_;
   int32_t *previous_, *latest_;

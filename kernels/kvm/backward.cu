@@ -30,23 +30,25 @@ struct UpdateBackward : Update {
     if (joined && (slots::is_among(of, m.place, code, lane) || slots::is_among(of, rule.chunk, code + 1, lane))) {
       return -1;
     }
-    return m.unit * book.room + (code >> 1);
+    return m.unit * dictionary.room + (code >> 1);
   }
   /// Adds the gradient of what was read of the slot's value to those of its sum and radius.
   __device__ void values_to_sums(int64_t slot, int64_t chunk, int lane) const {
     const int64_t dv = n.dv;
-    const float scale = book.value_scale(rule, slot, dv, chunk, lane);
+    const float scale = dictionary.value_scale(rule, slot, dv, chunk, lane);
     float along = 0;  // of d on the slot's direction, which the radius takes
     if (rule.value_norm == KvmValueNorm::radius) {
-      const float norm = book.clamped_norm(slot, dv, lane);
+      const float norm = dictionary.clamped_norm(slot, dv, lane);
       float product = 0;
-      for (int64_t c = lane; c < dv; c += 32) { product += book.values[slot * dv + c] * d.value_hats[slot * dv + c]; }
+      for (int64_t c = lane; c < dv; c += 32) {
+        product += dictionary.values[slot * dv + c] * d.value_hats[slot * dv + c];
+      }
       const float projection = warp_sum(product) / norm;
       if (lane == 0) { d.radii[slot] += projection; }
-      along = norm > Book::kTiny ? projection / norm : 0.0f;
+      along = norm > Dictionary::kTiny ? projection / norm : 0.0f;
     }
     for (int64_t at = slot * dv + lane; at < (slot + 1) * dv; at += 32) {
-      d.values[at] += scale * (d.value_hats[at] - along * book.values[at]);
+      d.values[at] += scale * (d.value_hats[at] - along * dictionary.values[at]);
       d.value_hats[at] = 0;
     }
   }
@@ -59,7 +61,7 @@ struct ToSums : UpdateBackward {
     const int64_t width = n.d, slot = touched(m, lane);
     if (slot < 0) { return; }
     float *const hat = d.key_hats + slot * width, *const sum = d.keys + slot * width;
-    const float* const key = book.keys + slot * width;
+    const float* const key = dictionary.keys + slot * width;
     norm.backward(
         lane, d.norm + item * 2 * width, d.norm + (item * 2 + 1) * width, [&](int64_t c) { return key[c]; },
         [&](int64_t c) { return hat[c]; },
@@ -74,9 +76,9 @@ struct ToSums : UpdateBackward {
 /// Value norm "updates": every update changes what is read of every slot.
 struct AllValuesToSums : UpdateBackward {
   __device__ void operator()(int64_t slot, int lane) const {
-    const int64_t unit = slot / book.room, at = unit / n.kv_heads;
+    const int64_t unit = slot / dictionary.room, at = unit / n.kv_heads;
     const Step s = n.at(at, step);
-    if (s.read != kNone && slot % book.room < s.slots) {
+    if (s.read != kNone && slot % dictionary.room < s.slots) {
       values_to_sums(slot, (s.read - n.doc_start[at * n.length + s.read]) / rule.chunk, lane);
     }
   }
@@ -92,13 +94,13 @@ struct HandOut : UpdateBackward {
     if (!m.exists()) { return; }
     const int32_t code = routes(m)[m.place];
     const bool founded = (code & 1) != 0, gated = !founded || (m.step.before > 0 && rule.gate_appends);
-    const int64_t slot = m.unit * book.room + (code >> 1);
+    const int64_t slot = m.unit * dictionary.room + (code >> 1);
     const auto one = tokens.at(n, m.unit, m.t);
     const float g = gated ? tokens.gate_at(one) : 1.0f;
     const float key_gate = rule.gate_keys ? g : 1.0f, value_gate = rule.gate_values ? g : 1.0f;
     const float *const d_key = d.keys + slot * n.d, *const d_slot_value = d.values + slot * n.dv;
-    const bool has_radius = founded && rule.value_norm == KvmValueNorm::radius && book.radii[slot] > 0.0f;
-    const float radius_part = has_radius ? d.radii[slot] * value_gate / book.radii[slot] : 0.0f;
+    const bool has_radius = founded && rule.value_norm == KvmValueNorm::radius && dictionary.radii[slot] > 0.0f;
+    const float radius_part = has_radius ? d.radii[slot] * value_gate / dictionary.radii[slot] : 0.0f;
     const auto d_value = [&](int64_t c) { return d_slot_value[c] + radius_part * tokens.value(n, one, c); };
     if (gated && d_gate != nullptr) { gate_gradient(one, d_key, d_value, g, lane); }
     for (int64_t c = lane; c < n.dv; c += 32) {
@@ -150,14 +152,16 @@ struct Restore : UpdateBackward {
       return;  // the slot goes
     }
     const int64_t version = m.unit * n.length + previous;
-    for (int64_t c = lane; c < n.d; c += 32) { book.keys[slot * n.d + c] = versions.keys[version * n.d + c]; }
-    for (int64_t c = lane; c < n.dv; c += 32) { book.values[slot * n.dv + c] = versions.values[version * n.dv + c]; }
+    for (int64_t c = lane; c < n.d; c += 32) { dictionary.keys[slot * n.d + c] = versions.keys[version * n.d + c]; }
+    for (int64_t c = lane; c < n.dv; c += 32) {
+      dictionary.values[slot * n.dv + c] = versions.values[version * n.dv + c];
+    }
     if (lane == 0) {
-      book.radii[slot] = versions.radii[version];
-      book.counts[slot] = versions.counts[version];
+      dictionary.radii[slot] = versions.radii[version];
+      dictionary.counts[slot] = versions.counts[version];
     }
     __syncwarp();
-    book.read_slot(rule, norm, slot, n.dv, chunk_of(m) - 1, lane);
+    dictionary.read_slot(rule, norm, slot, n.dv, chunk_of(m) - 1, lane);
   }
 };
 
@@ -256,11 +260,13 @@ template <class T> struct ReverseScan {
     for (int64_t step = count - 1; step >= 0; --step) {
       update.step = read.steps.first = step;
       if (by_updates) {
-        each_warp("kvm_read_values", stream, units * update.book.room,
-                  ReadValues{update.n, update.rule, update.book, step});
+        each_warp("kvm_read_values", stream, units * update.dictionary.room,
+                  ReadValues{update.n, update.rule, update.dictionary, step});
       }
       slots::read_slots_backward(stream, units / update.n.kv_heads, read);
-      if (by_updates) { each_warp("kvm_values_to_sums", stream, units * update.book.room, AllValuesToSums{update}); }
+      if (by_updates) {
+        each_warp("kvm_values_to_sums", stream, units * update.dictionary.room, AllValuesToSums{update});
+      }
       each_warp("kvm_to_sums", stream, items, ToSums{update});
       each_warp("kvm_hand_out", stream, items, HandOut{update, d_k, d_v, d_gate});
       each_warp("kvm_restore", stream, items, Restore{update});
@@ -307,7 +313,7 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
   slots::fill(stream, kept.latest, scratch.latest.numel(), -1);
   const Update update{n,
                       a.rule,
-                      Book(scratch.slots),
+                      Dictionary(scratch.slots),
                       {a.norm_weight.as<float>(), a.norm_bias.as<float>(), d, static_cast<float>(a.rule.eps)},
                       {Elements(a.k), Elements(a.v), a.gate.as<float>()},
                       {a.routes.as<int32_t>(), true},
@@ -321,7 +327,7 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
   if (temp_sums != nullptr) { slots::fill(stream, temp_sums, slices * queries, 0.0f); }
   slots::SlotReadBackward<T> read{
       .n = n,
-      .slots = {scratch.slots.key_hats.as<T>(), scratch.slots.value_hats.as<T>(), nullptr, update.book.room},
+      .slots = {scratch.slots.key_hats.as<T>(), scratch.slots.value_hats.as<T>(), nullptr, update.dictionary.room},
       .q = a.q.as<T>(),
       .d_o = a.d_o.as<T>(),
       .o = a.o.as<T>(),
@@ -335,8 +341,8 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
       .scale = static_cast<float>(a.rule.scale)};
   if (scratch.on_tensor_cores) {
     read.statistics = of_queries.as<float>();
-    const int64_t parts = dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, 1, update.book.room, true);
-    read.parts = slots::parts_of(n, batch, 1, update.book.room, work.take<float>(parts), true);
+    const int64_t parts = dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, 1, update.dictionary.room, true);
+    read.parts = slots::parts_of(n, batch, 1, update.dictionary.room, work.take<float>(parts), true);
   }
   ReverseScan<T> scan{{update, gradients}, read, Elements(a.d_k), Elements(a.d_v), a.d_gate.as<float>(), units, count};
   scan.replay(stream);

@@ -44,7 +44,7 @@ template <class S> class KvmForwardUnit : DictionaryUnit {
       : DictionaryUnit(a, unit),
         a_(a),
         ring_(a.rule.chunk * a.rule.window),
-        book_(kvm_book<S>(a.slots, unit)),
+        dictionary_(kvm_head_dictionary<S>(a.slots, unit)),
         norm_{a.norm_weight.as<S>(), a.norm_bias.as<S>(), d_, static_cast<S>(a.rule.eps)},
         ring_k_(a.window.k.as<S>() + unit * ring_ * d_),
         ring_v_(a.window.v.as<S>() + unit * ring_ * dv_),
@@ -100,15 +100,15 @@ template <class S> class KvmForwardUnit : DictionaryUnit {
     for (int64_t i = 0; i < chunk_; ++i) {
       if ((codes[i] & 1) != 0 && codes[i] >= 0) {
         const S g = gated ? ring_gates_[place + i] : S(1);
-        book_.found(a_.rule, codes[i] >> 1, memory_keys_ + i * d_, ring_v_ + (place + i) * dv_,
-                    a_.rule.gate_keys ? g : S(1), a_.rule.gate_values ? g : S(1), chunk);
-        book_.read_slot(a_.rule, norm_, codes[i] >> 1, chunk);
+        dictionary_.found(a_.rule, codes[i] >> 1, memory_keys_ + i * d_, ring_v_ + (place + i) * dv_,
+                          a_.rule.gate_keys ? g : S(1), a_.rule.gate_values ? g : S(1), chunk);
+        dictionary_.read_slot(a_.rule, norm_, codes[i] >> 1, chunk);
       }
     }
     if (!a_.forced) { choose_targets(work, before, fresh, codes); }
     merge(place, codes, chunk);
     if (a_.rule.value_norm == KvmValueNorm::updates) {
-      for (int64_t r = 0; r < sizes_[chunk]; ++r) { book_.read_value(a_.rule, r, chunk); }
+      for (int64_t r = 0; r < sizes_[chunk]; ++r) { dictionary_.read_value(a_.rule, r, chunk); }
     }
   }
 
@@ -158,8 +158,8 @@ template <class S> class KvmForwardUnit : DictionaryUnit {
   template <class F> void each_score(int64_t first, int64_t count, F&& each) {
     for (int64_t i = 0; i < chunk_; i += kKvmTile) {
       const int64_t tokens = std::min(kKvmTile, chunk_ - i);
-      gemm_serial<S>(false, true, tokens, count, d_, S(1), memory_keys_ + i * d_, d_, book_.key_hat(first), d_, false,
-                     logits_, stride_);
+      gemm_serial<S>(false, true, tokens, count, d_, S(1), memory_keys_ + i * d_, d_, dictionary_.key_hat(first), d_,
+                     false, logits_, stride_);
       for (int64_t j = 0; j < tokens; ++j) { each(i + j, logits_ + j * stride_); }
     }
   }
@@ -178,10 +178,10 @@ template <class S> class KvmForwardUnit : DictionaryUnit {
     };
     each([&](int64_t i, int64_t r) {
       const S g = ring_gates_[place + i];
-      book_.merge(a_.rule, r, memory_keys_ + i * d_, ring_v_ + (place + i) * dv_, a_.rule.gate_keys ? g : S(1),
-                  a_.rule.gate_values ? g : S(1));
+      dictionary_.merge(a_.rule, r, memory_keys_ + i * d_, ring_v_ + (place + i) * dv_, a_.rule.gate_keys ? g : S(1),
+                        a_.rule.gate_values ? g : S(1));
     });
-    each([&](int64_t, int64_t r) { book_.read_slot(a_.rule, norm_, r, chunk); });
+    each([&](int64_t, int64_t r) { dictionary_.read_slot(a_.rule, norm_, r, chunk); });
   }
 
   /// Reads out `count` tokens from t on, the first of which is number `at` of `chunk`. Columns of the logits: slots,
@@ -193,7 +193,7 @@ template <class S> class KvmForwardUnit : DictionaryUnit {
       int64_t column, count;
       const S *k, *v;
     } const parts[] = {{n + others, at + count, ring_k_ + own * d_, ring_v_ + own * dv_},
-                       {0, n, book_.key_hats, book_.value_hats},
+                       {0, n, dictionary_.key_hats, dictionary_.value_hats},
                        {n, own, ring_k_, ring_v_},
                        {n + own, after, ring_k_ + next * d_, ring_v_ + next * dv_}};
     for (int64_t h = kv_head_ * group; h < (kv_head_ + 1) * group; ++h) {
@@ -240,7 +240,7 @@ template <class S> class KvmForwardUnit : DictionaryUnit {
 
   const KvmForward& a_;
   int64_t ring_;
-  KvmBook<S> book_;
+  KvmHeadDictionary<S> dictionary_;
   KvmNorm<S> norm_;
   S *ring_k_, *ring_v_, *ring_gates_, *memory_keys_;
   int64_t stride_;

@@ -180,7 +180,8 @@ void fold(Stream& stream, const KvmForward& a, const Update& update, const KvmFo
   }
   each_warp("kvm_merge", stream, items, Merge{update});
   if (a.rule.value_norm == KvmValueNorm::updates) {
-    each_warp("kvm_read_values", stream, units * update.book.room, ReadValues{update.n, a.rule, update.book, step});
+    each_warp("kvm_read_values", stream, units * update.dictionary.room,
+              ReadValues{update.n, a.rule, update.dictionary, step});
   }
 }
 
@@ -202,7 +203,7 @@ template <class T> void forward(Stream& stream, const KvmForward& a, const KvmFo
   const Codes codes = a.forced ? Codes{a.routes.as<int32_t>(), true} : Codes{p.codes, false};
   Update update{n,
                 a.rule,
-                Book(a.slots),
+                Dictionary(a.slots),
                 {a.norm_weight.as<float>(), a.norm_bias.as<float>(), n.d, static_cast<float>(a.rule.eps)},
                 {Elements(a.k), Elements(a.v), a.gate.as<float>(), Elements(a.window.k), Elements(a.window.v),
                  a.window.gates.as<float>(), ring},

@@ -113,13 +113,13 @@ struct Norm {
   }
 };
 
-struct Book {
+struct Dictionary {
   float *keys, *values, *radii;
   int32_t* counts;
   Elements key_hats, value_hats;
   int64_t room;
 
-  explicit Book(const KvmSlots& r)
+  explicit Dictionary(const KvmSlots& r)
       : keys(r.keys.as<float>()),
         values(r.values.as<float>()),
         radii(r.radii.as<float>()),
@@ -200,7 +200,7 @@ struct Member {
 struct Update {
   ReadLayout n;
   KvmRule rule;
-  Book book;
+  Dictionary dictionary;
   Norm norm;
   Tokens tokens;
   Codes codes;
@@ -228,23 +228,27 @@ struct Update {
   __device__ void keep_hats(const Member& m, int64_t slot, int lane) const {
     if (old.table == nullptr) { return; }
     const int64_t version = step % old.group * rule.chunk + m.place, to = m.unit * old.versions + version;
-    for (int64_t c = lane; c < n.d; c += 32) { old.keys[to * n.d + c] = round_to_bf16(book.key_hats[slot * n.d + c]); }
+    for (int64_t c = lane; c < n.d; c += 32) {
+      old.keys[to * n.d + c] = round_to_bf16(dictionary.key_hats[slot * n.d + c]);
+    }
     for (int64_t c = lane; c < n.dv; c += 32) {
-      old.values[to * n.dv + c] = round_to_bf16(book.value_hats[slot * n.dv + c]);
+      old.values[to * n.dv + c] = round_to_bf16(dictionary.value_hats[slot * n.dv + c]);
     }
     if (lane == 0) {
-      *slots::version_entry(old.table, m.unit, step, old.group, book.room, slot - m.unit * book.room) =
+      *slots::version_entry(old.table, m.unit, step, old.group, dictionary.room, slot - m.unit * dictionary.room) =
           static_cast<int32_t>(version);
     }
   }
   /// Keeps the slot as version `token`.
   __device__ void keep(int64_t unit, int64_t slot, int64_t token, int lane) const {
     const int64_t version = unit * n.length + token;
-    for (int64_t c = lane; c < n.d; c += 32) { versions.keys[version * n.d + c] = book.keys[slot * n.d + c]; }
-    for (int64_t c = lane; c < n.dv; c += 32) { versions.values[version * n.dv + c] = book.values[slot * n.dv + c]; }
+    for (int64_t c = lane; c < n.d; c += 32) { versions.keys[version * n.d + c] = dictionary.keys[slot * n.d + c]; }
+    for (int64_t c = lane; c < n.dv; c += 32) {
+      versions.values[version * n.dv + c] = dictionary.values[slot * n.dv + c];
+    }
     if (lane == 0) {
-      versions.radii[version] = book.radii[slot];
-      versions.counts[version] = book.counts[slot];
+      versions.radii[version] = dictionary.radii[slot];
+      versions.counts[version] = dictionary.counts[slot];
     }
   }
 };
@@ -271,26 +275,26 @@ struct Found : Update {
     const Member m = member(item);
     const int32_t code = m.exists() ? routes(m)[m.place] : -1;
     if (code < 0 || (code & 1) == 0) { return; }
-    const int64_t slot = m.unit * book.room + (code >> 1), chunk = chunk_of(m);
+    const int64_t slot = m.unit * dictionary.room + (code >> 1), chunk = chunk_of(m);
     keep_hats(m, slot, lane);
     const auto one = tokens.at(n, m.unit, m.t);
     const float gate = m.step.before > 0 && rule.gate_appends ? gates[item] : 1.0f;
     for (int64_t c = lane; c < n.d; c += 32) {
-      book.keys[slot * n.d + c] = (rule.gate_keys ? gate : 1.0f) * memory_keys[item * n.d + c];
+      dictionary.keys[slot * n.d + c] = (rule.gate_keys ? gate : 1.0f) * memory_keys[item * n.d + c];
     }
     float squares = 0;
     for (int64_t c = lane; c < n.dv; c += 32) {
       const float v = (rule.gate_values ? gate : 1.0f) * tokens.value(n, one, c);
-      book.values[slot * n.dv + c] = v;
+      dictionary.values[slot * n.dv + c] = v;
       squares += v * v;
     }
     squares = warp_sum(squares);
     if (lane == 0) {
-      book.radii[slot] = sqrtf(squares);
-      book.counts[slot] = rule.value_norm == KvmValueNorm::updates ? static_cast<int32_t>(chunk) : 0;
+      dictionary.radii[slot] = sqrtf(squares);
+      dictionary.counts[slot] = rule.value_norm == KvmValueNorm::updates ? static_cast<int32_t>(chunk) : 0;
     }
     __syncwarp();
-    book.read_slot(rule, norm, slot, n.dv, chunk, lane);
+    dictionary.read_slot(rule, norm, slot, n.dv, chunk, lane);
     if (versions.keys != nullptr) {
       keep(m.unit, slot, m.t, lane);
       if (lane == 0) {
@@ -309,34 +313,34 @@ struct Merge : Update {
     const int32_t* const of = routes(m);
     const int32_t code = of[m.place];
     if ((code & 1) != 0 || slots::is_among(of, m.place, code, lane)) { return; }
-    const int64_t slot = m.unit * book.room + (code >> 1), chunk_item = m.unit * rule.chunk;
+    const int64_t slot = m.unit * dictionary.room + (code >> 1), chunk_item = m.unit * rule.chunk;
     if ((code >> 1) < m.step.before) {  // else its founder has kept them
       keep_hats(m, slot, lane);
     }
     for (int64_t base = 0; base < n.d; base += 32) {
       const int64_t c = base + lane;
-      float sum = c < n.d ? book.keys[slot * n.d + c] : 0.0f;
+      float sum = c < n.d ? dictionary.keys[slot * n.d + c] : 0.0f;
       slots::each_member(of, rule.chunk, m.place, code, lane, [&](int64_t j) {
         const float g = rule.gate_keys ? gates[chunk_item + j] : 1.0f;
         sum += c < n.d ? g * memory_keys[(chunk_item + j) * n.d + c] : 0.0f;
       });
-      if (c < n.d) { book.keys[slot * n.d + c] = sum; }
+      if (c < n.d) { dictionary.keys[slot * n.d + c] = sum; }
     }
     int32_t members = 0;
     for (int64_t base = 0; base < n.dv; base += 32) {
       const int64_t c = base + lane;
-      float sum = c < n.dv ? book.values[slot * n.dv + c] : 0.0f;
+      float sum = c < n.dv ? dictionary.values[slot * n.dv + c] : 0.0f;
       members = 0;
       slots::each_member(of, rule.chunk, m.place, code, lane, [&](int64_t j) {
         const float g = rule.gate_values ? gates[chunk_item + j] : 1.0f;
         sum += c < n.dv ? g * tokens.value(n, tokens.at(n, m.unit, m.first() + j), c) : 0.0f;
         ++members;
       });
-      if (c < n.dv) { book.values[slot * n.dv + c] = sum; }
+      if (c < n.dv) { dictionary.values[slot * n.dv + c] = sum; }
     }
-    if (lane == 0 && rule.value_norm == KvmValueNorm::mean) { book.counts[slot] += members; }
+    if (lane == 0 && rule.value_norm == KvmValueNorm::mean) { dictionary.counts[slot] += members; }
     __syncwarp();
-    book.read_slot(rule, norm, slot, n.dv, chunk_of(m), lane);
+    dictionary.read_slot(rule, norm, slot, n.dv, chunk_of(m), lane);
     if (versions.keys != nullptr) {
       const int64_t latest = versions.latest[slot], t = latest < m.first() ? m.t : latest;  // or its founder's
       __syncwarp();                                                                         // every lane has read it
@@ -353,15 +357,15 @@ struct Merge : Update {
 struct ReadValues {
   ReadLayout n;
   KvmRule rule;
-  Book book;
+  Dictionary dictionary;
   int64_t step;
 
   __device__ void operator()(int64_t slot, int lane) const {
-    const int64_t unit = slot / book.room, at = unit / n.kv_heads;
+    const int64_t unit = slot / dictionary.room, at = unit / n.kv_heads;
     const Step s = n.at(at, step);
-    if (s.read != kNone && slot % book.room < s.slots) {
+    if (s.read != kNone && slot % dictionary.room < s.slots) {
       const int64_t begin = n.doc_start[at * n.length + (s.read < 0 ? 0 : s.read)];
-      book.read_value(rule, slot, n.dv, (s.read - begin) / rule.chunk, lane);
+      dictionary.read_value(rule, slot, n.dv, (s.read - begin) / rule.chunk, lane);
     }
   }
 };

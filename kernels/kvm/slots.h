@@ -62,7 +62,7 @@ template <class S> inline void kvm_clear_rotary(const KvmRule& rule, int64_t wid
 }
 
 /// The slots of one row of the batch and kv head.
-template <class S> struct KvmBook {
+template <class S> struct KvmHeadDictionary {
   S *keys, *values, *radii;
   int32_t* counts;
   S *key_hats, *value_hats;
@@ -111,7 +111,7 @@ template <class S> struct KvmBook {
   static constexpr double kTiny = 1e-12;
 };
 
-template <class S> KvmBook<S> kvm_book(const KvmSlots& slots, int64_t unit) {
+template <class S> KvmHeadDictionary<S> kvm_head_dictionary(const KvmSlots& slots, int64_t unit) {
   const int64_t room = slots.keys.size(2), d = slots.keys.size(3), dv = slots.values.size(3), first = unit * room;
   return {slots.keys.as<S>() + first * d,
           slots.values.as<S>() + first * dv,

@@ -53,8 +53,8 @@ template <class S> class OvqBackwardUnit : DictionaryUnit {
   OvqBackwardUnit(const OvqBackward& a, const OvqBackwardScratch& scratch, int64_t unit)
       : DictionaryUnit(a, unit),
         a_(a),
-        book_(ovq_book<S>(scratch.dictionary, unit)),
-        d_book_(ovq_book<S>(scratch.d_dictionary, unit)),
+        dictionary_(ovq_head_dictionary<S>(scratch.dictionary, unit)),
+        d_dictionary_(ovq_head_dictionary<S>(scratch.d_dictionary, unit)),
         versions_(scratch.versions.as<S>() + unit * length_ * (d_ + dv_)),
         inverse_norms_(scratch.inverse_norms.as<S>() + unit * length_ * 2),
         previous_(scratch.previous.as<int32_t>() + unit * length_),
@@ -75,11 +75,11 @@ template <class S> class OvqBackwardUnit : DictionaryUnit {
   OvqRows<S> values(int64_t t) const { return {a_.v.as<S>() + kv_item(t) * dv_, kv_heads_ * dv_, dv_}; }
 
   void document(int64_t begin, int64_t end) {
-    book_.n = 0;
+    dictionary_.n = 0;
     const int64_t folded = (end - begin) / chunk_ * chunk_;
     for (int64_t t = begin; t < begin + folded; t += chunk_) { fold(t, a_.rule.size(t + chunk_ - begin)); }
-    std::fill_n(d_book_.keys, book_.n * d_, S(0));
-    std::fill_n(d_book_.values, book_.n * dv_, S(0));
+    std::fill_n(d_dictionary_.keys, dictionary_.n * d_, S(0));
+    std::fill_n(d_dictionary_.values, dictionary_.n * dv_, S(0));
     if (begin + folded < end) { read(begin + folded, end - begin - folded); }
     for (int64_t t = begin + folded - chunk_; t >= begin; t -= chunk_) {
       undo(t, a_.rule.size(t - begin));
@@ -89,12 +89,12 @@ template <class S> class OvqBackwardUnit : DictionaryUnit {
 
   /// Folds the chunk at t in again and keeps the versions that it makes.
   void fold(int64_t t, int64_t size) {
-    const int64_t before = book_.n;
-    ovq_fold(a_.rule, book_, keys(t), values(t), ids_ + t, size, work_,
+    const int64_t before = dictionary_.n;
+    ovq_fold(a_.rule, dictionary_, keys(t), values(t), ids_ + t, size, work_,
              [&](int64_t r, int64_t first, S key_scale, S value_scale) {
                const int64_t version = t + first;
-               std::copy_n(book_.key(r), d_, versions_ + version * (d_ + dv_));
-               std::copy_n(book_.value(r), dv_, versions_ + version * (d_ + dv_) + d_);
+               std::copy_n(dictionary_.key(r), d_, versions_ + version * (d_ + dv_));
+               std::copy_n(dictionary_.value(r), dv_, versions_ + version * (d_ + dv_) + d_);
                inverse_norms_[2 * version] = key_scale;
                inverse_norms_[2 * version + 1] = value_scale;
                previous_[version] = r < before ? latest_[r] : -1;
@@ -106,21 +106,21 @@ template <class S> class OvqBackwardUnit : DictionaryUnit {
   void undo(int64_t t, int64_t n) {
     ovq_groups(chunk_, ids_ + t, work_, [&](int64_t r, const int32_t* members, int64_t hits) {
       const bool fresh = r >= n;
-      const int64_t version = t + members[0], before = book_.counts[r] - hits;
+      const int64_t version = t + members[0], before = dictionary_.counts[r] - hits;
       const S w = ovq_rate<S>(a_.rule, fresh, before, hits);
-      share(d_book_.key(r), book_.key(r), a_.rule.normalize_keys, inverse_norms_[2 * version], w, a_.d_k, t, members,
-            hits, d_);
-      share(d_book_.value(r), book_.value(r), a_.rule.normalize_values, inverse_norms_[2 * version + 1], w, a_.d_v, t,
-            members, hits, dv_);
+      share(d_dictionary_.key(r), dictionary_.key(r), a_.rule.normalize_keys, inverse_norms_[2 * version], w, a_.d_k, t,
+            members, hits, d_);
+      share(d_dictionary_.value(r), dictionary_.value(r), a_.rule.normalize_values, inverse_norms_[2 * version + 1], w,
+            a_.d_v, t, members, hits, dv_);
       if (!fresh) {
         const S* old = versions_ + previous_[version] * (d_ + dv_);
-        std::copy_n(old, d_, book_.key(r));
-        std::copy_n(old + d_, dv_, book_.value(r));
+        std::copy_n(old, d_, dictionary_.key(r));
+        std::copy_n(old + d_, dv_, dictionary_.value(r));
         latest_[r] = previous_[version];
-        book_.set_count(r, before);
+        dictionary_.set_count(r, before);
       }
     });
-    book_.n = n;
+    dictionary_.n = n;
   }
 
   /// d_slot of the updated `slot` to the members of its update; leaves the gradient of the slot before it.
@@ -149,13 +149,13 @@ template <class S> class OvqBackwardUnit : DictionaryUnit {
   }
 
   void tile(int64_t t, int64_t at, int64_t count, int64_t h) {
-    const int64_t n = book_.n, own = at + count, item = (row_ * length_ + t + at) * heads_ + h;
+    const int64_t n = dictionary_.n, own = at + count, item = (row_ * length_ + t + at) * heads_ + h;
     const int64_t q_stride = heads_ * d_, o_stride = heads_ * dv_;
     const OvqRows<S> k = keys(t), v = values(t);
     const S *q = a_.q.as<S>() + item * d_, *d_o = a_.d_o.as<S>() + item * dv_;
     if (n > 0) {
-      gemm_serial<S>(false, true, count, n, d_, S(1), q, q_stride, book_.keys, d_, false, p_, stride_);
-      gemm_serial<S>(false, true, count, n, dv_, S(1), d_o, o_stride, book_.values, dv_, false, ds_, stride_);
+      gemm_serial<S>(false, true, count, n, d_, S(1), q, q_stride, dictionary_.keys, d_, false, p_, stride_);
+      gemm_serial<S>(false, true, count, n, dv_, S(1), d_o, o_stride, dictionary_.values, dv_, false, ds_, stride_);
     }
     gemm_serial<S>(false, true, count, own, d_, S(1), q, q_stride, k.data, k.stride, false, p_ + n, stride_);
     gemm_serial<S>(false, true, count, own, dv_, S(1), d_o, o_stride, v.data, v.stride, false, ds_ + n, stride_);
@@ -167,9 +167,9 @@ template <class S> class OvqBackwardUnit : DictionaryUnit {
     gemm_serial<S>(true, false, own, d_, count, S(1), ds_ + n, stride_, q, q_stride, true, d_k, k.stride);
     gemm_serial<S>(true, false, own, dv_, count, S(1), p_ + n, stride_, d_o, o_stride, true, d_v, v.stride);
     if (n > 0) {
-      gemm_serial<S>(false, false, count, d_, n, S(1), ds_, stride_, book_.keys, d_, true, d_q, q_stride);
-      gemm_serial<S>(true, false, n, d_, count, S(1), ds_, stride_, q, q_stride, true, d_book_.keys, d_);
-      gemm_serial<S>(true, false, n, dv_, count, S(1), p_, stride_, d_o, o_stride, true, d_book_.values, dv_);
+      gemm_serial<S>(false, false, count, d_, n, S(1), ds_, stride_, dictionary_.keys, d_, true, d_q, q_stride);
+      gemm_serial<S>(true, false, n, d_, count, S(1), ds_, stride_, q, q_stride, true, d_dictionary_.keys, d_);
+      gemm_serial<S>(true, false, n, dv_, count, S(1), p_, stride_, d_o, o_stride, true, d_dictionary_.values, dv_);
     }
   }
 
@@ -178,7 +178,7 @@ template <class S> class OvqBackwardUnit : DictionaryUnit {
     S *p = p_ + i * stride_, *ds = ds_ + i * stride_;
     const S lse = a_.lse.as<S>()[item];
     const S mean = dot(dv_, a_.d_o.as<S>() + item * dv_, a_.o.as<S>() + item * dv_);
-    for (int64_t r = 0; r < n; ++r) { p[r] += book_.log_counts[r]; }
+    for (int64_t r = 0; r < n; ++r) { p[r] += dictionary_.log_counts[r]; }
     for (int64_t r = 0; r < n + visible; ++r) {
       p[r] = exp_(p[r] - lse);
       ds[r] = p[r] * (ds[r] - mean);
@@ -188,7 +188,7 @@ template <class S> class OvqBackwardUnit : DictionaryUnit {
   }
 
   const OvqBackward& a_;
-  OvqBook<S> book_, d_book_;
+  OvqHeadDictionary<S> dictionary_, d_dictionary_;
   S *versions_, *inverse_norms_;
   int32_t *previous_, *latest_;
   const int32_t* ids_;

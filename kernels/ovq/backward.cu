@@ -42,9 +42,9 @@ struct Replay {
   slots::Steps steps;
 
   __device__ void operator()(int64_t item, int lane) const {
-    const int64_t unit = item / fold.book.room;
+    const int64_t unit = item / fold.dictionary.room;
     for (int64_t step = steps.first; step < steps.first + steps.count; ++step) {
-      const int32_t version = *fold.kept.entry(unit, step, fold.book.room, item % fold.book.room);
+      const int32_t version = *fold.kept.entry(unit, step, fold.dictionary.room, item % fold.dictionary.room);
       if (version >= 0) {
         const int64_t first = fold.n.at(unit / fold.n.kv_heads, step).fold;
         fold.of_slot(unit, step, version - first, ids + unit * fold.n.length + first, lane);
@@ -153,9 +153,9 @@ template <class T> void backward(Stream& stream, const OvqBackward& a, const Ovq
   slots::fill(stream, d_keys, scratch.d_dictionary.keys.numel(), 0.0f);
   slots::fill(stream, d_values, scratch.d_dictionary.values.numel(), 0.0f);
   const ReadLayout n = slots::layout_of(a, s.steps, count);
-  const SlotChanges changes{n, a.rule, Book(scratch.dictionary), s.kept};
+  const SlotChanges changes{n, a.rule, Dictionary(scratch.dictionary), s.kept};
   auto* const ids = a.ids.as<int32_t>();
-  const int64_t group = s.kept.group, room = changes.book.room;
+  const int64_t group = s.kept.group, room = changes.dictionary.room;
   for (slots::Steps steps{0, group}; steps.first < count; steps.first += group) {
     steps.count = std::min(group, count - steps.first);
     mark(stream, {n, s.kept, ids, steps, room}, units);

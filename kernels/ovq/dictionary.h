@@ -21,7 +21,7 @@ template <class S> struct OvqRows {
 };
 
 /// The dictionary of one row and kv head; n centroids.
-template <class S> struct OvqBook {
+template <class S> struct OvqHeadDictionary {
   S *keys, *values, *log_counts;
   int32_t* counts;
   int64_t key_dim, value_dim, n;
@@ -34,7 +34,7 @@ template <class S> struct OvqBook {
   }
 };
 
-template <class S> OvqBook<S> ovq_book(const OvqDictionary& d, int64_t unit) {
+template <class S> OvqHeadDictionary<S> ovq_head_dictionary(const OvqDictionary& d, int64_t unit) {
   const int64_t room = d.keys.size(2), key_dim = d.keys.size(3), value_dim = d.values.size(3);
   return {d.keys.as<S>() + unit * room * key_dim,
           d.values.as<S>() + unit * room * value_dim,
@@ -55,10 +55,10 @@ template <class S> struct OvqWork {
 /// ids[j] of a full chunk's keys (docs/layers/ovq.md, Selection). `size` centroids after the chunk; `position` of its
 /// first key in the document.
 template <class S>
-void ovq_assign(const OvqRule& rule, const OvqBook<S>& book, const OvqRows<S>& keys, int64_t size, int64_t position,
-                int64_t kv_head, OvqWork<S>& work, int32_t* ids) {
+void ovq_assign(const OvqRule& rule, const OvqHeadDictionary<S>& dictionary, const OvqRows<S>& keys, int64_t size,
+                int64_t position, int64_t kv_head, OvqWork<S>& work, int32_t* ids) {
   const int64_t count = rule.chunk;
-  const bool empty = book.n == 0;
+  const bool empty = dictionary.n == 0;
   const int64_t founder = empty ? (rule.second_founds && count > 1 ? 1 : 0) : -1;
   work.best.resize(static_cast<size_t>(count));
   work.order.clear();
@@ -66,9 +66,9 @@ void ovq_assign(const OvqRule& rule, const OvqBook<S>& book, const OvqRows<S>& k
   for (int64_t j = 0; j < count; ++j) {
     ids[j] = 0;
     best[j] = -std::numeric_limits<S>::infinity();
-    const int64_t known = empty ? 1 : book.n;
+    const int64_t known = empty ? 1 : dictionary.n;
     for (int64_t r = 0; r < known; ++r) {
-      const S similarity = dot(book.key_dim, keys[j], empty ? keys[founder] : book.key(r));
+      const S similarity = dot(dictionary.key_dim, keys[j], empty ? keys[founder] : dictionary.key(r));
       if (similarity > best[j]) {
         best[j] = similarity;
         ids[j] = static_cast<int32_t>(r);
@@ -76,7 +76,7 @@ void ovq_assign(const OvqRule& rule, const OvqBook<S>& book, const OvqRows<S>& k
     }
     if (j != founder) { work.order.push_back(static_cast<int32_t>(j)); }
   }
-  const int64_t first_new = empty ? 1 : book.n;
+  const int64_t first_new = empty ? 1 : dictionary.n;
   const auto founders = work.order.begin() + (size - first_new);
   if (rule.random) {
     const std::string label = "ovq/" + std::to_string(rule.layer) + "/" + std::to_string(kv_head);
@@ -138,18 +138,19 @@ S ovq_blend(S* slot, const OvqRows<S>& source, const int32_t* members, int64_t h
 /// Folds a full chunk in: `size` centroids after it. touched(slot, first key, 1 / norm of key, of value) is told of
 /// every slot that changed.
 template <class S, class F>
-void ovq_fold(const OvqRule& rule, OvqBook<S>& book, const OvqRows<S>& keys, const OvqRows<S>& values,
+void ovq_fold(const OvqRule& rule, OvqHeadDictionary<S>& dictionary, const OvqRows<S>& keys, const OvqRows<S>& values,
               const int32_t* ids, int64_t size, OvqWork<S>& work, F&& touched) {
   ovq_groups(rule.chunk, ids, work, [&](int64_t r, const int32_t* members, int64_t hits) {
-    const bool fresh = r >= book.n;
-    const int64_t before = fresh ? 0 : book.counts[r];
+    const bool fresh = r >= dictionary.n;
+    const int64_t before = fresh ? 0 : dictionary.counts[r];
     const S w = ovq_rate<S>(rule, fresh, before, hits);
-    const S key_scale = ovq_blend(book.key(r), keys, members, hits, w, fresh, rule.normalize_keys, work.mean);
-    const S value_scale = ovq_blend(book.value(r), values, members, hits, w, fresh, rule.normalize_values, work.mean);
-    book.set_count(r, before + hits);
+    const S key_scale = ovq_blend(dictionary.key(r), keys, members, hits, w, fresh, rule.normalize_keys, work.mean);
+    const S value_scale =
+        ovq_blend(dictionary.value(r), values, members, hits, w, fresh, rule.normalize_values, work.mean);
+    dictionary.set_count(r, before + hits);
     touched(r, static_cast<int64_t>(members[0]), key_scale, value_scale);
   });
-  book.n = size;
+  dictionary.n = size;
 }
 
 }  // namespace hebb::cpu

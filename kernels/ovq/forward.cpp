@@ -32,7 +32,7 @@ template <class S> class OvqForwardUnit : DictionaryUnit {
   OvqForwardUnit(const OvqForward& a, const OvqForwardScratch& scratch, int64_t unit)
       : DictionaryUnit(a, unit),
         a_(a),
-        book_(ovq_book<S>(a.dictionary, unit)),
+        dictionary_(ovq_head_dictionary<S>(a.dictionary, unit)),
         pending_k_(a.pending_k.as<S>() + unit * chunk_ * d_),
         pending_v_(a.pending_v.as<S>() + unit * chunk_ * dv_),
         logits_stride_(scratch.logits.size(3)),
@@ -44,7 +44,7 @@ template <class S> class OvqForwardUnit : DictionaryUnit {
     each_document([&](int64_t t, int64_t end) {
       const int64_t begin = doc_start_[t];
       int64_t pending = (t - begin) % chunk_;
-      book_.n = a_.rule.size(t - begin - pending);
+      dictionary_.n = a_.rule.size(t - begin - pending);
       while (t < end) {
         const int64_t count = std::min(chunk_ - pending, end - t);
         append(t, pending, count);
@@ -71,8 +71,16 @@ template <class S> class OvqForwardUnit : DictionaryUnit {
   /// Reads out `count` tokens from t on, the first of which is number `at` of its chunk.
   void read(int64_t t, int64_t at, int64_t count) {
     const int64_t group = heads_ / kv_heads_;
-    const ReadSource<S> from{book_.keys, book_.values, book_.log_counts, book_.n, pending_k_, d_, pending_v_, dv_,
-                             d_,         dv_};
+    const ReadSource<S> from{dictionary_.keys,
+                             dictionary_.values,
+                             dictionary_.log_counts,
+                             dictionary_.n,
+                             pending_k_,
+                             d_,
+                             pending_v_,
+                             dv_,
+                             d_,
+                             dv_};
     for (int64_t h = kv_head_ * group; h < (kv_head_ + 1) * group; ++h) {
       const int64_t item = (row_ * length_ + t) * heads_ + h;
       const ReadQueries<S> to{a_.q.as<S>() + item * d_,
@@ -96,15 +104,15 @@ template <class S> class OvqForwardUnit : DictionaryUnit {
       ids = ids_ + t - chunk_;
     } else {
       work.ids.resize(static_cast<size_t>(chunk_));
-      ovq_assign(a_.rule, book_, keys, size, position - chunk_, kv_head_, work, work.ids.data());
+      ovq_assign(a_.rule, dictionary_, keys, size, position - chunk_, kv_head_, work, work.ids.data());
       if (ids_ != nullptr) { std::copy(work.ids.begin(), work.ids.end(), ids_ + t - chunk_); }
       ids = work.ids.data();
     }
-    ovq_fold(a_.rule, book_, keys, values, ids, size, work, [](int64_t, int64_t, S, S) {});
+    ovq_fold(a_.rule, dictionary_, keys, values, ids, size, work, [](int64_t, int64_t, S, S) {});
   }
 
   const OvqForward& a_;
-  OvqBook<S> book_;
+  OvqHeadDictionary<S> dictionary_;
   S *pending_k_, *pending_v_;
   int64_t logits_stride_;
   S* logits_;

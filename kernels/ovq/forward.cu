@@ -259,7 +259,7 @@ template <class T> struct Pass {
 /// Steps of a group one after the other, then what all of them read; a group of one step reads first.
 template <class T>
 void run_group(Stream& stream, Pass<T>& pass, slots::SlotRead<T>& read, const Kept& kept, slots::Steps steps) {
-  const int64_t room = pass.fold.book.room;
+  const int64_t room = pass.fold.dictionary.room;
   read.steps = steps;
   if (kept.table == nullptr) {
     slots::read_slots(stream, pass.a.q.size(0), read);
@@ -306,7 +306,7 @@ template <class T> void forward(Stream& stream, const OvqForward& a, const OvqFo
                           .old = p.kept.slots()};
   Pass<T> pass{a,
                units,
-               {{n, a.rule, Book(a.dictionary), p.kept}, keys, values},
+               {{n, a.rule, Dictionary(a.dictionary), p.kept}, keys, values},
                Choose{n, p.partial, a.rule.random ? p.keys : nullptr, p.order, p.ids, p.founds, a.ids.as<int32_t>(),
                       tiles, 0, ovq_folders(chunk), a.rule.second_founds},
                slots::Compare<T>{n, pending_k, dictionary.keys, a.k.as<T>(), p.partial, room, 0, 0,

@@ -8,7 +8,7 @@ namespace hebb::HEBB_DEVICE {
 
 constexpr int32_t kTaken = INT32_MIN;  // below all ranks
 
-/// q [., H, 2, D], keys [H, 2, n, D]. A book is token * heads * 2 + head * 2 + codebook.
+/// q [., H, 2, D], keys [H, 2, n, D]. A half query is token * heads * 2 + head * 2 + codebook.
 template <class T> struct LookupKeys {
   const T* q;
   const float *keys, *norms;  // norms: |key|^2, dot products: null
@@ -22,9 +22,9 @@ template <class T> struct LookupKeys {
     return key > kTaken ? key : kTaken + 1;  // a NaN that is less than everything
   }
   /// Exact score of a sub-key, by one warp.
-  __device__ __forceinline__ float score(int64_t book, int64_t i, int lane HEBB_WHERE_PARAMETER) const {
-    const T* const query = q + book * half;
-    const float* const key = keys + (Split(book, heads * 2).remainder * n + i) * half;
+  __device__ __forceinline__ float score(int64_t half_query, int64_t i, int lane HEBB_WHERE_PARAMETER) const {
+    const T* const query = q + half_query * half;
+    const float* const key = keys + (Split(half_query, heads * 2).remainder * n + i) * half;
     float sum = 0;
     for (int64_t c = lane; c < half; c += 32) {
       const float x = to_float(query[c]), difference = x - key[c];

@@ -111,14 +111,14 @@ template <class S> void backward(const ProductKeyBackward& a, const ProductKeyBa
   const int64_t slices = (s.half + kSlice - 1) / kSlice;
   parallel_for(s.heads * 2 * slices, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t book = task / slices, h = book / 2, first = (task % slices) * kSlice;
+      const int64_t codebook = task / slices, h = codebook / 2, first = (task % slices) * kSlice;
       const int64_t last = std::min(s.half, first + kSlice);
-      S* d_keys = a.d_keys.as<S>() + book * s.n * s.half;
+      S* d_keys = a.d_keys.as<S>() + codebook * s.n * s.half;
       for (int64_t t = 0; t < s.tokens; ++t) {
-        const S* from = q + t * width + book * s.half;
+        const S* from = q + t * width + codebook * s.half;
         for (int64_t j = 0; j < s.k; ++j) {
           const int64_t e = (t * s.heads + h) * s.k + j;
-          S* to = d_keys + (book % 2 == 0 ? slots[e] / s.n : slots[e] % s.n) * s.half;
+          S* to = d_keys + (codebook % 2 == 0 ? slots[e] / s.n : slots[e] % s.n) * s.half;
           for (int64_t i = first; i < last; ++i) { to[i] += d_sums[e] * from[i]; }
         }
       }

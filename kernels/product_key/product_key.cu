@@ -23,10 +23,11 @@ template <class T> struct Keys {
   const float* keys;
   int64_t heads, n, half, k;
 
-  /// q . key of codebook `book` for token and head `row`, by one warp.
-  __device__ __forceinline__ float score(int64_t row, int64_t book, int64_t i, int lane HEBB_WHERE_PARAMETER) const {
-    const T* const query = q + (row * 2 + book) * half;
-    const float* const key = keys + ((row % heads * 2 + book) * n + i) * half;
+  /// q . key of codebook `codebook` for token and head `row`, by one warp.
+  __device__ __forceinline__ float score(int64_t row, int64_t codebook, int64_t i,
+                                         int lane HEBB_WHERE_PARAMETER) const {
+    const T* const query = q + (row * 2 + codebook) * half;
+    const float* const key = keys + ((row % heads * 2 + codebook) * n + i) * half;
     float sum = 0;
     for (int64_t c = lane; c < half; c += 32) { sum += to_float(query[c]) * key[c]; }
     return warp_sum(sum HEBB_WHERE_ARGUMENT);
@@ -40,13 +41,14 @@ constexpr int64_t kScoreBytes = 48 * 1024;   // of a block's tokens, if one need
 /// 2, half].
 template <class T>
 __device__ __forceinline__ void score_keys(int32_t* scores, int stride, const Keys<T>& in, const float* queries,
-                                           int tokens, int64_t book HEBB_WHERE_PARAMETER) {
+                                           int tokens, int64_t codebook HEBB_WHERE_PARAMETER) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32),
             n = static_cast<int>(in.n);
-  const int half = static_cast<int>(in.half), first_query = static_cast<int>(book % 2) * half;
+  const int half = static_cast<int>(in.half), first_query = static_cast<int>(codebook % 2) * half;
   for (int first = warp * kKeysAtOnce; first < n; first += kSelectThreads / 32 * kKeysAtOnce) {
     const int second = first + 1 < n ? first + 1 : first;
-    const float *const left = in.keys + (book * n + first) * half, *const right = in.keys + (book * n + second) * half;
+    const float* const left = in.keys + (codebook * n + first) * half;
+    const float* const right = in.keys + (codebook * n + second) * half;
     float sums[kTokens][kKeysAtOnce] = {};
     for (int c = lane; c < half; c += 32) {
       const float a = left[c], b = right[c];
@@ -88,8 +90,8 @@ __global__ void __launch_bounds__(kSelectThreads)
     }
   }
   __syncthreads();
-  for (int book = 0; book < 2; ++book) {
-    score_keys(s.keys + book * size.padded, 2 * size.padded, in, queries, here, 2 * head + book);
+  for (int codebook = 0; codebook < 2; ++codebook) {
+    score_keys(s.keys + codebook * size.padded, 2 * size.padded, in, queries, here, 2 * head + codebook);
   }
   for (int t = 0; t < here; ++t, s.keys += 2 * size.padded) {
     select_keys(s);
@@ -186,11 +188,11 @@ template <class T> struct QueryGradient {
   bool accumulate;
 
   __device__ void operator()(int64_t item, int64_t c) const {
-    const int64_t row = item / 2, book = item % 2;
+    const int64_t row = item / 2, codebook = item % 2;
     float sum = 0;
     for (int64_t e = row * in.k; e < (row + 1) * in.k; ++e) {
-      const int64_t i = book == 0 ? slots[e] / in.n : slots[e] % in.n;
-      sum += d_sums[e] * in.keys[((row % in.heads * 2 + book) * in.n + i) * in.half + c];
+      const int64_t i = codebook == 0 ? slots[e] / in.n : slots[e] % in.n;
+      sum += d_sums[e] * in.keys[((row % in.heads * 2 + codebook) * in.n + i) * in.half + c];
     }
     write(d_q[item * in.half + c], sum, accumulate);
   }
@@ -292,10 +294,10 @@ void backward(Stream& stream, const ProductKeyBackward& a, const ProductKeyBackw
     each_element("product_key_queries", stream, 2 * rows, keys.half,
                  QueryGradient<T>{a.d_q.as<T>(), d_sums, a.slots.as<int32_t>(), keys, a.accumulate});
   }
-  for (int book = 0; a.d_keys.defined() && book < 2; ++book) {
+  for (int codebook = 0; a.d_keys.defined() && codebook < 2; ++codebook) {
     scatter_rows(stream, a.d_keys.as<float>(), keys.heads * 2 * keys.n, keys.half, a.slots.numel(),
-                 {a.slots.as<int32_t>(), keys.n, keys.heads, keys.k, book},
-                 {keys.q + book * keys.half, a.q.dtype, 2 * keys.half, keys.k, d_sums});
+                 {a.slots.as<int32_t>(), keys.n, keys.heads, keys.k, codebook},
+                 {keys.q + codebook * keys.half, a.q.dtype, 2 * keys.half, keys.k, d_sums});
   }
 }
 

@@ -29,7 +29,7 @@ struct RankStage {
 template <class T>
 __device__ __forceinline__ void rank_keys(int32_t* ranks, int64_t stride, RankStage& s, const LookupKeys<T>& in,
                                           const FastChunk& chunk, int64_t first, int64_t tokens,
-                                          int64_t book HEBB_WHERE_PARAMETER) {
+                                          int64_t codebook HEBB_WHERE_PARAMETER) {
   const int x = static_cast<int>(threadIdx.x % 32),
             y = static_cast<int>(threadIdx.x / 32);  // keys x + 32 j, tokens y + kRankWarps i
   for (int64_t first_key = 0; first_key < in.n; first_key += kRankKeys) {
@@ -40,12 +40,12 @@ __device__ __forceinline__ void rank_keys(int32_t* ranks, int64_t stride, RankSt
       for (int line = y; line < kRankTokens; line += kRankWarps) {
         const bool exists = line < tokens && c < in.half;
         s.q[line][x] =
-            exists ? to_float(in.q[(token_of(chunk, first + line) * in.heads * 2 + book) * in.half + c]) : 0.0f;
+            exists ? to_float(in.q[(token_of(chunk, first + line) * in.heads * 2 + codebook) * in.half + c]) : 0.0f;
       }
       HEBB_UNROLL_BY(16)  // loads on their way
       for (int line = y; line < kRankKeys; line += kRankWarps) {
         const int64_t key = first_key + line;
-        s.keys[line][x] = key < in.n && c < in.half ? in.keys[(book * in.n + key) * in.half + c] : 0.0f;
+        s.keys[line][x] = key < in.n && c < in.half ? in.keys[(codebook * in.n + key) * in.half + c] : 0.0f;
       }
       __syncthreads(HEBB_WHERE_HERE);
       HEBB_UNROLL
@@ -66,7 +66,7 @@ __device__ __forceinline__ void rank_keys(int32_t* ranks, int64_t stride, RankSt
     for (int i = 0; i < kTokensEach * kKeysEach; ++i) {
       const int64_t token = y + kRankWarps * (i / kKeysEach), key = first_key + x + 32 * (i % kKeysEach);
       if (token < tokens && key < in.n) {
-        ranks[token * stride + key] = in.rank(sums[i / kKeysEach][i % kKeysEach], book * in.n + key);
+        ranks[token * stride + key] = in.rank(sums[i / kKeysEach][i % kKeysEach], codebook * in.n + key);
       }
     }
   }
@@ -84,21 +84,22 @@ static_assert(sizeof(MmaRankStage) == kRankStageBytes && kMmaTokens == kRankedTo
 
 /// Starts the copies of a tile of keys and of queries from a channel on.
 __device__ __forceinline__ void copy_tile(MmaRankStage& s, int buffer, const LookupKeys<bf16>& in,
-                                          const FastChunk& chunk, int64_t first, int64_t tokens, int64_t book,
+                                          const FastChunk& chunk, int64_t first, int64_t tokens, int64_t codebook,
                                           int64_t first_key, int64_t channel HEBB_WHERE_PARAMETER) {
   const int thread = static_cast<int>(threadIdx.x), pack = thread % 8 * 4;
   HEBB_UNROLL
   for (int u = 0; u < kMmaKeys * 8 / kMmaRankThreads; ++u) {
     const int line = thread / 8 + u * (kMmaRankThreads / 8);
     const bool exists = first_key + line < in.n && channel + pack < in.half;
-    const float* const from = exists ? in.keys + (book * in.n + first_key + line) * in.half + channel + pack : in.keys;
+    const float* const from =
+        exists ? in.keys + (codebook * in.n + first_key + line) * in.half + channel + pack : in.keys;
     copy_async_16(&s.keys[buffer][line][pack], from, exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
   }
   if (thread < kMmaTokens * 4) {
     const int line = thread / 4, own = thread % 4 * 8;
     const bool exists = line < tokens && channel + own < in.half;
     const bf16* const from =
-        exists ? in.q + (token_of(chunk, first + line) * in.heads * 2 + book) * in.half + channel + own : in.q;
+        exists ? in.q + (token_of(chunk, first + line) * in.heads * 2 + codebook) * in.half + channel + own : in.q;
     copy_async_16(&s.q[buffer][line][own], from, exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
   }
   commit_async_copies();
@@ -149,17 +150,17 @@ __device__ __forceinline__ void multiply_tile(RankSums& sums, const MmaRankStage
 /// The same as rank_keys by kMmaRankThreads threads; half is a multiple of 8, q and keys are 16-byte aligned.
 __device__ __forceinline__ void rank_keys_mma(int32_t* ranks, int64_t stride, MmaRankStage& s,
                                               const LookupKeys<bf16>& in, const FastChunk& chunk, int64_t first,
-                                              int64_t tokens, int64_t book HEBB_WHERE_PARAMETER) {
+                                              int64_t tokens, int64_t codebook HEBB_WHERE_PARAMETER) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   int buffer = 0;
-  copy_tile(s, buffer, in, chunk, first, tokens, book, 0, 0 HEBB_WHERE_ARGUMENT);
+  copy_tile(s, buffer, in, chunk, first, tokens, codebook, 0, 0 HEBB_WHERE_ARGUMENT);
   for (int64_t first_key = 0; first_key < in.n; first_key += kMmaKeys) {
     RankSums sums = {};
     for (int64_t channel = 0; channel < in.half; channel += kRankChannels, buffer ^= 1) {
       const bool is_last = channel + kRankChannels >= in.half;
       const int64_t next_key = is_last ? first_key + kMmaKeys : first_key, next = is_last ? 0 : channel + kRankChannels;
       if (next_key < in.n) {
-        copy_tile(s, buffer ^ 1, in, chunk, first, tokens, book, next_key, next HEBB_WHERE_ARGUMENT);
+        copy_tile(s, buffer ^ 1, in, chunk, first, tokens, codebook, next_key, next HEBB_WHERE_ARGUMENT);
         wait_async_copies<1>();
       } else {
         wait_async_copies<0>();
@@ -173,7 +174,7 @@ __device__ __forceinline__ void rank_keys_mma(int32_t* ranks, int64_t stride, Mm
       const int64_t token = i / 8 * 16 + i % 4 / 2 * 8 + lane / 4,
                     key = first_key + warp * 16 + i / 4 % 2 * 8 + lane % 4 * 2 + i % 2;
       if (token < tokens && key < in.n) {
-        ranks[token * stride + key] = in.rank(sums[i / 8][i / 4 % 2][i % 4], book * in.n + key);
+        ranks[token * stride + key] = in.rank(sums[i / 8][i / 4 % 2][i % 4], codebook * in.n + key);
       }
     }
   }

@@ -56,8 +56,8 @@ struct KeySelection {
     chosen = best + 2 * size.count;
   }
   /// Where the kernel puts the score of entry i of a list.
-  __device__ void put(int book, int i, float score) const {
-    keys[book * size.padded + i] = static_cast<int32_t>(__float_as_uint(score));
+  __device__ void put(int codebook, int i, float score) const {
+    keys[codebook * size.padded + i] = static_cast<int32_t>(__float_as_uint(score));
   }
 };
 
@@ -225,18 +225,18 @@ __device__ inline void select_keys(const KeySelection& s HEBB_WHERE_PARAMETER) {
   if (thread < 4) { shared[thread] = 0; }
   __syncthreads(HEBB_WHERE_HERE);
   if (thread < 64) {  // a warp for each list
-    const int book = thread / 32;
-    int32_t* const keys = s.keys + book * size.padded;
+    const int codebook = thread / 32;
+    int32_t* const keys = s.keys + codebook * size.padded;
     const int32_t bound = bound_of(keys, size.n, size.count, lane HEBB_WHERE_ARGUMENT);
-    const int found = keep_reaching(keys, s.indices + book * size.padded, size.n, bound, lane,
+    const int found = keep_reaching(keys, s.indices + codebook * size.padded, size.n, bound, lane,
                                     [](int i) { return i; } HEBB_WHERE_ARGUMENT);
-    if (lane == 0) { kept[book] = found; }
+    if (lane == 0) { kept[codebook] = found; }
   }
   __syncthreads(HEBB_WHERE_HERE);
   for (int item = thread; item < kept[0] + kept[1]; item += kSelectThreads) {
-    const int book = item < kept[0] ? 0 : 1, i = item - book * kept[0], at = book * size.padded;
-    const int rank = rank_of_key(s.keys + at, (kept[book] + 3) / 4 * 4, i);
-    if (rank < size.count) { s.best[book * size.count + rank] = {number_of(s.keys[at + i]), s.indices[at + i]}; }
+    const int codebook = item < kept[0] ? 0 : 1, i = item - codebook * kept[0], at = codebook * size.padded;
+    const int rank = rank_of_key(s.keys + at, (kept[codebook] + 3) / 4 * 4, i);
+    if (rank < size.count) { s.best[codebook * size.count + rank] = {number_of(s.keys[at + i]), s.indices[at + i]}; }
   }
   __syncthreads(HEBB_WHERE_HERE);
   for (int p = thread / 32; p < size.count; p += kSelectThreads / 32) {

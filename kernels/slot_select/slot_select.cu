@@ -15,8 +15,8 @@ __global__ void __launch_bounds__(kSelectThreads)
   const KeySelection s(raw, size);
   const int64_t head = blockIdx.x;
   for (int item = static_cast<int>(threadIdx.x); item < 2 * size.n; item += kSelectThreads) {
-    const int book = item < size.n ? 0 : 1;
-    s.put(book, item - book * size.n, scores[head * 2 * size.n + item]);
+    const int codebook = item < size.n ? 0 : 1;
+    s.put(codebook, item - codebook * size.n, scores[head * 2 * size.n + item]);
   }
   select_keys(s);
   for (int i = static_cast<int>(threadIdx.x); i < size.k; i += kSelectThreads) {
@@ -113,10 +113,10 @@ __global__ void __launch_bounds__(kSelectThreads) slot_weights_backward_kernel(W
   }
   __syncthreads();
   for (int item = static_cast<int>(threadIdx.x); item < 2 * n; item += kSelectThreads) {
-    const int book = item < n ? 0 : 1, own = item - book * n;
+    const int codebook = item < n ? 0 : 1, own = item - codebook * n;
     float sum = 0;
     for (int j = 0; j < room; j += 4) {
-      const Word4 part = load_16_bytes(parts + book * room + j), gradient = load_16_bytes(gradients + j);
+      const Word4 part = load_16_bytes(parts + codebook * room + j), gradient = load_16_bytes(gradients + j);
       HEBB_UNROLL
       for (int e = 0; e < 4; ++e) {
         sum += static_cast<int>(part.word[e]) == own ? __uint_as_float(gradient.word[e]) : 0.0f;

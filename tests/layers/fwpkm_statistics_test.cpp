@@ -26,10 +26,10 @@ TEST_CASE("fwpkm reports how evenly sub-keys are used, whatever moves them", "[f
       const int64_t count = std::min(kChunk, kLength - first);
       std::vector<double> usage(2 * kSubkeys);
       for (int64_t r = 0; r < kRows * count * kHeads * 2; ++r) {
-        const int64_t book = r % 2, head = r / 2 % kHeads, t = first + r / 2 / kHeads % count,
+        const int64_t codebook = r % 2, head = r / 2 % kHeads, t = first + r / 2 / kHeads % count,
                       b = r / 2 / kHeads / count;
-        const int64_t entry = entries[static_cast<size_t>(((b * kLength + t) * kHeads + head) * 2 + book)];
-        usage[static_cast<size_t>(book * kSubkeys + entry)] += 1.0 / static_cast<double>(kRows * count * kHeads);
+        const int64_t entry = entries[static_cast<size_t>(((b * kLength + t) * kHeads + head) * 2 + codebook)];
+        usage[static_cast<size_t>(codebook * kSubkeys + entry)] += 1.0 / static_cast<double>(kRows * count * kHeads);
       }
       for (const double u : usage) { expected += u * std::log(u + 1e-8) / 3; }
     }

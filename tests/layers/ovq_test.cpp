@@ -123,12 +123,12 @@ TEST_CASE("the least similar keys found centroids", "[ovq][fast]") {
   std::vector<double> unit = {1, 0, 0, 0, 1, 0, 0, 0, 1};
   OvqRule rule;
   rule.chunk = 5;
-  cpu::OvqBook<double> book{unit.data(), nullptr, nullptr, nullptr, 3, 0, 3};
+  cpu::OvqHeadDictionary<double> dictionary{unit.data(), nullptr, nullptr, nullptr, 3, 0, 3};
   cpu::OvqWork<double> work;
   const auto assign = [&](int64_t n, int64_t size) {
-    book.n = n;
+    dictionary.n = n;
     std::vector<int32_t> ids(5);
-    cpu::ovq_assign<double>(rule, book, {keys.data(), 3, 3}, size, 0, 0, work, ids.data());
+    cpu::ovq_assign<double>(rule, dictionary, {keys.data(), 3, 3}, size, 0, 0, work, ids.data());
     return ids;
   };
   CHECK(assign(3, 5) == std::vector<int32_t>{0, 3, 1, 0, 4});

@@ -17,7 +17,7 @@ struct FwpkmCase {
   int64_t rows() const { return chunk.tokens(); }
   int64_t entries() const { return heads * k; }
   int64_t slots() const { return n * n; }
-  Shape per_book() const { return {tokens(), heads, 2, k}; }
+  Shape per_codebook() const { return {tokens(), heads, 2, k}; }
   Shape per_slot() const { return {tokens(), heads, k}; }
   Shape keys() const { return {heads, 2, n, half}; }
   Shape norms() const { return {heads, 2, n}; }
@@ -46,7 +46,7 @@ constexpr FwpkmCase kMany{{1, 601, 0, 600}, 400, 2, 131, 2, 15, 2};
 
 /// Lookups of a chunk; other tokens hold numbers that nobody may touch.
 FwpkmLookup lookup_of(Machine& m, const FwpkmCase& s) {
-  return {m.integer_output(s.per_book()), m.float_sum(s.per_book()), m.float_sum(s.per_book()),
+  return {m.integer_output(s.per_codebook()), m.float_sum(s.per_codebook()), m.float_sum(s.per_codebook()),
           m.integer_output(s.per_slot()), m.float_sum(s.per_slot())};
 }
 
@@ -144,13 +144,13 @@ TEST_CASE("fast lookups with given entries and slots", "[fast]") {
   CAPTURE(score.idw, keep_entries, keep_slots);
   std::vector<int64_t> entries, slots;
   Numbers numbers(4);
-  for (int64_t i = 0; i < kWide.per_book().numel(); ++i) {
+  for (int64_t i = 0; i < kWide.per_codebook().numel(); ++i) {
     entries.push_back((numbers.below(20) * 3 + i % 3) % 67);  // distinct within a codebook, in no order
   }
   for (int64_t i = 0; i < kWide.per_slot().numel(); ++i) { slots.push_back(numbers.below(67 * 67)); }
   check(DType::f32, [&](Machine& m) {
     FwpkmLookupKeys lookup = keys_of(m, kWide, score);
-    lookup.out.entries = m.integers(kWide.per_book(), entries, DType::i32, true);
+    lookup.out.entries = m.integers(kWide.per_codebook(), entries, DType::i32, true);
     lookup.out.slots = m.integers(kWide.per_slot(), slots, DType::i32, true);
     lookup.keep_entries = keep_entries;
     lookup.keep_slots = keep_slots;

@@ -81,19 +81,19 @@ TEST_CASE("the selection of slots and the gradient of their weights do not race"
 
 TEST_CASE("product keys", "[fast]") {
   constexpr int64_t kTokens = 9, kHeads = 2, kKeys = 11, kHalf = 37, kChosen = 6, kWidth = 45;
-  const Shape chosen{kTokens, kHeads, kChosen}, queries{kTokens, kHeads, 2, kHalf}, books{kHeads, 2, kKeys, kHalf};
+  const Shape chosen{kTokens, kHeads, kChosen}, queries{kTokens, kHeads, 2, kHalf}, codebooks{kHeads, 2, kKeys, kHalf};
   const Shape entries{kTokens, kHeads * kChosen}, table{kKeys * kKeys, kWidth}, reading{kTokens, kWidth};
   std::vector<int64_t> some;
   Numbers numbers(5);
   for (int64_t i = 0; i < chosen.numel(); ++i) { some.push_back(numbers.below(kKeys * kKeys)); }
   check([&](Machine& m) {
-    const Tensor q = m.input(queries), keys = m.parameter(books), slots = m.integer_output(chosen),
+    const Tensor q = m.input(queries), keys = m.parameter(codebooks), slots = m.integer_output(chosen),
                  sums = m.float_output(chosen);
     m.run(ProductKeyTopK{slots, sums, q, keys});
     m.run(ProductKeyScore{m.float_output(chosen), slots, q, keys});
     m.run(SoftmaxRows{m.float_output(chosen), sums, kChosen});
     m.run(ProductKeyBackward{.d_q = m.sum(queries),
-                             .d_keys = m.float_sum(books),
+                             .d_keys = m.float_sum(codebooks),
                              .d_weights = m.parameter(chosen),
                              .weights = m.parameter(chosen),
                              .slots = m.integers(chosen, some),

@@ -42,25 +42,25 @@ OvqRule rule_of(int64_t chunk, int64_t max_centroids, OvqGrowth growth = OvqGrow
   return rule;
 }
 
-OvqDictionary dictionary(Machine& m, const OvqCase& s, int64_t room) {
+OvqDictionary new_dictionary(Machine& m, const OvqCase& s, int64_t room) {
   const Shape rows{s.batch, s.kv_heads, room};
   const std::vector<int64_t> counts(static_cast<size_t>(rows.numel()), 3);
-  OvqDictionary book{m.float_sum(s.per_row(room, s.d)), m.float_sum(s.per_row(room, s.dv)), m.float_sum(rows),
-                     m.integers(rows, counts, DType::i32, true)};
+  OvqDictionary dictionary{m.float_sum(s.per_row(room, s.d)), m.float_sum(s.per_row(room, s.dv)), m.float_sum(rows),
+                           m.integers(rows, counts, DType::i32, true)};
   if (m.is_bf16()) {
-    book.key_copies = m.activation_scratch(s.per_row(room, s.d));
-    book.value_copies = m.activation_scratch(s.per_row(room, s.dv));
+    dictionary.key_copies = m.activation_scratch(s.per_row(room, s.d));
+    dictionary.value_copies = m.activation_scratch(s.per_row(room, s.dv));
   }
-  return book;
+  return dictionary;
 }
 
 /// Tokens and what is carried; without o, lse and ids.
-OvqForward inputs_of(Machine& m, const OvqCase& s, const OvqDictionary& book, const Tensor& pending_k,
+OvqForward inputs_of(Machine& m, const OvqCase& s, const OvqDictionary& dictionary, const Tensor& pending_k,
                      const Tensor& pending_v, double query_scale) {
   return {.o = {},
           .lse = {},
           .ids = {},
-          .dictionary = book,
+          .dictionary = dictionary,
           .pending_k = pending_k,
           .pending_v = pending_v,
           .q = m.input(s.q(), query_scale),
@@ -76,7 +76,7 @@ void check_passes(Machine& m, const OvqCase& s) {
   const Shape sums{s.batch, s.length, s.heads};
   const Tensor pending_k = m.activation_scratch(s.per_row(s.rule.chunk, s.d)),
                pending_v = m.activation_scratch(s.per_row(s.rule.chunk, s.dv));
-  OvqForward f = inputs_of(m, s, dictionary(m, s, s.room()), pending_k, pending_v,
+  OvqForward f = inputs_of(m, s, new_dictionary(m, s, s.room()), pending_k, pending_v,
                            m.is_bf16() ? 3 / std::sqrt(static_cast<double>(s.d)) : 2);
   const Tensor o = f.o = m.output(s.o()), lse = f.lse = m.float_output(sums);
   f.ids = m.integer_output({s.batch, s.kv_heads, s.length});
@@ -150,7 +150,7 @@ TEST_CASE("ovq in bf16 assigns by itself where keys are far apart", "[fast]") {
   check(DType::bf16, [&](Machine& m) {
     const Tensor pending_k = m.activation_scratch(s.per_row(s.rule.chunk, d)),
                  pending_v = m.activation_scratch(s.per_row(s.rule.chunk, d));
-    OvqForward f = inputs_of(m, s, dictionary(m, s, s.room() - 1), pending_k, pending_v, 0.3);
+    OvqForward f = inputs_of(m, s, new_dictionary(m, s, s.room() - 1), pending_k, pending_v, 0.3);
     f.k = m.activations(s.k(), keys);
     f.o = m.output(s.o());
     f.ids = m.integer_output({1, 1, s.length});
@@ -160,17 +160,17 @@ TEST_CASE("ovq in bf16 assigns by itself where keys are far apart", "[fast]") {
 
 /// Forward over `first`, then over `next` from what the first left.
 void check_segments(Machine& m, const OvqCase& first, const OvqCase& next, int64_t room, double query_scale) {
-  OvqDictionary book = dictionary(m, first, room);
+  OvqDictionary dictionary = new_dictionary(m, first, room);
   const Tensor pending_k = m.carried(first.per_row(first.rule.chunk, first.d)),
                pending_v = m.carried(first.per_row(first.rule.chunk, first.dv));
-  OvqForward f = inputs_of(m, first, book, pending_k, pending_v, query_scale);
+  OvqForward f = inputs_of(m, first, dictionary, pending_k, pending_v, query_scale);
   f.o = m.output(first.o());
   m.given(f);
   if (m.is_bf16()) {
-    book.key_copies = m.activations(first.per_row(room, first.d), m.read(book.keys));
-    book.value_copies = m.activations(first.per_row(room, first.dv), m.read(book.values));
+    dictionary.key_copies = m.activations(first.per_row(room, first.d), m.read(dictionary.keys));
+    dictionary.value_copies = m.activations(first.per_row(room, first.dv), m.read(dictionary.values));
   }
-  f = inputs_of(m, next, book, pending_k, pending_v, query_scale);
+  f = inputs_of(m, next, dictionary, pending_k, pending_v, query_scale);
   f.o = m.output(next.o());
   m.run(f, tolerance(m), {"read_slots_mma", first.on_tensor_cores});
 }

@@ -14,7 +14,8 @@ namespace {
 constexpr double kVqTolerance = 2e-5;
 
 constexpr int64_t kBatch = 2, kLength = 70, kHeads = 4, kKvHeads = 2, kCodes = 75, kWidth = 19;
-const Shape kKeys{kBatch, kLength, kKvHeads, kWidth}, kIds{kBatch, kKvHeads, kLength}, kBook{kKvHeads, kCodes, kWidth};
+const Shape kKeys{kBatch, kLength, kKvHeads, kWidth}, kIds{kBatch, kKvHeads, kLength},
+    kCodebook{kKvHeads, kCodes, kWidth};
 
 std::vector<int64_t> some_ids(int64_t count, uint32_t limit) {
   std::vector<int64_t> ids;
@@ -26,7 +27,7 @@ std::vector<int64_t> some_ids(int64_t count, uint32_t limit) {
 TEST_CASE("points of codebooks", "[fast]") {
   check(DType::f32, [](Machine& m) {
     const Shape segments{kKvHeads, kCodes - 1};
-    const Tensor codes = m.input(kBook), idle = m.integers({kKvHeads, kCodes}, some_ids(kKvHeads * kCodes, 200));
+    const Tensor codes = m.input(kCodebook), idle = m.integers({kKvHeads, kCodes}, some_ids(kKvHeads * kCodes, 200));
     m.run(VqPoints{{}, m.float_output({kKvHeads, kCodes}), codes, {}, idle, 0.0025});
     m.run(VqPoints{m.output({kKvHeads, kCodes - 1, kWidth}), m.float_output(segments), codes, m.parameter(segments),
                    idle, 0.0025},
@@ -37,7 +38,7 @@ TEST_CASE("points of codebooks", "[fast]") {
 
 TEST_CASE("codewords, quantized keys and similarities", "[fast]") {
   check(DType::f32, [](Machine& m) {
-    const Tensor points = m.input(kBook), k = m.input(kKeys), ids = m.integer_output(kIds);
+    const Tensor points = m.input(kCodebook), k = m.input(kKeys), ids = m.integer_output(kIds);
     m.run(VqSelect{ids, k, points, m.parameter({kKvHeads, kCodes})});
     m.run(VqSelect{m.integer_output(kIds), k, points, {}});
     m.run(VqGather{m.output(kKeys), points, ids});
@@ -79,7 +80,7 @@ TEST_CASE("gradients of quantized keys", "[fast]") {
   const bool accumulate = GENERATE(false, true);
   CAPTURE(static_cast<int>(mode), accumulate);
   check(DType::f32, [=](Machine& m) {
-    const Tensor k = m.input(kKeys), codes = m.input(kBook),
+    const Tensor k = m.input(kKeys), codes = m.input(kCodebook),
                  dither = mode == VqMode::sf_diveq ? m.parameter({kKvHeads, kCodes - 1}) : Tensor{},
                  ids = m.integers(kIds, some_ids(kIds.numel(), kCodes - 1));
     VqKeysBackward args = keys_backward(m, k, codes, dither, ids, mode, accumulate, accumulate);
@@ -91,7 +92,7 @@ TEST_CASE("gradients of quantized keys", "[fast]") {
   });
 }
 
-VqDictionary dictionary(Machine& m, int64_t batch, int64_t kv_heads, int64_t codes, int64_t width) {
+VqDictionary new_dictionary(Machine& m, int64_t batch, int64_t kv_heads, int64_t codes, int64_t width) {
   const Shape rows{batch, kv_heads, codes};
   return {m.integers(rows, std::vector<int64_t>(static_cast<size_t>(rows.numel())), DType::i32, true),
           m.float_sum(rows), m.float_sum({batch, kv_heads, codes, width})};
@@ -102,11 +103,11 @@ TEST_CASE("the linear form, also where a segment goes on", "[fast]") {
   const int64_t second = GENERATE(1, 30), dv = 37;
   CAPTURE(second);
   check(DType::f32, [=](Machine& m) {
-    const Tensor points = m.input(kBook);
-    const VqDictionary book = dictionary(m, kBatch, kKvHeads, kCodes, dv);
+    const Tensor points = m.input(kCodebook);
+    const VqDictionary dictionary = new_dictionary(m, kBatch, kKvHeads, kCodes, dv);
     const auto segment = [&](int64_t length, const std::vector<int64_t>& starts) {
       m.run(VqRead{.o = m.output({kBatch, length, kHeads, dv}),
-                   .dictionary = book,
+                   .dictionary = dictionary,
                    .q = m.input({kBatch, length, kHeads, kWidth}, 3),
                    .v = m.input({kBatch, length, kKvHeads, dv}),
                    .points = points,
@@ -131,7 +132,7 @@ TEST_CASE("quantized keys, their gradients and the linear form do not race", "[t
     m.run(VqGather{m.output(items), points, chosen});
     const Tensor ids = m.integers(ids_shape, {0, 2, 0, 2, 0});
     m.run(VqRead{.o = m.output(items),
-                 .dictionary = dictionary(m, 1, 1, 3, 2),
+                 .dictionary = new_dictionary(m, 1, 1, 3, 2),
                  .q = m.input(items),
                  .v = k,
                  .points = points,

@@ -4,16 +4,16 @@
 namespace hebb::HEBB_DEVICE {
 
 /// Which row of a table an entry goes to: its id, or, with n > 0, that of a product key: of slot i n + j the row (2
-/// head + book) n + i (book 0) or j (book 1), where entries are [tokens, heads, per_head].
+/// head + codebook) n + i (codebook 0) or j (codebook 1), where entries are [tokens, heads, per_head].
 struct ScatterIds {
   const int32_t* ids;
   int64_t n = 0, heads = 1, per_head = 1;
-  int book = 0;
+  int codebook = 0;
 
   __device__ int32_t at(int64_t entry) const {
     if (n == 0) { return ids[entry]; }
-    const int64_t head = entry / per_head % heads, part = book == 0 ? ids[entry] / n : ids[entry] % n;
-    return static_cast<int32_t>((2 * head + book) * n + part);
+    const int64_t head = entry / per_head % heads, part = codebook == 0 ? ids[entry] / n : ids[entry] % n;
+    return static_cast<int32_t>((2 * head + codebook) * n + part);
   }
 };
 
