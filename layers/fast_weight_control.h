@@ -17,6 +17,8 @@ struct FastWeightControl {
   bool freeze = false;  // no update at all
   bool keep = false;    // outside training, too, updates of per_sequence stay
   int64_t chunk = 0;    // > 0: in place of the layers' chunk_size [tokens]
+
+  int64_t chunk_or(int64_t chunk_size) const { return chunk > 0 ? chunk : chunk_size; }
 };
 
 }  // namespace hebb

@@ -360,9 +360,6 @@ __device__ __forceinline__ void store_pair(bf16* to, uint32_t pair) {
 #endif
 }
 
-__device__ __forceinline__ float first_of(uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float second_of(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
-
 /// to[line(row)] = or += factors[row] * sums[row] for the warp's rows of `width` channels, `stride` apart. Two channels
 /// a store.
 template <int kWidth, int kRowTiles, int kColumnTiles, class Line>

@@ -53,6 +53,10 @@ template <class S> struct Silu {
   }
 };
 
+/// Of the standard normal distribution: its integral up to x, and its density at 0.
+template <class S> HEBB_FORMULA S normal_cdf(S x) { return S(0.5) * std::erfc(-x * S(0.70710678118654752)); }
+template <class S> constexpr S kNormalPeak = S(0.39894228040143268);
+
 /// 1 + ELU(x).
 template <class S> HEBB_FORMULA S one_plus_elu(S x) { return x > S(0) ? S(1) + x : std::exp(x); }
 

@@ -148,7 +148,7 @@ __device__ __forceinline__ void invert_diagonal(Pairs& pairs, const Diagonal& di
   const int part = lane_number() / 16, to = block * 16 * (kStride<kChunk> + 1) + column;
   HEBB_UNROLL
   for (int i = 0; i < 16; ++i) {
-    const float high = attention_mma::first_of(pack_bf16(x[i], 0.0f));
+    const float high = first_of(pack_bf16(x[i], 0.0f));
     pairs.system[part].data[to + i * kStride<kChunk>] = from_float<bf16>(part == 0 ? x[i] : x[i] - high);
   }
 }

@@ -67,8 +67,7 @@ __device__ __forceinline__ void scale_answers(Operand (&to)[kTiles], const Stage
   for (int i = 0; i < 2 * kTiles; ++i) {
     const float* const start = &stage.gates.start[16 * block + i % 2 * 8 + lane_number() % 4 * 2];
     const uint32_t pair = d_o[i / 2][i % 2];
-    const SplitPair parts(scale * start[0] * attention_mma::first_of(pair),
-                          scale * start[1] * attention_mma::second_of(pair));
+    const SplitPair parts(scale * start[0] * first_of(pair), scale * start[1] * second_of(pair));
     to[i / 2].high[i % 2] = parts.high;
     to[i / 2].low[i % 2] = parts.low;
   }

@@ -163,7 +163,7 @@ __device__ __forceinline__ void scale_and_multiply(Sums& sums, const float (&fac
       const uint32_t pair = attention_mma::load_pair(rows + row * kStride<kWidth> + 8 * j + lane_number() % 4 * 2);
       first *= factors[half];
       second *= factors[half];
-      dot += first * attention_mma::first_of(pair) + second * attention_mma::second_of(pair);
+      dot += first * first_of(pair) + second * second_of(pair);
     }
     dot = attention_mma::sum_of_quad(dot HEBB_WHERE_ARGUMENT);
     if (lane_number() % 4 == 0) { dots[row] = dot; }
@@ -258,7 +258,7 @@ __device__ __forceinline__ void write_gates(const Shared<kWidth>& s, float* d_g,
 
 /// Part of <S, dS1> over 32 channels, by the 128 threads of a group.
 template <int kWidth> __device__ __forceinline__ float multiply_states(const Stage<kWidth>& stage, int dk) {
-  using attention_mma::first_of, attention_mma::load_pair, attention_mma::second_of;
+  using attention_mma::load_pair;
   float sum = 0;
   HEBB_UNROLL_BY(1)  // registers are short: turns must not be mixed
   for (int i = static_cast<int>(threadIdx.x) % 128; i < dk * kDepth / 2; i += 128) {

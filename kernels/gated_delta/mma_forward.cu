@@ -117,8 +117,8 @@ __device__ __forceinline__ void pass_chunk(StateRows<kWidth / 16, kTiles>& state
   errors.each_pair([&](float& first, float& second, int row, int c) {
     const uint32_t values = attention_mma::load_pair(&stage.values.data[row * kStride<kSlice> + c]);
     const float start = additive ? 0.0f : stage.gates.start[row];
-    first = attention_mma::first_of(values) - start * first;
-    second = attention_mma::second_of(values) - start * second;
+    first = first_of(values) - start * first;
+    second = second_of(values) - start * second;
   });
   if constexpr (!kRecomputes) {
     answers.each_pair([&](float& first, float& second, int row, int) {

@@ -28,7 +28,7 @@ __device__ __forceinline__ float decay(double x) {
 struct SplitPair {
   uint32_t high, low;
   __device__ SplitPair(float first, float second) : high(pack_bf16(first, second)) {
-    low = pack_bf16(first - attention_mma::first_of(high), second - attention_mma::second_of(high));
+    low = pack_bf16(first - first_of(high), second - second_of(high));
   }
   __device__ __forceinline__ void store(bf16* high_at, bf16* low_at) const {
     attention_mma::store_pair(high_at, high);

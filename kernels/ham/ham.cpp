@@ -80,8 +80,6 @@ template <class S> void join_backward(const RouterInputBackward& a) {
   });
 }
 
-template <class S> S normal_cdf(S x) { return S(0.5) * std::erfc(-x * static_cast<S>(M_SQRT1_2)); }
-
 template <class S> void gelu(const Gelu& a) {
   parallel_for(a.x.numel(), kElements, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) { a.y.as<S>()[i] = a.x.as<S>()[i] * normal_cdf(a.x.as<S>()[i]); }
@@ -89,11 +87,10 @@ template <class S> void gelu(const Gelu& a) {
 }
 
 template <class S> void gelu_backward(const GeluBackward& a) {
-  const S density = static_cast<S>(0.5 * M_SQRT1_2 * M_2_SQRTPI);  // of the normal distribution at 0
   parallel_for(a.x.numel(), kElements, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const S x = a.x.as<S>()[i];
-      const S d = a.d_y.as<S>()[i] * (normal_cdf(x) + x * density * std::exp(S(-0.5) * x * x));
+      const S d = a.d_y.as<S>()[i] * (normal_cdf(x) + x * kNormalPeak<S> * std::exp(S(-0.5) * x * x));
       S& to = a.d_x.as<S>()[i];
       to = a.accumulate ? to + d : d;
     }

@@ -70,8 +70,6 @@ template <class T> struct JoinBackward {
   }
 };
 
-__device__ __forceinline__ float normal_cdf(float x) { return 0.5f * erfcf(-0.70710678118654752f * x); }
-
 template <class T> struct GeluOf {
   T* y;
   const T* x;
@@ -91,7 +89,7 @@ template <class T> struct GeluGradient {
 
   __device__ void operator()(int64_t row, int64_t c) const {
     const int64_t at = row * columns + c;
-    const float in = to_float(x[at]), density = 0.39894228040143268f * expf(-0.5f * in * in);
+    const float in = to_float(x[at]), density = kNormalPeak<float> * expf(-0.5f * in * in);
     write(d_x[at], to_float(d_y[at]) * (normal_cdf(in) + in * density), accumulate);
   }
 };

@@ -30,7 +30,7 @@ struct KvmWindow {
 };
 
 /// Key-value means (docs/layers/kvm.md). o [B, T, H, Dv]; q [B, T, H, D], k [B, T, K, D], v [B, T, K, Dv]; gate
-/// [B, T, K] logits of the merge gate, or undefined (no gate); norm_weight, norm_bias [D]; window_temp, state_temp [H]
+/// [B T, K] logits of the merge gate, or undefined (no gate); norm_weight, norm_bias [D]; window_temp, state_temp [H]
 /// or undefined (1); doc_start [B, T] i32; sizes [chunks] i32: slots that the queries of a document's chunk see.
 /// Query head h reads kv head h K / H. Advances `slots` and `window`.
 /// lse [B, T, H]: log-sum-exp of the logits, may be undefined. routes [B, K, T] i32: 2 slot + 1 where the token founded

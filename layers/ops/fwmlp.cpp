@@ -140,7 +140,7 @@ Var fwmlp_row(Pass& pass, Var q, Var v, const FwmlpParams& params, const FwmlpOp
   const int64_t length = pass.length();
   const bool frozen = pass.fast.freeze, publish = (pass.training || pass.fast.keep) && !frozen,
              again = publish && tape.will_run_again();
-  const int64_t chunk = frozen ? length : std::min(length, pass.fast.chunk > 0 ? pass.fast.chunk : o.chunk);
+  const int64_t chunk = frozen ? length : std::min(length, pass.fast.chunk_or(o.chunk));
   FwmlpNode node;
   node.log = std::make_shared<FwmlpLog>(tape.arena(), o, FastChunk{pass.batch(), length, 0, length}, chunk,
                                         sum_dtype(dtype), tape.recording() || again);

@@ -357,7 +357,7 @@ Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const
   const bool frozen = pass.fast.freeze, publish = (pass.training || pass.fast.keep) && !frozen;
   const bool backward = tape.recording(), again = publish && tape.will_run_again();
   const bool measured = pass.statistics != nullptr && !tape.recomputing() && !frozen;
-  const int64_t length = pass.length(), chunk = frozen ? length : pass.fast.chunk > 0 ? pass.fast.chunk : o.chunk;
+  const int64_t length = pass.length(), chunk = frozen ? length : pass.fast.chunk_or(o.chunk);
   // The last update of a row that is only read would be undone before anybody reads it.
   const int64_t chunks = (length + chunk - 1) / chunk, updates = frozen                            ? 0
                                                                  : publish || measured || backward ? chunks

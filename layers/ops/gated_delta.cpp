@@ -85,11 +85,6 @@ struct GatedDeltaNode final : Node {
   }
 };
 
-/// A convolution's earlier inputs; undefined where nothing is carried.
-Tensor carried(const DeltaState* state, std::unique_ptr<ShortConvState> DeltaState::*input) {
-  return state != nullptr && state->*input ? (state->*input)->previous.tensor() : Tensor{};
-}
-
 }  // namespace
 
 DeltaState::DeltaState(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype)

@@ -12,15 +12,13 @@ struct KvmNode final : Node {
   KvmVars in;
   Var o;
   Tensor lse, routes, sizes, doc_start;
-  Shape q_shape, k_shape, v_shape, o_shape, gate_shape;
+  Shape q_shape, k_shape, v_shape, o_shape;
   KvmRule rule;
   int64_t room;
   bool reads_state, reaches_gate;  // some query saw a state; the gate of some token entered one
 
   void backward(Tape& tape) override;
 };
-
-Tensor value_of(Tape& tape, Var v, const Shape& shape) { return v ? tape.value(v).view(shape) : Tensor{}; }
 
 void KvmNode::backward(Tape& tape) {
   const GradTarget d_q(tape, in.q), d_k(tape, in.k), d_v(tape, in.v);
@@ -33,7 +31,7 @@ void KvmNode::backward(Tape& tape) {
   run(tape.workspace(), KvmBackward{.d_q = d_q.view(q_shape),
                                     .d_k = d_k.view(k_shape),
                                     .d_v = d_v.view(v_shape),
-                                    .d_gate = d_gate ? d_gate.tensor.view(gate_shape) : Tensor{},
+                                    .d_gate = d_gate.tensor,
                                     .d_norm_weight = parameter(in.norm_weight, reads_state),
                                     .d_norm_bias = parameter(in.norm_bias, reads_state),
                                     .d_window_temp = parameter(in.window_temp, true),
@@ -45,7 +43,7 @@ void KvmNode::backward(Tape& tape) {
                                     .q = tape.value(in.q).view(q_shape),
                                     .k = tape.value(in.k).view(k_shape),
                                     .v = tape.value(in.v).view(v_shape),
-                                    .gate = value_of(tape, in.gate, gate_shape),
+                                    .gate = tape.value_or_none(in.gate),
                                     .norm_weight = tape.value(in.norm_weight),
                                     .norm_bias = tape.value(in.norm_bias),
                                     .window_temp = tape.value_or_none(in.window_temp),
@@ -104,7 +102,6 @@ KvmNode make_node(Pass& pass, const KvmVars& in, const HeadSizes& shape, const K
   node.k_shape = {batch, length, shape.kv_heads, shape.key_dim};
   node.v_shape = {batch, length, shape.kv_heads, shape.value_dim};
   node.o_shape = {batch, length, shape.heads, shape.value_dim};
-  node.gate_shape = {batch, length, shape.kv_heads};
   node.o = tape.output({batch * length, shape.heads * shape.value_dim}, tape.dtype(in.q), "readout");
   extend_sizes(budget, rule.chunk, rule.window, chunks, sizes);
   node.room = std::max<int64_t>(1, sizes[static_cast<size_t>(chunks - 1)]);
@@ -125,7 +122,7 @@ void run_forward(Tape& tape, const KvmNode& node, const KvmState& state, bool fo
                                    .q = tape.value(in.q).view(node.q_shape),
                                    .k = tape.value(in.k).view(node.k_shape),
                                    .v = tape.value(in.v).view(node.v_shape),
-                                   .gate = value_of(tape, in.gate, node.gate_shape),
+                                   .gate = tape.value_or_none(in.gate),
                                    .norm_weight = tape.value(in.norm_weight),
                                    .norm_bias = tape.value(in.norm_bias),
                                    .window_temp = tape.value_or_none(in.window_temp),

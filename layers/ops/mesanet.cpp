@@ -56,11 +56,6 @@ struct MesanetNode final : Node {
   }
 };
 
-/// A convolution's earlier inputs; undefined where nothing is carried.
-Tensor carried(const MesanetState* state, std::unique_ptr<ShortConvState> MesanetState::*input) {
-  return state != nullptr && state->*input ? (state->*input)->previous.tensor() : Tensor{};
-}
-
 void report_residuals(Pass& pass, const Tensor& residual, const std::string& name) {
   const std::vector<double> values = host_values(pass.stream(), residual);
   auto& statistics = (*pass.statistics)[name];

@@ -21,6 +21,11 @@ struct PreparedInput {
   Tensor values;         // [B, T, heads, head_dim]: in memory, in `into`, or the raw projection itself
 };
 
+/// The earlier inputs of one of the convolutions of `state`; undefined where nothing is carried.
+template <class State> Tensor carried(const State* state, std::unique_ptr<ShortConvState> State::*input) {
+  return state != nullptr && state->*input ? (state->*input)->previous.tensor() : Tensor{};
+}
+
 /// previous: the convolution's earlier inputs, or undefined; into: where the values must lie, or undefined.
 PreparedInput prepare_input(Tape& tape, const RecurrenceInput& in, const Tensor& doc_start, const Tensor& previous,
                             const Tensor& into);

@@ -11,11 +11,12 @@
 
 namespace hebb::HEBB_DEVICE {
 
+/// The bf16 of a pair as numbers.
+__device__ __forceinline__ float first_of(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float second_of(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
+
 #ifdef HEBB_SIMT
 namespace emulation {
-
-inline float lower(uint32_t pair) { return __uint_as_float(pair << 16); }
-inline float upper(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
 
 struct LoadMatrices {
   const void* row;
@@ -83,12 +84,12 @@ struct Multiply {
       const auto& mine = *static_cast<const Multiply*>(lanes[lane]);
       const int row = lane / 4, pair = 2 * (lane % 4);
       for (int i = 0; i < 4; ++i) {
-        a[row + 8 * (i % 2)][pair + 8 * (i / 2)] = lower(mine.a[i]);
-        a[row + 8 * (i % 2)][pair + 8 * (i / 2) + 1] = upper(mine.a[i]);
+        a[row + 8 * (i % 2)][pair + 8 * (i / 2)] = first_of(mine.a[i]);
+        a[row + 8 * (i % 2)][pair + 8 * (i / 2) + 1] = second_of(mine.a[i]);
       }
       for (int i = 0; i < 2; ++i) {
-        b[pair + 8 * i][row] = lower(mine.b[i]);
-        b[pair + 8 * i + 1][row] = upper(mine.b[i]);
+        b[pair + 8 * i][row] = first_of(mine.b[i]);
+        b[pair + 8 * i + 1][row] = second_of(mine.b[i]);
       }
     }
     add_product(lanes, 16, &a[0][0], &b[0][0]);
