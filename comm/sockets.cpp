@@ -98,7 +98,7 @@ bool is_in_network(const std::string& address, const std::string& network) {
     bits = std::stoi(network.substr(slash + 1));
   }
   if (bits < 0 || bits > 32 || ::inet_pton(AF_INET, network.substr(0, slash).c_str(), &base) != 1) {
-    throw CommError("train.comm.interface", "no network (found " + network + ", expected as in 10.0.0.0/8)");
+    throw CommError("train.comm.interface", "found " + network + ", expected a network such as 10.0.0.0/8");
   }
   if (::inet_pton(AF_INET, address.c_str(), &own) != 1) { return false; }
   const uint32_t mask = bits == 0 ? 0 : ~uint32_t{0} << (32 - bits);

@@ -273,8 +273,8 @@ std::vector<fs::path> expand_paths(const std::string& pattern) {
     for (const fs::path& path : match_paths(pattern)) { append_files(path, files); }
   }
   if (files.empty()) {
-    throw MissingFileError(pattern, "no file matches", "nothing",
-                           "a file, a folder with files, or a pattern (*, ?, [..], **)");
+    throw MissingFileError(pattern,
+                           "no file matches; expected a file, a folder with files, or a pattern (*, ?, [..], **)");
   }
   std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) { return a.native() < b.native(); });
   return files;

@@ -94,7 +94,7 @@ std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const
                       "a SentencePiece .model file, a tokenizer.json or \"bytes\"");
   }
   auto tokenizer = Tokenizer::load(config);
-  require_ids(*tokenizer, source.model.vocab_size);
+  require_ids(*tokenizer, source.model.vocab_size, source.weights.string() + ": model.vocab_size");
   return tokenizer;
 }
 

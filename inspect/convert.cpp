@@ -464,8 +464,7 @@ class NewFolder {
         path_(target_.parent_path() / fmt::format(".tmp-{}-{}", ::getpid(), target_.filename().string())) {
     std::error_code error;
     if (fs::exists(target_) && !(fs::is_directory(target_) && fs::is_empty(target_, error))) {
-      throw CheckpointError(target_.string(), "the target of a conversion", "something there",
-                            "nothing, or an empty folder");
+      throw CheckpointError(target_.string(), "exists and is not an empty folder; a conversion overwrites nothing");
     }
     fs::create_directories(path_, error);
     if (error) { throw CheckpointError(path_.string(), "cannot make the folder: " + error.message()); }
@@ -542,7 +541,8 @@ std::string from_hf(const fs::path& source, const Json& config, const fs::path& 
     const Shape shape = foreign_shape(e);
     const SafetensorsFile::Entry& entry = file->at(name);
     if (!std::equal(entry.shape.begin(), entry.shape.end(), shape.dims.begin(), shape.dims.begin() + shape.rank)) {
-      throw CheckpointError(weights.path().string(), "the shape of " + name, entry.shape_text(), shape.str());
+      throw CheckpointError(weights.path().string(), "the tensor " + name + " has the wrong shape", entry.shape_text(),
+                            shape.str());
     }
     tensors.add(e.name, e.shape, *file, name);
     foreign.erase(name);
@@ -563,7 +563,7 @@ std::string from_hf(const fs::path& source, const Json& config, const fs::path& 
 std::string to_hf(const fs::path& path, const fs::path& target, const std::string& dtype) {
   const ModelSource source = read_model_source(path);
   if (source.weights.empty()) {
-    throw CheckpointError(path.string(), "a configuration", "no weights", "a checkpoint or a run folder");
+    throw CheckpointError(path.string(), "no weights to convert", "a configuration", "a checkpoint or a run folder");
   }
   verify_weights(source.weights);
   int64_t length = 4096;

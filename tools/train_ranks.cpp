@@ -88,7 +88,9 @@ std::vector<std::string> command_line_without(const std::vector<std::string>& op
 
 int count_ranks(const std::string& text, bool uses_gpu) {
   if (text == "all") {
-    if (!uses_gpu) { throw ConfigError("--ranks", "all without a GPU", "a number of ranks"); }
+    if (!uses_gpu) {
+      throw ConfigError("--ranks", "\"all\" counts GPUs, and this run uses none; give a number of ranks");
+    }
     return visible_gpus();
   }
   int ranks = 0;
@@ -105,8 +107,8 @@ LaunchedRank launched_rank() {
 
 bool is_parent_of_ranks(const std::string& ranks, const LaunchedRank& launched) {
   if (!ranks.empty() && !launched.size_variable.empty()) {
-    throw ConfigError("--ranks", "a process that a launcher has started (" + launched.size_variable + " is set)",
-                      "one way to start ranks");
+    throw ConfigError("--ranks", "a launcher has started this process (" + launched.size_variable +
+                                     " is set) and starts the ranks; leave out --ranks");
   }
   return !ranks.empty();
 }
@@ -116,8 +118,8 @@ int start_ranks(int ranks, bool uses_gpu) { return run_rank_processes(rank_proce
 int start_ranks(const RunConfig& config, const RunOptions& run, int ranks, int restarts) {
   const bool resumes_elsewhere = run.resume != "auto" && run.resume != "never";
   if (restarts > 0 && resumes_elsewhere) {
-    throw ConfigError("--restart", "together with --resume " + run.resume,
-                      "one of them: a restart goes on from the last checkpoint of the run folder");
+    throw ConfigError("--restart", "cannot be used together with --resume " + run.resume +
+                                       ": a restart goes on from the last checkpoint of the run folder");
   }
   RankProcessesOptions options = rank_processes(ranks, device_of(config) == DeviceKind::cuda);
   options.arguments_again = remove_options(options.arguments, {"--resume"});

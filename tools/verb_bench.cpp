@@ -186,7 +186,7 @@ int run_comm(const Options& o) {
 
 int run_bench(Options o) {
   if (o.comm) { return run_comm(o); }
-  if (o.ranks > 0) { throw ConfigError("--ranks", "without --comm", "--comm"); }
+  if (o.ranks > 0) { throw ConfigError("--ranks", "needs --comm"); }
   const Compute compute = set_up_compute(o.device);
   Json out = Json::object();
   out.set("threads", threads());

@@ -71,7 +71,7 @@ std::string letter_of(const std::vector<ReportRun>& runs, const ReportRun& run, 
 void run_report(const Options& o, const std::string& fit_options) {
   if (o.runs.size() == 1 && is_ladder(o.runs[0])) {
     if (!fit_options.empty()) {
-      throw ConfigError("hebb report", fit_options + " for a ladder, whose sweep has tags and fit", "no such option");
+      throw ConfigError("hebb report", "the sweep of a ladder has tags and fit; leave out " + fit_options);
     }
     std::printf("wrote %s\n", write_ladder_report(o.runs[0], o.out).string().c_str());
     return;

@@ -90,7 +90,7 @@ int train(const Command& verb, const Arguments& arguments) {
   const LaunchedRank launched = launched_rank();
   RunConfig config = read_run_config(words.config, words.overrides);
   const bool is_parent = is_parent_of_ranks(arguments.ranks.ranks, launched);
-  if (arguments.ranks.restarts > 0 && !is_parent) { throw ConfigError("--restart", "without --ranks", "--ranks N"); }
+  if (arguments.ranks.restarts > 0 && !is_parent) { throw ConfigError("--restart", "needs --ranks N"); }
   const int size =
       is_parent ? count_ranks(arguments.ranks.ranks, device_of(config) == DeviceKind::cuda) : launched.size;
   resolve(config, size, true, stored_split(config, arguments.run));

@@ -40,12 +40,13 @@ Json resolve_tokenizer(const DataConfig& data) {
 }
 
 /// Refuses a tokenizer with which eval and generate could not use the trained model.
-void check_tokenizer(const Json& json, int64_t vocab_size) {
+void check_tokenizer(const RunConfig& config) {
+  const Json& json = config.data.tokenizer;
   TokenizerConfig tokenizer;
   if (json.is_null()) { return; }
   Fields::read(json, "data.tokenizer", tokenizer);
   if (tokenizer.file.empty() || fs::exists(tokenizer.file)) {  // a missing file is reported where it is copied
-    require_ids(*Tokenizer::load(tokenizer), vocab_size);
+    require_ids(*Tokenizer::load(tokenizer), config.model.vocab_size, config.place("model.vocab_size"));
   }
 }
 
@@ -233,7 +234,7 @@ void resolve(RunConfig& config, int ranks, bool runs, const std::optional<Stored
     throw config.error("train.comm.reduce", "\"bf16\"", "\"fp32\" with train.precision \"fp64\"");
   }
   config.data.tokenizer = resolve_tokenizer(config.data);
-  check_tokenizer(config.data.tokenizer, config.model.vocab_size);
+  check_tokenizer(config);
 }
 
 Json to_json(const RunConfig& config) { return Fields::write(config); }

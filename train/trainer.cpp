@@ -14,7 +14,8 @@
 namespace hebb {
 namespace {
 
-std::string number(double value) { return Json(value).dump(); }
+/// "nan", "inf" or "-inf".
+std::string not_finite(double value) { return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
 
 }  // namespace
 
@@ -103,11 +104,11 @@ int64_t Trainer::random_window(int64_t step) const {
 
 std::string Trainer::reason_to_skip(const Batch& batch, const StepReport& report) const {
   if (batch.valid_targets == 0) { return "no target of the batch is valid"; }
-  if (!std::isfinite(report.loss)) { return "the loss is " + number(report.loss); }
-  if (!std::isfinite(report.norms.global)) { return "the gradient norm is " + number(report.norms.global); }
+  if (!std::isfinite(report.loss)) { return "the loss is " + not_finite(report.loss); }
+  if (!std::isfinite(report.norms.global)) { return "the gradient norm is " + not_finite(report.norms.global); }
   for (const auto& [group, norm] : report.norms.groups) {
     if (!std::isfinite(norm)) {
-      return fmt::format("the gradient norm of optimizer.groups.{:d} is {}", group, number(norm));
+      return fmt::format("the gradient norm of optimizer.groups.{:d} is {}", group, not_finite(norm));
     }
   }
   return "";
@@ -264,7 +265,7 @@ std::string Trainer::stop_reason(int64_t steps_done) const {
   // At least one step, so that a limit shorter than the start-up cannot hold a run in place.
   const double limit = config_.train.max_minutes;
   const bool is_over = limit > 0 && ranks_.is_first() && steps_done > 0 && seconds_since(started_) >= 60 * limit;
-  return is_over ? "train.max_minutes = " + number(limit) : "";
+  return is_over ? "train.max_minutes = " + Json(limit).dump() : "";
 }
 
 int Trainer::stop(const std::string& reason) {

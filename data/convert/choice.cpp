@@ -103,8 +103,8 @@ void convert_piqa(const ConvertOptions& o, ConvertSink& sink) {
     sink.add(r, row.origin().str());
   });
   if (!labels.empty() && labels.size() != i) {
-    throw DataError(*labels[0].origin().file, "labels of another file", fmt::format("{:d} labels", labels.size()),
-                    fmt::format("{:d}, one for each line of {}", i, o.raw));
+    throw DataError(*labels[0].origin().file, "these are the labels of another file",
+                    fmt::format("{:d} labels", labels.size()), fmt::format("{:d}, one for each line of {}", i, o.raw));
   }
 }
 

@@ -103,9 +103,9 @@ std::string held_out_path(const std::string& path, const std::string& where) {
   try {
     expand_paths(pattern);
   } catch (const MissingFileError&) {
-    throw DataError(where, "no validation shards in this data set", "no file matches " + pattern,
-                    "val_*.bin, which hebb data encode writes with --val-documents or --val-fraction, or a pattern "
-                    "that names other files");
+    throw DataError(where, "no validation shards in this data set: no file matches " + pattern +
+                               "; write them with hebb data encode --val-documents or --val-fraction, or give a "
+                               "pattern of other files");
   }
   return pattern;
 }

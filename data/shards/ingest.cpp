@@ -122,7 +122,7 @@ void check(const EncodeOptions& options) {
     throw ConfigError("--val-fraction", Json(options.val_fraction).dump(), "0 <= fraction < 1");
   }
   if (options.val_fraction > 0 && options.val_documents > 0) {
-    throw ConfigError("--val-fraction", "--val-documents too", "one of the two");
+    throw ConfigError("--val-fraction", "give it or --val-documents, not both");
   }
   if (options.shard_tokens < 1) {
     throw ConfigError("--shard-tokens", std::to_string(options.shard_tokens), "an integer >= 1");

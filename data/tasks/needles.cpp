@@ -82,8 +82,10 @@ void fields(Fields& f, HaystackSource& s) {
   f.field("field", s.field).help("JSONL member with the text. Default: `text`, else `content`.");
   f.field("seed", s.seed).help("Of the built-in haystack's sentences.");
   if (f.reading()) {
-    f.require(s.path.empty() || s.seed == 0, "seed", "no seed beside \"path\": it is that of the built-in haystack");
-    f.require(!s.path.empty() || s.field.empty(), "field", "no field without \"path\"");
+    if (!s.path.empty() && s.seed != 0) {
+      f.fail("seed", "is that of the built-in haystack; leave it out beside \"path\"");
+    }
+    if (s.path.empty() && !s.field.empty()) { f.fail("field", "needs \"path\""); }
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "core/json_line.h"
 #include "data/text/text_input.h"
 
@@ -13,7 +15,8 @@ void id_field(Fields& f, Record& r) { f.field("id", r.id).help("Name of the exam
 void texts_field(Fields& f, const char* name, std::vector<std::string>& texts, bool may_be_empty) {
   f.field(name, texts).required();
   f.require(!texts.empty(), name, "a list of at least one text");
-  for (const std::string& text : texts) { f.require(may_be_empty || !text.empty(), name, "no empty text"); }
+  const bool has_empty = std::find(texts.begin(), texts.end(), "") != texts.end();
+  if (f.reading() && !may_be_empty && has_empty) { f.fail(name, "an empty text", "texts of at least one character"); }
 }
 
 void text_field(Fields& f, const char* name, std::string& text) {

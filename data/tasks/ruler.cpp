@@ -18,7 +18,7 @@ namespace {
 std::vector<std::string> read_words(const std::string& path, size_t least) {
   const std::string text = without_byte_order_mark(read_file(path));
   if (const size_t bad = utf8_first_invalid(text); bad != std::string::npos) {
-    throw DataError(fmt::format("{}: byte {:d}", path, bad), "a word list",
+    throw DataError(fmt::format("{}: byte {:d}", path, bad), "not a word list",
                     hex_bytes(std::string_view(text).substr(bad)), "UTF-8");
   }
   std::vector<std::string> words;
@@ -31,10 +31,11 @@ std::vector<std::string> read_words(const std::string& path, size_t least) {
   std::vector<std::string> sorted = words;
   std::sort(sorted.begin(), sorted.end());
   if (const auto again = std::adjacent_find(sorted.begin(), sorted.end()); again != sorted.end()) {
-    throw DataError(path, "a word list", "\"" + *again + "\" twice", "every word once");
+    throw DataError(path, "not a word list", "\"" + *again + "\" twice", "every word once");
   }
   if (words.size() < least) {
-    throw DataError(path, "a word list", fmt::format("{:d} words", words.size()), fmt::format("at least {:d}", least));
+    throw DataError(path, "not a word list", fmt::format("{:d} words", words.size()),
+                    fmt::format("at least {:d}", least));
   }
   return words;
 }
@@ -45,16 +46,16 @@ std::vector<std::string> read_essay(const std::string& path) {
     const Json file = parse_json(text, path);
     const Json* member = file.is_object() ? file.find("text") : nullptr;
     if (member == nullptr || !member->is_string()) {
-      throw DataError(path, "an essay file", file.found(), "an object with a string \"text\", or plain text");
+      throw DataError(path, "not an essay file", file.found(), "an object with a string \"text\", or plain text");
     }
     text = member->as_string();
   }
   if (const size_t bad = utf8_first_invalid(text); bad != std::string::npos) {
-    throw DataError(fmt::format("{}: byte {:d}", path, bad), "an essay file",
+    throw DataError(fmt::format("{}: byte {:d}", path, bad), "not an essay file",
                     hex_bytes(std::string_view(text).substr(bad)), "UTF-8");
   }
   const std::vector<std::string_view> words = split_words(text);
-  if (words.empty()) { throw DataError(path, "an essay file", "no word", "some text"); }
+  if (words.empty()) { throw DataError(path, "not an essay file", "no word", "some text"); }
   return {words.begin(), words.end()};
 }
 
@@ -64,24 +65,25 @@ RulerSample read_sample(const Json& line, std::string& task) {
     if (value == nullptr && !is_required) { return ""; }
     if (value == nullptr || !value->is_string()) {
       throw DataError((value == nullptr ? line : *value).origin().str(),
-                      std::string("member \"") + key + "\" of a RULER sample",
+                      std::string("not a RULER sample: its \"") + key + "\" does not fit",
                       value == nullptr ? "nothing" : value->found(), "a string");
     }
     return value->as_string();
   };
-  if (!line.is_object()) { throw DataError(line.origin().str(), "a RULER sample", line.found(), "an object"); }
+  if (!line.is_object()) { throw DataError(line.origin().str(), "not a RULER sample", line.found(), "an object"); }
   RulerSample sample;
   sample.input = text("input", true);
   sample.answer_prefix = text(line.find("answer_prefix") != nullptr ? "answer_prefix" : "gen_prefix", false);
   task = text("task", false);
   const Json* outputs = line.find("outputs");
   if (outputs == nullptr || !outputs->is_array() || outputs->items().empty()) {
-    throw DataError((outputs == nullptr ? line : *outputs).origin().str(), "member \"outputs\" of a RULER sample",
+    throw DataError((outputs == nullptr ? line : *outputs).origin().str(),
+                    "not a RULER sample: its \"outputs\" does not fit",
                     outputs == nullptr ? "nothing" : outputs->found(), "a list of strings");
   }
   for (const Json& output : outputs->items()) {
     if (!output.is_string() || trim(output.as_string()).empty()) {
-      throw DataError(output.origin().str(), "a reference of a RULER sample", output.found(), "a string with text");
+      throw DataError(output.origin().str(), "not a reference of a RULER sample", output.found(), "a string with text");
     }
     sample.outputs.push_back(output.as_string());
   }

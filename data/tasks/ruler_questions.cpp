@@ -10,13 +10,13 @@ namespace {
 
 const Json& member(const Json& object, const char* key, bool (Json::*is)() const, const char* expected) {
   if (!object.is_object()) {
-    throw DataError(object.origin().str(), "a question set", object.found(),
+    throw DataError(object.origin().str(), "not a question set", object.found(),
                     std::string("an object with \"") + key + "\"");
   }
   const Json* value = object.find(key);
   if (value == nullptr || !(value->*is)()) {
     throw DataError((value == nullptr ? object : *value).origin().str(),
-                    std::string("member \"") + key + "\" of a question set",
+                    std::string("not a question set: its \"") + key + "\" does not fit",
                     value == nullptr ? "nothing" : value->found(), expected);
   }
   return *value;
@@ -28,7 +28,7 @@ const std::string& text_member(const Json& object, const char* key) {
   return member(object, key, &Json::is_string, "a string").as_string();
 }
 const std::string& text_of(const Json& value) {
-  if (!value.is_string()) { throw DataError(value.origin().str(), "a question set", value.found(), "a string"); }
+  if (!value.is_string()) { throw DataError(value.origin().str(), "not a question set", value.found(), "a string"); }
   return value.as_string();
 }
 
@@ -73,7 +73,7 @@ void add_questions(const Json& paragraph, const std::vector<std::string>& articl
       draft.answers.push_back(text_member(answer, "text"));
     }
     if (draft.answers.empty()) {
-      throw DataError(question.origin().str(), "a question without an answer", "an empty list",
+      throw DataError(question.origin().str(), "the question has no answer", "an empty list",
                       "answers, or \"is_impossible\": true");
     }
     drafts.push_back(std::move(draft));
@@ -99,14 +99,16 @@ QuestionSet read_squad(const std::string& path) {
 
 QuestionSet read_hotpotqa(const std::string& path) {
   const Json file = parse_json(read_file(path), path);
-  if (!file.is_array()) { throw DataError(file.origin().str(), "a question set", file.found(), "a list of questions"); }
+  if (!file.is_array()) {
+    throw DataError(file.origin().str(), "not a question set", file.found(), "a list of questions");
+  }
   std::set<std::string> documents;
   std::vector<Draft> drafts;
   for (const Json& question : file.items()) {
     Draft draft{text_member(question, "question"), {text_member(question, "answer")}, {}, {}};
     for (const Json& part : list_member(question, "context")) {
       if (!part.is_array() || part.items().size() != 2 || !part.items()[1].is_array()) {
-        throw DataError(part.origin().str(), "a paragraph of a question set", part.found(), "[title, [sentences]]");
+        throw DataError(part.origin().str(), "not a paragraph of a question set", part.found(), "[title, [sentences]]");
       }
       std::string text = text_of(part.items()[0]) + "\n";
       for (const Json& sentence : part.items()[1].items()) { text += text_of(sentence); }

@@ -164,7 +164,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::load(const TokenizerConfig& config) 
 
 void Tokenizer::load_bytes() {
   if (!config_.file.empty()) {
-    throw ConfigError("tokenizer.file", "\"" + config_.file + "\"", "no file with type \"bytes\"");
+    throw ConfigError("tokenizer.file", "the type \"bytes\" reads no file; leave out \"" + config_.file + "\"");
   }
   hash_ = tokenizer_hash(config_);
   for (int32_t id = 0; id < kBytesVocab; ++id) {
@@ -313,11 +313,11 @@ void Tokenizer::Decoder::flush_bytes(bool is_last, std::string& out) {
 
 std::string id_text(int32_t id) { return id < 0 ? "none" : std::to_string(id); }
 
-void require_ids(const Tokenizer& tokenizer, int64_t vocab_size) {
+void require_ids(const Tokenizer& tokenizer, int64_t vocab_size, const std::string& where) {
   if (tokenizer.vocab_size() > vocab_size) {
     const TokenizerConfig& config = tokenizer.config();
-    throw DataError(config.file.empty() ? config.type : config.file, "a tokenizer with more ids than the model",
-                    std::to_string(tokenizer.vocab_size()), fmt::format("at most {:d}", vocab_size));
+    throw DataError(where, fmt::format("found {:d}, expected at least {:d}, the ids of the tokenizer {}", vocab_size,
+                                       tokenizer.vocab_size(), config.file.empty() ? config.type : config.file));
   }
 }
 

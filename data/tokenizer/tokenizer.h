@@ -126,8 +126,8 @@ class Tokenizer {
   std::unique_ptr<const ByteLevelEncoder> byte_level_;
 };
 
-/// Errors: DataError where a model of `vocab_size` tokens lacks some of the tokenizer's ids.
-void require_ids(const Tokenizer& tokenizer, int64_t vocab_size);
+/// Errors: DataError where a model of `vocab_size` tokens lacks some of the tokenizer's ids. `where`: that size.
+void require_ids(const Tokenizer& tokenizer, int64_t vocab_size, const std::string& where);
 
 /// "none" for one below 0.
 std::string id_text(int32_t id);

@@ -82,7 +82,8 @@ TEST_CASE_METHOD(Files, "piqa: labels stand in the rows or in a file beside them
   folder.write("raw-labels.lst", "1\n2\n");
   CHECK(error("piqa", rows).ends_with("raw-labels.lst:2:1: label: found \"2\", expected an index from 0 to 1"));
   folder.write("raw-labels.lst", "1\n0\n1\n");
-  CHECK(error("piqa", rows).find("labels of another file (found 3 labels, expected 2,") != std::string::npos);
+  CHECK(error("piqa", rows).find("these are the labels of another file (found 3 labels, expected 2,") !=
+        std::string::npos);
   CHECK(error("piqa", rows, "other.jsonl") == ":1:1: label: found nothing, expected an index from 0 to 1");
   CHECK(
       records<ChoiceRecord>("piqa", R"({"goal": "g", "sol1": "a", "sol2": "b", "label": 1})", "other.jsonl")[0].gold ==
@@ -326,7 +327,7 @@ TEST_CASE_METHOD(Files, "files that are not those of a data set are refused", "[
   CHECK(error("piqa",
               "\n"
               R"({"goal": "g", "sol1": "", "sol2": "b", "label": 0})") ==
-        ":2:1: choices: found an array, expected no empty text");
+        ":2:1: choices: found an empty text, expected texts of at least one character");
   CHECK(error("winogrande", R"({"sentence": "Ann saw _", "option1": "a", "option2": "b", "answer": "1"})") ==
         ":1:1: continuation: found \"\", expected a text of at least one character");
   CHECK_THROWS_WITH(convert("arcs", folder / "none.jsonl"),

@@ -176,7 +176,7 @@ TEST_CASE("options that do not fit and input without documents are refused", "[f
   CHECK_THROWS_WITH(encode(options), "--val-fraction: found 1.0, expected 0 <= fraction < 1");
   options.val_fraction = 0.5;
   options.val_documents = 1;
-  CHECK_THROWS_WITH(encode(options), "--val-fraction: found --val-documents too, expected one of the two");
+  CHECK_THROWS_WITH(encode(options), "--val-fraction: give it or --val-documents, not both");
   options = bytes_options(folder / "in.txt", folder / "out");
   options.shard_tokens = 0;
   CHECK_THROWS_WITH(encode(options), "--shard-tokens: found 0, expected an integer >= 1");

@@ -636,7 +636,7 @@ TEST_CASE("a data set's folder as validation source means its validation shards"
   config.validation[0].source = shard_source(without);
   CHECK(
       thrown<Error>([&] { ValidationSource(config, 0, options); }) ==
-      "data.validation.0.path: no validation shards in this data set (found no file matches " + without +
-          "/val_*.bin, expected val_*.bin, which hebb data encode writes with --val-documents or --val-fraction, or a "
-          "pattern that names other files)");
+      "data.validation.0.path: no validation shards in this data set: no file matches " + without +
+          "/val_*.bin; write them with hebb data encode --val-documents or --val-fraction, or give a pattern of other "
+          "files");
 }

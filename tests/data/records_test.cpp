@@ -76,7 +76,7 @@ TEST_CASE_METHOD(Files, "what does not fit is refused with file, line and key", 
   CHECK(error<ChoiceRecord>(R"({"context": "c", "choices": [], "gold": 0})") ==
         ":1:29: choices: found an array, expected a list of at least one text");
   CHECK(error<ChoiceRecord>(R"({"context": "c", "choices": ["a", ""], "gold": 0})") ==
-        ":1:29: choices: found an array, expected no empty text");
+        ":1:29: choices: found an empty text, expected texts of at least one character");
   CHECK(error<ChoiceRecord>(R"({"context": 5, "choices": ["a"], "gold": 0})") ==
         ":1:13: context: found 5, expected a string");
   CHECK(error<ClozeRecord>(R"({"context": "", "target": ""})") ==
@@ -87,7 +87,7 @@ TEST_CASE_METHOD(Files, "what does not fit is refused with file, line and key", 
   CHECK(error<GenerateRecord>(R"({"prompt": "", "answers": [], "score": "classification"})") ==
         ":1:1: classes: found nothing, expected a list of the classes that the score asks for");
   CHECK(error<GenerateRecord>(R"({"prompt": "", "answers": [], "until": [""]})") ==
-        ":1:40: until: found an array, expected no empty text");
+        ":1:40: until: found an empty text, expected texts of at least one character");
   CHECK(error<AnswerRecord>(R"({"context": "", "question": "", "answers": []})") ==
         ":1:44: answers: found an array, expected a list of at least one text");
   CHECK(error<ClozeRecord>(good) == ":1:1: target: found nothing, expected a string (required)");

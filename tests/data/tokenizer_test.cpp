@@ -81,7 +81,7 @@ TEST_CASE("ids outside the vocabulary are data errors", "[fast]") {
 
 TEST_CASE("tokenizer configurations that do not fit are refused", "[fast]") {
   CHECK_THROWS_WITH(Tokenizer::load({"bytes", "x.model", false, true}),
-                    "tokenizer.file: found \"x.model\", expected no file with type \"bytes\"");
+                    "tokenizer.file: the type \"bytes\" reads no file; leave out \"x.model\"");
   CHECK_THROWS_WITH(Tokenizer::load({"wordpiece", "", false, true}),
                     "tokenizer.type: found \"wordpiece\", expected \"sentencepiece\", \"huggingface\" or \"bytes\"");
   Json json = parse_json(R"({"type": "bytes", "add_eos": false})", "t.json");

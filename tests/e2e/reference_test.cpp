@@ -36,7 +36,7 @@ TEST_CASE("doctor, plan, bench and report say what is wrong with their arguments
   CHECK(run_hebb(folder, "report a b ./a").err == "error: hebb report: found ./a twice, expected different runs\n");
   folder.write("ladder/sweep.json", R"({"name": "s", "runs": []})");
   CHECK(run_hebb(folder, "report ladder --by arch --y val.x").err ==
-        "error: hebb report: found --by, --y for a ladder, whose sweep has tags and fit, expected no such option\n");
+        "error: hebb report: the sweep of a ladder has tags and fit; leave out --by, --y\n");
   CHECK(run_hebb(folder, "trace m.json --rows r --out o --precision bf16").code == 2);
 }
 

@@ -497,5 +497,5 @@ TEST_CASE("a data set's folder means its validation shards, a pattern any shards
   CHECK(tokens(with / "dataset.json") == 10);
   CHECK(tokens(with / "train_*.bin") == 39);
   CHECK_THROWS_WITH(tokens(without), Catch::Contains("no validation shards in this data set") &&
-                                         Catch::Contains("or a pattern that names other files"));
+                                         Catch::Contains("or give a pattern of other files"));
 }

@@ -240,8 +240,9 @@ TEST_CASE("shards, other number formats, computed tables and tokenizers of a for
   config.set("vocab_size", 31);
   folder.write("shards/config.json", config.dump());
   write_safetensors(folder / "shards/model.safetensors", all);
-  CHECK_THROWS_WITH(convert_checkpoint(folder / "shards", folder / "no", ""),
-                    Contains("the shape of model.embed_tokens.weight (found [29, 12], expected [31, 12])"));
+  CHECK_THROWS_WITH(
+      convert_checkpoint(folder / "shards", folder / "no", ""),
+      Contains("the tensor model.embed_tokens.weight has the wrong shape (found [29, 12], expected [31, 12])"));
   CHECK(!fs::exists(folder / "no"));
   for (const auto& entry : fs::directory_iterator(folder.path())) {
     CHECK_FALSE(entry.path().filename().string().starts_with(".tmp"));

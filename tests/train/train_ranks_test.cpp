@@ -410,8 +410,8 @@ TEST_CASE("options of ranks that make no sense are refused", "[fast]") {
     CHECK(process->err().find(text) != std::string::npos);
   };
   refused({"--ranks", "none"}, "found \"none\", expected all or a number from 1 to 4096");
-  refused({"--ranks", "all"}, "all without a GPU");
-  refused({"--restart", "2"}, "--restart: found without --ranks");
+  refused({"--ranks", "all"}, "\"all\" counts GPUs");
+  refused({"--restart", "2"}, "--restart: needs --ranks N");
   refused({"--ranks", "3"}, "found 3 ranks, expected 1, 2, 4 with 4 lanes");
   refused({"--ranks", "2", "--restart", "1", "--resume", "somewhere"}, "together with --resume somewhere");
   ::setenv("RANK", "0", 1);
