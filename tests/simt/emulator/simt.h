@@ -147,11 +147,6 @@ inline void __syncthreads(simt::Where where = simt::Where::current()) { simt::sy
 inline void __syncwarp(unsigned mask = simt::kAllLanes, simt::Where where = simt::Where::current()) {
   simt::sync_warp(mask, where);
 }
-inline void __threadfence() {
-#ifndef SIMT_TSAN  // the race detector knows no fences
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
-#endif
-}
 
 template <class T>
 T __shfl_sync(unsigned mask, T value, int lane, int width = 32, simt::Where where = simt::Where::current()) {
@@ -182,9 +177,6 @@ inline unsigned __ballot_sync(unsigned mask, bool predicate, simt::Where where =
 inline bool __any_sync(unsigned mask, bool predicate, simt::Where where = simt::Where::current()) {
   return simt::vote(mask, predicate, "__any_sync", where) != 0;
 }
-inline bool __all_sync(unsigned mask, bool predicate, simt::Where where = simt::Where::current()) {
-  return simt::vote(mask, predicate, "__all_sync", where) == mask;
-}
 template <class T> unsigned __match_any_sync(unsigned mask, T value, simt::Where where = simt::Where::current()) {
   static_assert(std::is_integral_v<T>);
   simt::Match arguments{static_cast<uint64_t>(value), 0};
@@ -201,32 +193,17 @@ template <AtomicInteger T> T atomicAdd(T* address, std::type_identity_t<T> value
 template <AtomicInteger T> T atomicOr(T* address, std::type_identity_t<T> value) {
   return __atomic_fetch_or(address, value, __ATOMIC_RELAXED);
 }
-template <AtomicInteger T> T atomicExch(T* address, std::type_identity_t<T> value) {
-  return __atomic_exchange_n(address, value, __ATOMIC_RELAXED);
-}
-template <AtomicInteger T> T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
-  __atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-  return expected;
-}
 template <AtomicInteger T> T atomicMax(T* address, std::type_identity_t<T> value) {
   T seen = __atomic_load_n(address, __ATOMIC_RELAXED);
   while (seen < value &&
          !__atomic_compare_exchange_n(address, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
   return seen;
 }
-template <AtomicInteger T> T atomicMin(T* address, std::type_identity_t<T> value) {
-  T seen = __atomic_load_n(address, __ATOMIC_RELAXED);
-  while (value < seen &&
-         !__atomic_compare_exchange_n(address, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
-  return seen;
-}
 
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
-inline int __clz(int bits) { return std::countl_zero(static_cast<unsigned>(bits)); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
-inline float rsqrtf(float value) { return 1.0f / std::sqrt(value); }
 
 #define HEBB_SHARED(T, name) \
   std::type_identity_t<T>& name = *::simt::shared_static<std::type_identity_t<T>>([] {}, #name)
