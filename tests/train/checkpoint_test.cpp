@@ -1,11 +1,11 @@
 #include "train/checkpoint.h"
 
-#include <sys/mount.h>
-
 #include <fstream>
 #include <set>
 
 #include "core/hash.h"
+#include "tests/thrown.h"
+#include "tests/train/faults.h"
 #include "tests/train/run_fixture.h"
 #include "train/model_source.h"
 
@@ -32,24 +32,6 @@ void damage(const fs::path& file, bool cut) {
   f.seekp(-1, std::ios::end);
   f.put(byte);
 }
-
-/// A small file system of its own, where the process may mount one.
-class SmallDisk {
- public:
-  SmallDisk(const fs::path& at, const std::string& size) : at_(at) {
-    fs::create_directories(at);
-    is_mounted_ = ::mount("none", at.c_str(), "tmpfs", 0, ("size=" + size).c_str()) == 0;
-  }
-  ~SmallDisk() {
-    if (is_mounted_) { ::umount2(at_.c_str(), MNT_DETACH); }
-  }
-  bool is_mounted() const { return is_mounted_; }
-  void make_read_only() const { REQUIRE(::mount("none", at_.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, "") == 0); }
-
- private:
-  fs::path at_;
-  bool is_mounted_;
-};
 
 /// Trains 4 steps with a checkpoint after each.
 void make_run(const TempFolder& folder, const fs::path& run) {
@@ -178,18 +160,14 @@ TEST_CASE("a damaged checkpoint is reported with what differs, and only --allow-
 TEST_CASE("a full disk is an error that keeps the checkpoints before") {
   const TempFolder folder;
   const fs::path run = folder / "disk";
-  const SmallDisk disk(run, "192k");
-  if (!disk.is_mounted()) {
-    WARN("skipped: this process may not mount file systems");
-    return;
-  }
+  const SmallDisk disk(run, 192);
+  if (!disk.is_there()) { return; }
   Heard heard;
-  try {
-    run_in(run, test_run(folder, R"({"train": {"steps": 50, "checkpoint": {"every": 1, "keep": 99}}})"), heard);
-    FAIL("everything fitted");
-  } catch (const CheckpointError& error) {
-    CHECK(std::string(error.what()).find("No space left") != std::string::npos);
-  }
+  CHECK_THAT(thrown<CheckpointError>([&] {
+               run_in(run, test_run(folder, R"({"train": {"steps": 50, "checkpoint": {"every": 1, "keep": 99}}})"),
+                      heard);
+             }),
+             Catch::Contains("No space left"));
   const CheckpointFolder checkpoints(run / "checkpoints");
   REQUIRE(checkpoints.latest());
   CHECK(checkpoints.steps().back() == *checkpoints.latest());
@@ -199,19 +177,12 @@ TEST_CASE("a full disk is an error that keeps the checkpoints before") {
 TEST_CASE("a read-only run folder is an error before anything is computed") {
   const TempFolder folder;
   const fs::path run = folder / "disk";
-  const SmallDisk disk(run, "1m");
-  if (!disk.is_mounted()) {
-    WARN("skipped: this process may not mount file systems");
-    return;
-  }
+  const SmallDisk disk(run, 1024);
+  if (!disk.is_there()) { return; }
   disk.make_read_only();
   Heard heard;
-  try {
-    run_in(run, test_run(folder), heard);
-    FAIL("it could be written");
-  } catch (const CheckpointError& error) {
-    CHECK(std::string(error.what()).find("Read-only file system") != std::string::npos);
-  }
+  CHECK_THAT(thrown<CheckpointError>([&] { run_in(run, test_run(folder), heard); }),
+             Catch::Contains("Read-only file system"));
   CHECK_THROWS_WITH(run_in(run / "below", test_run(folder)), Catch::Contains("cannot create the run folder"));
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Faults of the system in processes that a test starts, and what they leave.
 #include <signal.h>
+#include <sys/mount.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -62,5 +63,32 @@ inline std::string leftovers(const fs::path& run) {
   }
   return names;
 }
+
+/// A file system of its own of so many KiB; nothing where this process may not mount one.
+class SmallDisk {
+ public:
+  SmallDisk(const fs::path& path, int kib) : path_(path) {
+    fs::create_directories(path);
+    is_there_ = ::mount("none", path.c_str(), "tmpfs", 0, ("size=" + std::to_string(kib) + "k").c_str()) == 0;
+    if (!is_there_) { WARN("no permission to mount a file system: full and read-only disks are not tested"); }
+  }
+  ~SmallDisk() {
+    if (is_there_) { ::umount2(path_.c_str(), MNT_DETACH); }
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  bool is_there() const { return is_there_; }
+  /// Takes what is free.
+  void fill() const {
+    std::ofstream file(path_ / "filler");
+    const std::string block(4096, 'x');
+    while (file.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {}
+  }
+  void make_read_only() const { REQUIRE(::mount("none", path_.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, "") == 0); }
+
+ private:
+  fs::path path_;
+  bool is_there_ = false;
+};
 
 }  // namespace hebb::testing

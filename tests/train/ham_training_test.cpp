@@ -10,25 +10,18 @@ namespace {
 
 /// A run of two blocks, each with a HAM layer; `threshold` are the keys of its threshold, `train` more sections.
 RunConfig ham_run(const TempFolder& folder, const std::string& threshold, const std::string& changes) {
-  RunConfig config = test_run(folder, changes, false);
-  config.model = ModelConfig();
-  Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 12, "num_layers": 2, "layers": {
+  return with_model(folder, changes,
+                    parse_json(R"({"vocab_size": 29, "hidden_size": 12, "num_layers": 2, "layers": {
                  "mlp": {"type": "swiglu", "intermediate_size": 10},
                  "ham": {"type": "ham", "conv_size": 2, "rnn": {"num_heads": 2, "key_head_dim": 4, "value_head_dim": 5},
                          "kv": {"num_heads": 2, "key_head_dim": 4, "value_head_dim": 5, "rope": {"theta": 100.0}},
                          "threshold": {"lr": 0.02, )" +
-                              threshold + R"(}}},
+                                   threshold + R"(}}},
                  "pattern": [{"mixer": "ham", "ffn": "mlp"}]})",
-                          "model.json"),
-               "model", config.model);
-  return config;
+                               "model.json"));
 }
 
 std::string threshold_name(int block) { return "blocks." + std::to_string(block) + ".mixer.threshold"; }
-
-double tensor_in(const fs::path& run, int64_t step, const std::string& file, const std::string& name) {
-  return SafetensorsFile(checkpoint_in(run, step) / file).doubles(name)[0];
-}
 
 /// One statistic over the logged steps.
 std::vector<double> statistic(const fs::path& run, const std::string& layer, const std::string& name) {
@@ -54,8 +47,7 @@ TEST_CASE("training steers the share of selected tokens to the target, with equa
   };
   CHECK(std::abs(late_mean("ham") - 0.3) <= 0.02);
   CHECK(std::abs(late_mean("blocks.0.mixer") - late_mean("blocks.1.mixer")) > 0.001);
-  CHECK(tensor_in(folder / "run", 400, "model.safetensors", threshold_name(0)) ==
-        tensor_in(folder / "run", 400, "model.safetensors", threshold_name(1)));
+  CHECK(weights_of(folder / "run", 400, threshold_name(0)) == weights_of(folder / "run", 400, threshold_name(1)));
 }
 
 TEST_CASE("thresholds do not depend on the size of micro-batches, bit for bit", "[fast]") {
@@ -67,9 +59,9 @@ TEST_CASE("thresholds do not depend on the size of micro-batches, bit for bit", 
                                 R"({"train": {"steps": 3, "micro_batch_size": )" + std::to_string(micro) + "}}")) == 0);
     std::vector<double> found;
     for (const int block : {0, 1}) {
-      found.push_back(tensor_in(run, 3, "model.safetensors", threshold_name(block)));
-      found.push_back(tensor_in(run, 3, "optimizer.safetensors", threshold_name(block) + ".m"));
-      found.push_back(tensor_in(run, 3, "optimizer.safetensors", threshold_name(block) + ".v"));
+      found.push_back(weights_of(run, 3, threshold_name(block))[0]);
+      found.push_back(moments_of(run, 3, threshold_name(block) + ".m")[0]);
+      found.push_back(moments_of(run, 3, threshold_name(block) + ".v")[0]);
     }
     first = first.empty() ? found : first;
     CHECK(found == first);
@@ -106,8 +98,7 @@ TEST_CASE("a ham run that is resumed ends with the same bytes, thresholds and th
   };
   REQUIRE(run_in(folder / "whole", config(6)) == 0);
   REQUIRE(run_in(folder / "parts", config(3)) == 0);
-  CHECK(SafetensorsFile(checkpoint_in(folder / "parts", 3) / "optimizer.safetensors")
-            .integers(threshold_name(0) + ".t")[0] == 2);
+  CHECK(updates_of(folder / "parts", 3, threshold_name(0)) == 2);
   REQUIRE(run_in(folder / "parts", config(6)) == 0);
   for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
     CHECK(read_file(checkpoint_in(folder / "parts", 6) / file) == read_file(checkpoint_in(folder / "whole", 6) / file));
@@ -122,6 +113,5 @@ TEST_CASE("a skipped step moves no threshold", "[fast]") {
   config.optimizer.lr = 1e300;  // after one step, the weights are no numbers
   REQUIRE(run_in(folder / "run", std::move(config)) == 0);
   CHECK(metric(folder / "run", "skipped").back() == 1);
-  CHECK(SafetensorsFile(checkpoint_in(folder / "run", 2) / "optimizer.safetensors")
-            .integers(threshold_name(0) + ".t")[0] == 1);
+  CHECK(updates_of(folder / "run", 2, threshold_name(0)) == 1);
 }

@@ -28,9 +28,11 @@ inline void fill_locale_table() {
   for (int c = 0; c < 256; ++c) { table.narrow(static_cast<char>(c), '\0'); }
 }
 
-/// Runs in `folder` as so many ranks; returns their exit code. Each rank calls at_end, one after the other.
+/// Runs in `folder` as so many ranks; returns their exit code. Each rank calls at_start with its trainer and its
+/// number, and at_end, one after the other.
 inline int run_split(const fs::path& folder, const MakeRun& make, const Split& split, Heard& heard,
-                     RunOptions options = {}, const std::function<void()>& at_end = {}) {
+                     RunOptions options = {}, const std::function<void()>& at_end = {},
+                     const std::function<void(Trainer&, int)>& at_start = {}) {
   set_threads(1);
   fill_locale_table();
   options.run_folder = folder;
@@ -48,6 +50,7 @@ inline int run_split(const fs::path& folder, const MakeRun& make, const Split& s
     config.train.comm->overlap = split.overlap;
     Console console = communicator.rank() == 0 ? heard.console() : Console{};
     Trainer trainer(std::move(config), options, Ranks(communicator, flight, 1), console, "test");
+    if (at_start) { at_start(trainer, communicator.rank()); }
     codes[static_cast<size_t>(communicator.rank())] = trainer.run();
     Stream stream;
     for (int r = 0; r < split.ranks && at_end; ++r) {
@@ -82,22 +85,18 @@ inline void check_same(const fs::path& one, const fs::path& other, int64_t step)
 
 /// Enough parameters for several buckets of 1 MiB and for a part of each rank.
 inline RunConfig wide_run(const TempFolder& folder, const std::string& changes) {
-  RunConfig config = test_run(folder, changes, false);
-  config.model = ModelConfig();
-  Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 48, "num_layers": 2, "layers": {
+  return with_model(folder, changes,
+                    parse_json(R"({"vocab_size": 29, "hidden_size": 48, "num_layers": 2, "layers": {
                  "mlp": {"type": "swiglu", "intermediate_size": 1100},
                  "att": {"type": "attention", "num_heads": 4, "head_dim": 12, "rope": {"theta": 100.0}}},
                  "pattern": [{"mixer": "att", "ffn": "mlp"}]})",
-                          "model.json"),
-               "model", config.model);
-  return config;
+                               "model.json"));
 }
 
 /// Every type of layer but those with fast weights.
 inline RunConfig mixed_run(const TempFolder& folder, const std::string& changes) {
-  RunConfig config = test_run(folder, changes, false);
-  config.model = ModelConfig();
-  Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 10, "layers": {
+  return with_model(folder, changes,
+                    parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 10, "layers": {
                  "m": {"type": "swiglu", "intermediate_size": 8},
                  "rel": {"type": "relu2", "intermediate_size": 10, "token_shift": true},
                  "pkm": {"type": "pkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 4, "num_heads": 2, "top_k": 2},
@@ -118,17 +117,13 @@ inline RunConfig mixed_run(const TempFolder& folder, const std::string& changes)
                              {"mixer": "mam", "ffn": "pkm"}, {"mixer": "mes", "ffn": "m"}, {"mixer": "lac", "ffn": "m"},
                              {"mixer": "ovq", "ffn": "m"}, {"mixer": "sdm", "ffn": "m"}, {"mixer": "ham", "ffn": "m"},
                              {"mixer": "vq", "ffn": "m"}, {"mixer": "kvm", "ffn": "m"}]})",
-                          "model.json"),
-               "model", config.model);
-  return config;
+                               "model.json"));
 }
 
 /// Both layers with fast weights, `sync` local or global.
 inline RunConfig memory_run(const TempFolder& folder, const std::string& changes,
                             const std::string& fwpkm_sync = "local", std::string fwmlp_sync = "") {
   if (fwmlp_sync.empty()) { fwmlp_sync = fwpkm_sync; }
-  RunConfig config = test_run(folder, changes, false);
-  config.model = ModelConfig();
   Json model = parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 2, "layers": {
                  "att": {"type": "attention", "num_heads": 2, "head_dim": 4, "rope": {"theta": 100.0}},
                  "m": {"type": "swiglu", "intermediate_size": 8},
@@ -138,21 +133,17 @@ inline RunConfig memory_run(const TempFolder& folder, const std::string& changes
                           "model.json");
   model.find("layers")->find("fw")->set("sync", Json(fwpkm_sync));
   model.find("layers")->find("fm")->set("sync", Json(fwmlp_sync));
-  Fields::read(model, "model", config.model);
-  return config;
+  return with_model(folder, changes, model);
 }
 
 /// Codebooks that start at step index 3.
 inline RunConfig codebook_run(const TempFolder& folder, const std::string& changes) {
-  RunConfig config = test_run(folder, changes, false);
-  config.model = ModelConfig();
-  Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 2, "layers": {
+  return with_model(folder, changes,
+                    parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 2, "layers": {
                  "m": {"type": "swiglu", "intermediate_size": 8},
                  "vq": {"type": "vq", "num_heads": 2, "head_dim": 4, "codebook_size": 3, "quantize_after": 3}},
                  "pattern": [{"mixer": "vq", "ffn": "m"}]})",
-                          "model.json"),
-               "model", config.model);
-  return config;
+                               "model.json"));
 }
 
 /// Documents of unequal lengths, ignored targets at their ends, clip sets, validation with a short last group.

@@ -1,4 +1,5 @@
 // Runs of several ranks, as threads: the same bytes as one rank with the same lanes (docs/design/data-parallel.md).
+#include <fmt/format.h>
 #include <signal.h>
 
 #include <sstream>
@@ -53,6 +54,18 @@ std::vector<int64_t> trained_sizes(const RunConfig& config) {
   return sizes;
 }
 
+/// Runs `one` in folder/one, and each of `others` in folder/RANKS-ZERO-MIB: with the same bytes after these steps.
+void check_splits(const TempFolder& folder, const MakeRun& make, const Split& one, const std::vector<Split>& others,
+                  const std::vector<int64_t>& steps = {7}) {
+  REQUIRE(run_split(folder / "one", make, one) == 0);
+  for (const Split& split : others) {
+    CAPTURE(split.ranks, split.zero, split.bucket_mib);
+    const fs::path other = folder / fmt::format("{}-{}-{}", split.ranks, split.zero, split.bucket_mib);
+    REQUIRE(run_split(other, make, split) == 0);
+    for (const int64_t step : steps) { check_same(folder / "one", other, step); }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("the same bytes for every allowed number of ranks, with shared moments and without", "[fast]") {
@@ -60,14 +73,7 @@ TEST_CASE("the same bytes for every allowed number of ranks, with shared moments
   const std::string precision =
       GENERATE(R"({"precision": "fp32"})", R"({"precision": "fp64"})", R"({"precision": "bf16"})");
   const MakeRun make = [&] { return wide_run(folder, changes(folder, 4, precision)); };
-  REQUIRE(run_split(folder / "one", make, {.ranks = 1, .zero = 0}) == 0);
-  int run = 0;
-  for (const Split& split : {Split{2, 1, 64}, Split{4, 1, 1}, Split{2, 0, 1}, Split{4, 0, 64}}) {
-    CAPTURE(split.ranks, split.zero, split.bucket_mib);
-    const fs::path other = folder / ("other" + std::to_string(run++));
-    REQUIRE(run_split(other, make, split) == 0);
-    check_same(folder / "one", other, 7);
-  }
+  check_splits(folder, make, {1, 0}, {{2, 1, 64}, {4, 1, 1}, {2, 0, 1}, {4, 0, 64}});
 }
 
 TEST_CASE("gradients that leave during the backward pass give the same bytes", "[fast]") {
@@ -78,15 +84,7 @@ TEST_CASE("gradients that leave during the backward pass give the same bytes", "
     config.model.tie_embeddings = true;
     return config;
   };
-  REQUIRE(run_split(folder / "one", make, {.ranks = 1, .zero = 0}) == 0);
-  int run = 0;
-  for (const Split& split :
-       {Split{4, 1, 1, "fp32", true}, Split{4, 0, 1, "fp32", true}, Split{2, 1, 1, "fp32", true}}) {
-    CAPTURE(split.ranks, split.zero);
-    const fs::path other = folder / ("other" + std::to_string(run++));
-    REQUIRE(run_split(other, make, split) == 0);
-    check_same(folder / "one", other, 7);
-  }
+  check_splits(folder, make, {1, 0}, {{4, 1, 1, "fp32", true}, {4, 0, 1, "fp32", true}, {2, 1, 1, "fp32", true}});
 }
 
 TEST_CASE("values that arrive during the next forward pass give the same bytes", "[fast]") {
@@ -99,15 +97,9 @@ TEST_CASE("values that arrive during the next forward pass give the same bytes",
     if (!ties) { config.model.vocab_size = 6000; }  // a bucket of the head alone
     return config;
   };
-  REQUIRE(run_split(folder / "one", make, {.ranks = 1, .zero = 0}) == 0);
-  int run = 0;
-  for (const Split& split : {Split{4, 1, 1, "fp32", true}, Split{2, 1, 1, "fp32", true}, Split{4, 0, 1, "fp32", true},
-                             Split{4, 1, 64, "fp32", true}}) {
-    CAPTURE(split.ranks, split.zero, split.bucket_mib);
-    const fs::path other = folder / ("other" + std::to_string(run++));
-    REQUIRE(run_split(other, make, split) == 0);
-    for (const int64_t step : {6, 12}) { check_same(folder / "one", other, step); }
-  }
+  check_splits(folder, make, {1, 0},
+               {{4, 1, 1, "fp32", true}, {2, 1, 1, "fp32", true}, {4, 0, 1, "fp32", true}, {4, 1, 64, "fp32", true}},
+               {6, 12});
 }
 
 TEST_CASE("every layer reads its values when they have arrived", "[fast]") {
@@ -121,9 +113,7 @@ TEST_CASE("every layer reads its values when they have arrived", "[fast]") {
            : kind == 1 ? memory_run(folder, train, "global")
                        : codebook_run(folder, train);
   };
-  REQUIRE(run_split(folder / "one", make, {.ranks = kind == 1 ? 2 : 1, .zero = 0}) == 0);
-  REQUIRE(run_split(folder / "two", make, {.ranks = 2, .bucket_mib = 1, .overlap = true}) == 0);
-  check_same(folder / "one", folder / "two", 12);
+  check_splits(folder, make, {kind == 1 ? 2 : 1, 0}, {{2, 1, 1, "fp32", true}}, {12});
 }
 
 TEST_CASE("values arrive also where a step has no pass", "[fast]") {
@@ -138,22 +128,14 @@ TEST_CASE("values arrive also where a step has no pass", "[fast]") {
     config.data.validation[0].max_rows = 1;  // of the first rank
     return config;
   };
-  REQUIRE(run_split(folder / "one", make, {.ranks = 1}) == 0);
-  for (const int ranks : {2, 4}) {
-    CAPTURE(ranks);
-    const fs::path other = folder / ("ranks" + std::to_string(ranks));
-    REQUIRE(run_split(other, make, {.ranks = ranks, .bucket_mib = 1, .overlap = true}) == 0);
-    CHECK(metric(other, "skipped").back() == 3);
-    check_same(folder / "one", other, 12);
-  }
+  check_splits(folder, make, {1}, {{2, 1, 1, "fp32", true}, {4, 1, 1, "fp32", true}}, {12});
+  CHECK(metric(folder / "one", "skipped").back() == 3);
 }
 
 TEST_CASE("every layer's gradients are complete when they leave", "[fast]") {
   const TempFolder folder;
   const MakeRun make = [&] { return mixed_run(folder, changes(folder, 2, R"({"precision": "fp32"})")); };
-  REQUIRE(run_split(folder / "one", make, {.ranks = 1}) == 0);
-  REQUIRE(run_split(folder / "two", make, {.ranks = 2, .bucket_mib = 1, .overlap = true}) == 0);
-  check_same(folder / "one", folder / "two", 7);
+  check_splits(folder, make, {1}, {{2, 1, 1, "fp32", true}});
 }
 
 TEST_CASE("gradients that travel in bf16 have the same bytes for one number of ranks", "[fast]") {
@@ -193,34 +175,21 @@ TEST_CASE("how gradients travel stays when a run goes on", "[fast]") {
 TEST_CASE("every layer without fast weights has the same bytes on 1, 3 and 6 ranks", "[fast]") {
   const TempFolder folder;
   const MakeRun make = [&] { return mixed_run(folder, changes(folder, 6)); };
-  REQUIRE(run_split(folder / "one", make, {.ranks = 1}) == 0);
-  for (const int ranks : {3, 6}) {
-    CAPTURE(ranks);
-    const fs::path other = folder / ("ranks" + std::to_string(ranks));
-    REQUIRE(run_split(other, make, {.ranks = ranks}) == 0);
-    check_same(folder / "one", other, 7);
-  }
-  const auto threshold = [&](int64_t step) {
-    return SafetensorsFile(checkpoint_in(folder / "one", step) / "model.safetensors")
-        .doubles("blocks.7.mixer.threshold");
-  };
+  check_splits(folder, make, {1}, {{3}, {6}});
+  const auto threshold = [&](int64_t step) { return weights_of(folder / "one", step, "blocks.7.mixer.threshold"); };
   CHECK(threshold(7) != threshold(1));  // counts of all ranks move it
 }
 
 TEST_CASE("each lane has fast weights of its own, whatever rank it is on", "[fast]") {
   const TempFolder folder;
   const MakeRun make = [&] { return memory_run(folder, changes(folder, 4)); };
-  REQUIRE(run_split(folder / "one", make, {.ranks = 1}) == 0);
-  const auto memory = [&](const fs::path& run, int lane) {
-    return read_file(checkpoint_in(run, 7) / ("fast.rank" + std::to_string(lane) + ".safetensors"));
+  check_splits(folder, make, {1}, {{2}, {4}});
+  const auto memory = [&](const char* run, int lane) {
+    return read_file(checkpoint_in(folder / run, 7) / fmt::format("fast.rank{}.safetensors", lane));
   };
-  CHECK((memory(folder / "one", 0) != memory(folder / "one", 1)));
-  for (const int ranks : {2, 4}) {
-    CAPTURE(ranks);
-    const fs::path other = folder / ("ranks" + std::to_string(ranks));
-    REQUIRE(run_split(other, make, {.ranks = ranks}) == 0);
-    check_same(folder / "one", other, 7);
-    for (int lane = 0; lane < 4; ++lane) { CHECK((memory(other, lane) == memory(folder / "one", lane))); }
+  CHECK((memory("one", 0) != memory("one", 1)));
+  for (int lane = 0; lane < 4; ++lane) {
+    for (const char* run : {"2-1-64", "4-1-64"}) { CHECK((memory(run, lane) == memory("one", lane))); }
   }
   const SafetensorsFile model(checkpoint_in(folder / "one", 7) / "model.safetensors"),
       first(checkpoint_in(folder / "one", 7) / "fast.rank0.safetensors");
@@ -259,11 +228,8 @@ TEST_CASE("one memory for the rows of all ranks is that of one rank with these r
   }
   for (const char* name : {"blocks.0.memory.keys", "blocks.0.memory.values", "blocks.1.memory.w_up"}) {
     CAPTURE(name);
-    const auto memory = [&](const fs::path& from, int64_t step) {
-      return SafetensorsFile(checkpoint_in(from, step) / "model.safetensors").doubles(name);
-    };
-    const std::vector<double> one = memory(folder / "one", 7), many = memory(folder / "ranks", 7);
-    CHECK(one != memory(folder / "one", 1));
+    const std::vector<double> one = weights_of(folder / "one", 7, name), many = weights_of(folder / "ranks", 7, name);
+    CHECK(one != weights_of(folder / "one", 1, name));
     for (size_t i = 0; i < one.size(); ++i) { REQUIRE(many[i] == Catch::Approx(one[i]).epsilon(1e-10)); }
   }
   CHECK_FALSE(fs::exists(checkpoint_in(folder / "ranks", 7) / "fast.rank0.safetensors"));
@@ -299,19 +265,10 @@ TEST_CASE("a memory of each lane beside one for all rows", "[fast]") {
 
 TEST_CASE("a codebook starts from the keys of the first rank", "[fast]") {
   const TempFolder folder;
-  const auto make = [&](int lanes) { return [&, lanes] { return codebook_run(folder, changes(folder, lanes)); }; };
-  REQUIRE(run_split(folder / "one", make(4), {.ranks = 1}) == 0);
-  for (const Split& split : {Split{2, 1}, Split{4, 0}, Split{4, 1}}) {
-    CAPTURE(split.ranks, split.zero);
-    const fs::path other = folder / ("ranks" + std::to_string(split.ranks) + std::to_string(split.zero));
-    REQUIRE(run_split(other, make(4), split) == 0);
-    for (const int64_t step : {3, 4, 7}) { check_same(folder / "one", other, step); }
-  }
-  const auto state = [&](int64_t step, const char* name) {
-    return SafetensorsFile(checkpoint_in(folder / "one", step) / "optimizer.safetensors").integers(name);
-  };
-  CHECK(state(3, "blocks.0.mixer.k_proj.weight.t") == std::vector<int64_t>{3});
-  CHECK(state(7, "blocks.0.mixer.codebook.t") == std::vector<int64_t>{4});
+  check_splits(folder, [&] { return codebook_run(folder, changes(folder, 4)); }, {1}, {{2, 1}, {4, 0}, {4, 1}},
+               {3, 4, 7});
+  CHECK(updates_of(folder / "one", 3, "blocks.0.mixer.k_proj.weight") == 3);
+  CHECK(updates_of(folder / "one", 7, "blocks.0.mixer.codebook") == 4);
 }
 
 TEST_CASE("ranks that change keep the rows that share an update", "[fast]") {
@@ -431,18 +388,13 @@ TEST_CASE("what one rank alone meets counts for all", "[fast]") {
   const std::vector<double> losses = metric(folder / "run", "loss");
   for (size_t i = 0; i < losses.size(); ++i) { CHECK(std::isfinite(losses[i]) == (i != 2)); }
   CHECK(metric(folder / "run", "skipped").back() == 1);
-  const auto values = [&](int64_t step, const char* name) {
-    return SafetensorsFile(checkpoint_in(folder / "run", step) / "model.safetensors").doubles(name);
-  };
-  const auto updates = [&](const char* name) {
-    return SafetensorsFile(checkpoint_in(folder / "run", 7) / "optimizer.safetensors").integers(name);
-  };
+  const auto values = [&](int64_t step, const char* name) { return weights_of(folder / "run", step, name); };
   CHECK(values(7, "blocks.1.mixer.extra") != values(1, "blocks.1.mixer.extra"));
   CHECK(values(7, "blocks.1.mixer.idle") == values(1, "blocks.1.mixer.idle"));
   CHECK(values(3, "blocks.1.mixer.weight") == values(2, "blocks.1.mixer.weight"));
-  CHECK(updates("blocks.1.mixer.weight.t") == std::vector<int64_t>{6});
-  CHECK(updates("blocks.1.mixer.extra.t") == std::vector<int64_t>{6});
-  CHECK(updates("blocks.1.mixer.idle.t") == std::vector<int64_t>{0});
+  CHECK(updates_of(folder / "run", 7, "blocks.1.mixer.weight") == 6);
+  CHECK(updates_of(folder / "run", 7, "blocks.1.mixer.extra") == 6);
+  CHECK(updates_of(folder / "run", 7, "blocks.1.mixer.idle") == 0);
   REQUIRE(run_split(folder / "shared", make(changes(folder, 2)), {.ranks = 2}) == 0);
   check_same(folder / "run", folder / "shared", 7);
   const MakeRun apart = make(far_apart(folder, 2));
@@ -535,55 +487,38 @@ TEST_CASE("an error of one rank ends the others", "[fast]") {
 
 TEST_CASE("ranks whose values differ save nothing", "[fast]") {
   const TempFolder folder;
-  set_threads(1);
-  const auto run = [&](const std::string& damaged) {
-    run_ranks(2, [&](Communicator& communicator) {
-      FlightLog flight;
-      RunConfig config = wide_run(folder, changes(folder, 2, R"({"threads": 1, "device": "cpu", "zero": 0})"));
-      RunOptions options;
-      options.run_folder = folder / damaged;
-      Trainer trainer(std::move(config), options, Ranks(communicator, flight, 1), Console{}, "test");
-      const Tensor& value = trainer.params().find(damaged)->value;
-      if (communicator.rank() == 1) { value.as<double>()[value.numel() - 1] += 1e-9; }
-      trainer.run();
-    });
+  const std::string damaged = "blocks.1.ffn.up_proj.weight";
+  const auto damage = [&](Trainer& trainer, int rank) {
+    const Tensor& value = trainer.params().find(damaged)->value;
+    if (rank == 1) { value.as<double>()[value.numel() - 1] += 1e-9; }
   };
-  CHECK_THROWS_WITH(run("blocks.1.ffn.up_proj.weight"),
-                    Catch::Contains("blocks.1.ffn.up_proj.weight") &&
+  Heard heard;
+  CHECK_THROWS_WITH(run_split(
+                        folder / "run", [&] { return wide_run(folder, changes(folder, 2)); }, {.ranks = 2, .zero = 0},
+                        heard, {}, {}, damage),
+                    Catch::Contains(damaged) &&
                         Catch::Contains("the values of rank 1 differ from those of rank 0; nothing is saved"));
-  CHECK(CheckpointFolder(folder / "blocks.1.ffn.up_proj.weight" / "checkpoints").steps().empty());
-  CHECK(NumericError("", "").code() == ExitCode::kNumeric);
+  CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps().empty());
 }
 
 TEST_CASE("a weight that changes on one rank during a run ends it at the next save", "[fast]") {
   const TempFolder folder;
-  set_threads(1);
-  const int64_t zero = GENERATE(0, 1);
+  const int zero = GENERATE(0, 1);
   const bool overlap = GENERATE(false, true);
-  const auto run = [&] {
-    run_ranks(2, [&](Communicator& communicator) {
-      FlightLog flight;
-      RunConfig config = wide_run(folder, changes(folder, 2, R"({"threads": 1, "device": "cpu"})"));
-      config.train.zero = zero;
-      config.train.comm = CommConfig{};
-      config.train.comm->bucket_mib = 1;
-      config.train.comm->overlap = overlap;
-      Trainer* trainer = nullptr;
-      Heard heard;
-      heard.on_line = [&](const std::string& line) {  // the end of the flat order is not the first rank's
-        if (line.find("step 2/7") != std::string::npos) {
-          trainer->params().find("embed.weight")->value.as<double>()[0] += 1e-9;
-        }
-      };
-      RunOptions options;
-      options.run_folder = folder / "run";
-      Trainer one(std::move(config), options, Ranks(communicator, flight, 1),
-                  communicator.rank() == 0 ? heard.console() : Console{}, "test");
-      trainer = &one;
-      one.run();
-    });
+  Trainer* first = nullptr;
+  Heard heard;
+  heard.on_line = [&](const std::string& line) {  // the end of the flat order is not the first rank's
+    if (line.find("step 2/7") != std::string::npos) {
+      first->params().find("embed.weight")->value.as<double>()[0] += 1e-9;
+    }
   };
-  CHECK_THROWS_AS(run(), NumericError);
+  const auto keep = [&](Trainer& trainer, int rank) {
+    if (rank == 0) { first = &trainer; }
+  };
+  CHECK_THROWS_AS(run_split(
+                      folder / "run", [&] { return wide_run(folder, changes(folder, 2)); },
+                      {.ranks = 2, .zero = zero, .bucket_mib = 1, .overlap = overlap}, heard, {}, {}, keep),
+                  NumericError);
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{1});
 }
 

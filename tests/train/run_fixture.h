@@ -166,6 +166,14 @@ inline RunConfig test_run(const TempFolder& folder, const std::string& changes =
   return config;
 }
 
+/// The run of test_run() with another model.
+inline RunConfig with_model(const TempFolder& folder, const std::string& changes, const Json& model) {
+  RunConfig config = test_run(folder, changes, false);
+  config.model = ModelConfig();
+  Fields::read(model, "model", config.model);
+  return config;
+}
+
 /// What a run printed, and what it does when a line is printed.
 struct Heard {
   std::vector<std::string> lines;
@@ -236,6 +244,17 @@ inline std::vector<double> metric(const fs::path& folder, const std::string& key
 
 inline fs::path checkpoint_in(const fs::path& folder, int64_t step) {
   return folder / "checkpoints" / CheckpointFolder::name_of(step);
+}
+
+/// A tensor of a checkpoint, of its optimizer (NAME.m, NAME.v), and the number of its updates.
+inline std::vector<double> weights_of(const fs::path& run, int64_t step, const std::string& name) {
+  return SafetensorsFile(checkpoint_in(run, step) / "model.safetensors").doubles(name);
+}
+inline std::vector<double> moments_of(const fs::path& run, int64_t step, const std::string& name) {
+  return SafetensorsFile(checkpoint_in(run, step) / "optimizer.safetensors").doubles(name);
+}
+inline int64_t updates_of(const fs::path& run, int64_t step, const std::string& name) {
+  return SafetensorsFile(checkpoint_in(run, step) / "optimizer.safetensors").integers(name + ".t").at(0);
 }
 
 /// All files of a checkpoint, one after the other.

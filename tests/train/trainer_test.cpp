@@ -3,21 +3,13 @@
 #include <cmath>
 #include <regex>
 
+#include "tests/thrown.h"
 #include "tests/train/run_fixture.h"
 
 using namespace hebb;
 using namespace hebb::testing;
 
 namespace {
-
-/// The values of a tensor of a checkpoint.
-std::vector<double> weights_of(const fs::path& folder, int64_t step, const std::string& name) {
-  return SafetensorsFile(checkpoint_in(folder, step) / "model.safetensors").doubles(name);
-}
-
-int64_t updates_of(const fs::path& folder, int64_t step, const std::string& name) {
-  return SafetensorsFile(checkpoint_in(folder, step) / "optimizer.safetensors").integers(name + ".t")[0];
-}
 
 Json state_of(const fs::path& folder, int64_t step) {
   return parse_json_file((checkpoint_in(folder, step) / "state.json").string());
@@ -168,9 +160,7 @@ TEST_CASE("a NaN leaves weights, moments and counts alone while data and schedul
     CHECK(updates_of(folder / "run", 3, name) == 2);
     CHECK(updates_of(folder / "run", 7, name) == 6);
   }
-  const auto moments = [&](int64_t step) {
-    return SafetensorsFile(checkpoint_in(folder / "run", step) / "optimizer.safetensors").doubles("embed.weight.v");
-  };
+  const auto moments = [&](int64_t step) { return moments_of(folder / "run", step, "embed.weight.v"); };
   CHECK(moments(2) == moments(3));
   CHECK(moments(3) != moments(4));
   CHECK(state_of(folder / "run", 3).at("loader").at("next_row").as_int() == 12);
@@ -185,8 +175,7 @@ TEST_CASE("a skipped step moves fast weights but nothing that layers update afte
   REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"checkpoint": {"every": 1, "keep": 9}}})")) == 0);
   CHECK(weights_of(folder / "run", 7, "blocks.0.mixer.threshold")[0] == 0.5 + 6 * 0.25);
   CHECK(updates_of(folder / "run", 7, "blocks.0.mixer.threshold") == 6);
-  CHECK(SafetensorsFile(checkpoint_in(folder / "run", 7) / "optimizer.safetensors")
-            .doubles("blocks.0.mixer.threshold.m")[1] == 6);
+  CHECK(moments_of(folder / "run", 7, "blocks.0.mixer.threshold.m")[1] == 6);
   CHECK(SafetensorsFile(checkpoint_in(folder / "run", 7) / "model.safetensors").integers("blocks.0.mixer.count")[0] ==
         6);
   CHECK(weights_of(folder / "run", 3, "blocks.0.mixer.memory") !=
@@ -419,10 +408,6 @@ TEST_CASE("a plan that the machine cannot hold is a memory error before the firs
   RunConfig config = test_run(folder);
   config.model.vocab_size = int64_t{1} << 42;
   Heard heard;
-  try {
-    run_in(folder / "run", std::move(config), heard);
-    FAIL("the run started");
-  } catch (const MemoryError& error) {
-    CHECK(std::string(error.what()).find("memory plan: the run does not fit (found ") != std::string::npos);
-  }
+  CHECK_THAT(thrown<MemoryError>([&] { run_in(folder / "run", std::move(config), heard); }),
+             Catch::Contains("memory plan: the run does not fit (found "));
 }

@@ -22,17 +22,14 @@ RunConfig late_run() {
   return config;
 }
 
-std::vector<double> codebook_in(const fs::path& folder, int64_t step) {
-  return SafetensorsFile(checkpoint_in(folder, step) / "model.safetensors").doubles("blocks.1.mixer.codebook");
-}
-
 }  // namespace
 
 TEST_CASE("a vq run resumed around the start of its codebook equals one without a break", "[fast]") {
   const TempFolder folder;
   REQUIRE(run_in(folder / "whole", late_run()) == 0);
-  CHECK(codebook_in(folder / "whole", 3) == codebook_in(folder / "whole", 1));
-  CHECK(codebook_in(folder / "whole", 4) != codebook_in(folder / "whole", 3));
+  const auto codebook = [&](int64_t step) { return weights_of(folder / "whole", step, "blocks.1.mixer.codebook"); };
+  CHECK(codebook(3) == codebook(1));
+  CHECK(codebook(4) != codebook(3));
   const std::string expected = read_file(checkpoint_in(folder / "whole", 7) / "model.safetensors"),
                     moments = read_file(checkpoint_in(folder / "whole", 7) / "optimizer.safetensors");
   for (const int64_t step : {2, 3, 4, 5}) {
