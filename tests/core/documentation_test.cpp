@@ -1,28 +1,12 @@
 // The examples of docs/configuration.md and docs/formats/safetensors.md.
-#include "core/files.h"
 #include "core/json.h"
+#include "tests/page_blocks.h"
 #include "tests/temp_folder.h"
-#include "tests/test.h"
 
 using namespace hebb;
 
-namespace {
-
-std::vector<std::string> json_blocks(const std::string& page) {
-  const std::string text = read_file(fs::path(HEBB_SOURCE) / "docs" / page);
-  std::vector<std::string> blocks;
-  const std::string fence = "\n```json\n";
-  for (size_t at = text.find(fence); at != std::string::npos; at = text.find(fence, at)) {
-    at += fence.size();
-    blocks.push_back(text.substr(at, text.find("```", at) - at));
-  }
-  return blocks;
-}
-
-}  // namespace
-
 TEST_CASE("the documented example of extends gives the documented result", "[fast]") {
-  const std::vector<std::string> blocks = json_blocks("configuration.md");
+  const std::vector<std::string> blocks = page_blocks("configuration.md");
   REQUIRE(blocks.size() == 3);
   const TempFolder folder;
   folder.write("base.json", blocks[0]);
@@ -41,7 +25,7 @@ TEST_CASE("the documented overrides mean what the page says", "[fast]") {
 }
 
 TEST_CASE("the documented index of shards is valid JSON", "[fast]") {
-  const std::vector<std::string> blocks = json_blocks("formats/safetensors.md");
+  const std::vector<std::string> blocks = page_blocks("formats/safetensors.md");
   REQUIRE(blocks.size() == 1);
   CHECK(parse_json(blocks[0], "index").at("weight_map").members().size() == 2);
 }

@@ -3,27 +3,14 @@
 #include "data/rows/data_config.h"
 #include "data/shards/dataset.h"
 #include "data/tasks/records.h"
+#include "tests/page_blocks.h"
 #include "tests/temp_folder.h"
-#include "tests/test.h"
 
 using namespace hebb;
 
-namespace {
-
-std::string block(const std::string& page, const std::string& fence) {
-  const std::string text = read_file(fs::path(HEBB_SOURCE) / "docs" / page);
-  const size_t at = text.find(fence);
-  REQUIRE(at != std::string::npos);
-  return text.substr(at + fence.size(), text.find("```", at + fence.size()) - at - fence.size());
-}
-
-std::string json_block(const std::string& page) { return block(page, "\n```json\n"); }
-
-}  // namespace
-
 TEST_CASE("the documented data section is valid", "[fast]") {
   DataConfig config;
-  Fields::read(parse_json(json_block("data.md"), "run.json"), "data", config);
+  Fields::read(parse_json(page_blocks("data.md")[0], "run.json"), "data", config);
   CHECK(config.sources.size() == 3);
   CHECK(resolve_packing(config.sources[1].packing, config.packing, false).packing == Packing::document);
   CHECK(resolve_task(config.sources[2].synthetic, "data.sources.2", 0, 64, 4).pairs == 8);
@@ -31,17 +18,18 @@ TEST_CASE("the documented data section is valid", "[fast]") {
 
 TEST_CASE("the documented dataset.json is valid", "[fast]") {
   const TempFolder folder;
-  const Dataset dataset = read_dataset(folder.write("dataset.json", json_block("formats/shards.md")));
+  const Dataset dataset = read_dataset(folder.write("dataset.json", page_blocks("formats/shards.md")[0]));
   CHECK(dataset.vocab_size == 259);
   CHECK(dataset.total_tokens == 1000);
   CHECK(dataset.shards[0].crc32 == 3993115916U);
-  CHECK(read_dataset(folder.write("dataset.json", json_block("formats/dataset.md"))).shards.size() == 2);
+  CHECK(read_dataset(folder.write("dataset.json", page_blocks("formats/dataset.md")[0])).shards.size() == 2);
 }
 
 TEST_CASE("the documented records are read", "[fast]") {
   const TempFolder folder;
   const auto file = [&](const std::string& kind) {
-    return folder.write(kind + ".jsonl", block("formats/records.md", "\n`" + kind + "`\n\n```json\n")).string();
+    return folder.write(kind + ".jsonl", page_blocks("formats/records.md", "\n`" + kind + "`\n\n```json\n")[0])
+        .string();
   };
   CHECK(read_records<ChoiceRecord>(file("choice")).size() == 2);
   CHECK(read_records<PartialRecord>(file("partial")).size() == 1);
@@ -56,7 +44,7 @@ TEST_CASE("the documented wording of longbench is one", "[fast]") {
   ConvertOptions options;
   options.name = "longbench";
   options.raw = folder.write("raw.jsonl", R"({"input": "Who?", "context": "Text", "answers": ["Ada"]})").string();
-  options.template_file = folder.write("wording.json", json_block("verbs/data.md")).string();
+  options.template_file = folder.write("wording.json", page_blocks("verbs/data.md")[0]).string();
   Progress quiet;
   convert_records(options, quiet, [](std::string_view line) {
     CHECK(line ==

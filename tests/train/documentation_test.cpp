@@ -7,37 +7,16 @@
 #include "eval/evaluation.h"
 #include "layers/model.h"
 #include "study/sweep.h"
-#include "tests/paths.h"
+#include "tests/page_blocks.h"
 #include "tests/temp_folder.h"
-#include "tests/test.h"
 #include "train/checkpoint.h"
 #include "train/metrics_file.h"
 #include "train/run_config.h"
 
 using namespace hebb;
 
-namespace {
-
-std::vector<std::string> blocks(const std::string& page, const std::string& language) {
-  const std::string text = read_file(fs::path(HEBB_SOURCE) / "docs" / page), fence = "\n```" + language + "\n";
-  std::vector<std::string> found;
-  for (size_t at = text.find(fence); at != std::string::npos; at = text.find(fence, at)) {
-    at += fence.size();
-    found.push_back(text.substr(at, text.find("```", at) - at));
-  }
-  return found;
-}
-
-std::string block(const std::string& page, const std::string& language) {
-  const std::vector<std::string> found = blocks(page, language);
-  REQUIRE(!found.empty());
-  return found.front();
-}
-
-}  // namespace
-
 TEST_CASE("the documented train, optimizer and schedule sections are valid", "[fast]") {
-  const Json json = parse_json(block("training.md", "json"), "training.md");
+  const Json json = parse_json(page_blocks("training.md")[0], "training.md");
   TrainConfig train;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
@@ -55,9 +34,7 @@ TEST_CASE("the documented evaluations are read, and every kind has one", "[fast]
   std::set<std::string> kinds;
   for (const std::string& page : pages) {
     INFO(page);
-    const std::vector<std::string> examples = blocks(page, "json");
-    CHECK(!examples.empty());
-    for (const std::string& example : examples) {
+    for (const std::string& example : page_blocks(page)) {
       for (const Evaluation& e : read_evaluations(parse_json(example, page), "")) { kinds.insert(e.kind); }
     }
   }
@@ -74,18 +51,18 @@ TEST_CASE("the documented strings of RULER are the built-in ones", "[fast]") {
     const std::string quoted = text.dump();
     lines += key + ": " + quoted.substr(1, quoted.size() - 2) + "\n";
   }
-  CHECK(block("evaluations/ruler.md", "text") == lines);
+  CHECK(page_blocks("evaluations/ruler.md", "\n```text\n")[0] == lines);
 }
 
 TEST_CASE("the documented state.json is one", "[fast]") {
   const TempFolder folder;
-  folder.write("state.json", block("formats/checkpoint.md", "json"));
+  folder.write("state.json", page_blocks("formats/checkpoint.md")[0]);
   CHECK_THROWS_WITH(verify_checkpoint(folder.path()), Catch::Contains("model.safetensors is missing"));
 }
 
 TEST_CASE("the documented metrics are read", "[fast]") {
   const TempFolder folder;
-  const std::string lines = block("formats/metrics.md", "json");
+  const std::string lines = page_blocks("formats/metrics.md")[0];
   const fs::path path = folder.write("metrics.jsonl", lines);
   CHECK(MetricsFile(path, 1000).validated() == std::set<std::string>{"lc64"});
   CHECK(MetricsFile(path, 10).removed_lines() == 1);
@@ -99,7 +76,7 @@ TEST_CASE("the documented sweep composes", "[fast]") {
     "data": {"sources": [{"path": "tokens.bin"}]}, "train": {"steps": 1, "batch_size": 4, "sequence_length": 9}, "optimizer": {"lr": 0.01}})");
   folder.write("eval.json",
                R"({"evaluations": [{"name": "e", "kind": "stream_ppl", "data": {"path": "held-out.bin"}}]})");
-  const Sweep sweep = read_sweep(folder.write("sweep.json", block("verbs/ladder.md", "json")));
+  const Sweep sweep = read_sweep(folder.write("sweep.json", page_blocks("verbs/ladder.md")[0]));
   REQUIRE(sweep.runs.size() == 12);
   CHECK(sweep.runs[0].id == "full-small_seed=1");
   const SweepRun& last = sweep.runs[11];

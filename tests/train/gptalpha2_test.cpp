@@ -3,8 +3,7 @@
 #include <cmath>
 
 #include "layers/model.h"
-#include "tests/paths.h"
-#include "tests/test.h"
+#include "tests/page_blocks.h"
 #include "train/run_config.h"
 
 using namespace hebb;
@@ -81,9 +80,7 @@ TEST_CASE("the initial values of GPTAlpha-2 can be asked for", "[fast]") {
 }
 
 TEST_CASE("the documented settings scale learning rate and decay of GPTAlpha-2's matrices by their width", "[fast]") {
-  const std::string page = read_file(fs::path(HEBB_SOURCE) / "docs/layers/kvm.md"), fence = "\n```json\n";
-  const size_t at = page.find(fence) + fence.size();
-  const Json json = parse_json(page.substr(at, page.find("```", at) - at), "kvm.md");
+  const Json json = parse_json(page_blocks("layers/kvm.md")[0], "kvm.md");
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   Fields::read(json.at("optimizer"), "optimizer", optimizer);
