@@ -185,7 +185,7 @@ Inspector ScoringModel::inspect(const ModelState& state) {
 }
 
 void ScoringModel::flush(ModelState& state, Reading reading) {
-  if (reading.update == FastUpdate::streaming && !reading.freeze) { model_.flush(stream_, state); }
+  if (reading.update == FastUpdate::streaming && !reading.freeze) { state.flush(stream_); }
 }
 
 std::vector<std::vector<char>> ScoringModel::save_fast_weights() {

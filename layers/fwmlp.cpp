@@ -83,10 +83,7 @@ class Fwmlp final : public Layer {
   }
 
   Var forward(Pass& pass, Var x, LayerState* state) override {
-    if (chunk(pass) <= o_.lookahead) {
-      throw ConfigError(name_ + " chunk size", std::to_string(chunk(pass)),
-                        fmt::format("more than lookahead ({:d})", o_.lookahead));
-    }
+    const int64_t chunk = fast_chunk(pass, name_, o_.chunk, o_.lookahead);
     const MemoryBranch::Inputs in = branch_.inputs(pass, x);
     if (in.g) { add_gate_statistics(pass, name_, pass.tape.value(in.g)); }
     if (state == nullptr || pass.fast.update == FastUpdate::per_sequence) {
@@ -96,19 +93,22 @@ class Fwmlp final : public Layer {
       const std::vector<Var> qv{in.q, in.v};
       return branch_.output(pass, x, in, is_local_ ? row(pass, qv) : with_all_rows(pass, qv, row));
     }
-    return branch_.output(pass, x, in, stream(pass, in, static_cast<FastQueue&>(*state)));
+    return branch_.output(pass, x, in, stream(pass, in, chunk, static_cast<FastQueue&>(*state)));
   }
 
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
-    return std::make_unique<FastQueue>(arena, rows, o_.sizes.key_dim, o_.sizes.value_dim, sum_dtype(dtype), false);
+    return std::make_unique<FastQueue>(
+        arena,
+        FastQueueLayout{.rows = rows,
+                        .q_width = o_.sizes.key_dim,
+                        .v_width = o_.sizes.value_dim,
+                        .lookahead = o_.lookahead,
+                        .dtype = sum_dtype(dtype)},
+        [this](Stream& stream, const FastQueue& queue, int64_t pairs) { update(stream, queue, pairs); });
   }
   std::string needs_all_rows() const override {
     return is_local_ ? ""
                      : "(fwmlp, sync \"global\") has one memory for all rows; with \"local\" each lane has its own";
-  }
-  void flush(Stream& stream, LayerState* state) override {
-    auto& queue = static_cast<FastQueue&>(*state);
-    flush_fast_queue(stream, queue, o_.lookahead, [&](int64_t pairs) { update(stream, queue, pairs); });
   }
 
   int64_t state_bytes(int64_t tokens) const override {
@@ -121,22 +121,18 @@ class Fwmlp final : public Layer {
   }
 
  private:
-  int64_t chunk(const Pass& pass) const { return pass.fast.chunk > 0 ? pass.fast.chunk : o_.chunk; }
-
-  Var stream(Pass& pass, const MemoryBranch::Inputs& in, FastQueue& queue) {
+  Var stream(Pass& pass, const MemoryBranch::Inputs& in, int64_t chunk, FastQueue& queue) {
     Tape& tape = pass.tape;
     const Var vh = tape.output({pass.tokens(), o_.sizes.value_dim}, tape.dtype(in.q), "memory reading");
-    FastQueueSteps steps;
-    steps.read = [&](int64_t first, int64_t count) {
+    const auto read = [&](int64_t first, int64_t count) {
       fwmlp_read(pass.stream(), tape.arena(), o_, tape.value(in.q), {pass.batch(), pass.length(), first, count},
                  params_, tape.value(vh));
     };
-    steps.update = [&](int64_t pairs) { update(pass.stream(), queue, pairs); };
-    run_fast_queue(pass, queue, chunk(pass), o_.lookahead, tape.value(in.q), tape.value(in.v), {}, steps);
+    queue.advance(pass, chunk, tape.value(in.q), tape.value(in.v), {}, read);
     return vh;
   }
-  void update(Stream& stream, const FastQueue& queue, int64_t pairs) {
-    fwmlp_update(stream, queue.arena(), o_, queue.q(), queue.v(), queue.targets(pairs, o_.lookahead),
+  void update(Stream& stream, const FastQueue& queue, int64_t pairs) const {
+    fwmlp_update(stream, queue.arena(), o_, queue.q(), queue.v(), queue.targets(pairs),
                  {queue.rows(), queue.capacity(), 0, pairs}, params_);
   }
 

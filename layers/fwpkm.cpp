@@ -114,31 +114,34 @@ class Fwpkm final : public Layer {
   }
 
   Var forward(Pass& pass, Var x, LayerState* state) override {
+    const int64_t chunk = fast_chunk(pass, name_, o_.chunk, o_.lookahead);
     const MemoryBranch::Inputs in = branch_.inputs(pass, x);
     if (in.g) { add_gate_statistics(pass, name_, pass.tape.value(in.g)); }
     const Var w = weighted_ ? in.g : Var{};
     if (state == nullptr || pass.fast.update == FastUpdate::per_sequence) {
-      check_lookahead(pass);
       const auto row = [&](Pass& p, const std::vector<Var>& qvw) {
         return fwpkm_row(p, qvw[0], qvw[1], qvw[2], *keys_, *values_, o_, name_, undo_);
       };
       const std::vector<Var> qvw{in.q, in.v, w};
       return branch_.output(pass, x, in, is_local_ ? row(pass, qvw) : with_all_rows(pass, qvw, row));
     }
-    return branch_.output(pass, x, in, stream(pass, in, w, static_cast<FastQueue&>(*state)));
+    return branch_.output(pass, x, in, stream(pass, in, w, chunk, static_cast<FastQueue&>(*state)));
   }
 
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
-    return std::make_unique<FastQueue>(arena, rows, o_.heads * 2 * o_.half_dim, o_.value_dim, sum_dtype(dtype),
-                                       weighted_);
+    return std::make_unique<FastQueue>(
+        arena,
+        FastQueueLayout{.rows = rows,
+                        .q_width = o_.heads * 2 * o_.half_dim,
+                        .v_width = o_.value_dim,
+                        .lookahead = o_.lookahead,
+                        .dtype = sum_dtype(dtype),
+                        .weighted = weighted_},
+        [this](Stream& stream, const FastQueue& queue, int64_t pairs) { update(stream, queue, pairs); });
   }
   std::string needs_all_rows() const override {
     return is_local_ ? ""
                      : "(fwpkm, sync \"global\") has one memory for all rows; with \"local\" each lane has its own";
-  }
-  void flush(Stream& stream, LayerState* state) override {
-    auto& queue = static_cast<FastQueue&>(*state);
-    flush_fast_queue(stream, queue, o_.lookahead, [&](int64_t pairs) { update(stream, queue, pairs); });
   }
 
   int64_t idle_parameters() const override {
@@ -157,30 +160,19 @@ class Fwpkm final : public Layer {
   }
 
  private:
-  int64_t chunk(const Pass& pass) const { return pass.fast.chunk > 0 ? pass.fast.chunk : o_.chunk; }
-  void check_lookahead(const Pass& pass) const {
-    if (chunk(pass) <= o_.lookahead) {
-      throw ConfigError(name_ + " chunk size", std::to_string(chunk(pass)),
-                        fmt::format("more than lookahead ({:d})", o_.lookahead));
-    }
-  }
-
-  Var stream(Pass& pass, const MemoryBranch::Inputs& in, Var w, FastQueue& queue) {
-    check_lookahead(pass);
+  Var stream(Pass& pass, const MemoryBranch::Inputs& in, Var w, int64_t chunk, FastQueue& queue) {
     Tape& tape = pass.tape;
     const Var vh = tape.output({pass.tokens(), o_.value_dim}, tape.dtype(in.q), "memory reading");
     const Tensor q = tape.value(in.q);
-    FastQueueSteps steps;
-    steps.read = [&](int64_t first, int64_t count) {
+    const auto read = [&](int64_t first, int64_t count) {
       fwpkm_read(pass.stream(), tape.arena(), o_, q, {pass.batch(), pass.length(), first, count}, *keys_, *values_,
                  tape.value(vh));
     };
-    steps.update = [&](int64_t pairs) { update(pass.stream(), queue, pairs); };
-    run_fast_queue(pass, queue, chunk(pass), o_.lookahead, q, tape.value(in.v), tape.value_or_none(w), steps);
+    queue.advance(pass, chunk, q, tape.value(in.v), tape.value_or_none(w), read);
     return vh;
   }
-  void update(Stream& stream, const FastQueue& queue, int64_t pairs) {
-    fwpkm_update(stream, queue.arena(), o_, queue.q(), queue.v(), queue.w(), queue.targets(pairs, o_.lookahead),
+  void update(Stream& stream, const FastQueue& queue, int64_t pairs) const {
+    fwpkm_update(stream, queue.arena(), o_, queue.q(), queue.v(), queue.w(), queue.targets(pairs),
                  {queue.rows(), queue.capacity(), 0, pairs}, *keys_, *values_);
   }
 

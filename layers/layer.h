@@ -65,6 +65,8 @@ struct LayerState {
   virtual ~LayerState() = default;
   /// Whether it belongs to what the model learns while it reads, and so stays when another text begins.
   virtual bool stays_between_texts() const { return false; }
+  /// End of a segment in FastUpdate::streaming: uses up what is queued.
+  virtual void flush(Stream&) {}
 
   /// What the launches of a pass that reads one token of each row depend on besides device memory. While it stays as it
   /// is, a recorded graph may stand for the pass (layers/read_token.h). Empty: the host decides anew in each pass.
@@ -99,9 +101,6 @@ class Layer {
   /// Records what `state` holds after `tokens` tokens of one document, for statistics: NAME.state (a recurrent state,
   /// [B, H, ...]) or NAME.slots_in_use [1].
   virtual void inspect_state(Stream& stream, const LayerState& state, int64_t tokens, Inspector& to) const {}
-
-  /// End of a segment in FastUpdate::streaming: use up the queue of `state`.
-  virtual void flush(Stream& stream, LayerState* state) {}
 
   /// From now on these values replace the layer's own settings; null: no longer. Made by OverrideGroup::make of its
   /// type.

@@ -197,12 +197,6 @@ std::vector<std::string> Model::needs_host() const { return reasons(blocks_, &La
 
 std::vector<std::string> Model::needs_all_rows() const { return reasons(blocks_, &Layer::needs_all_rows); }
 
-void Model::flush(Stream& stream, ModelState& state) {
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    if (blocks_[i].memory) { blocks_[i].memory->flush(stream, state.blocks[i].memory.get()); }
-  }
-}
-
 double Model::flops_per_token(int64_t length) const {
   double flops = 2.0 * static_cast<double>(config_.hidden_size) * static_cast<double>(config_.vocab_size);
   for (const Block& block : blocks_) {

@@ -23,6 +23,13 @@ struct ModelState {
   std::vector<Block> blocks{};
   int64_t tokens = 0;      // tokens seen so far; rows of the next segment must be built with this offset
   TokenPass token_pass{};  // of read_token()
+
+  /// End of a segment in FastUpdate::streaming.
+  void flush(Stream& stream) {
+    for (const Block& block : blocks) {
+      if (block.memory) { block.memory->flush(stream); }
+    }
+  }
 };
 
 /// A stack of residual blocks (docs/model.md, Blocks).
@@ -63,8 +70,6 @@ class Model {
   std::vector<std::string> needs_host() const;
   /// Layers that read the rows of all ranks, and why; empty: none does.
   std::vector<std::string> needs_all_rows() const;
-  /// End of a segment in FastUpdate::streaming.
-  void flush(Stream& stream, ModelState& state);
 
   /// Forward FLOPs per token at a row length (sum of the layers, norms not counted; lm_head counts,
   /// embed does not).

@@ -55,7 +55,7 @@ inline std::vector<double> stream(TestModel& m, const TraceInput& input, const s
     begin += n;
   }
   REQUIRE(begin == input.length);
-  if (options.flush && options.mode == FastUpdate::streaming) { m.model->flush(m.stream, state); }
+  if (options.flush && options.mode == FastUpdate::streaming) { state.flush(m.stream); }
   return logits;
 }
 
