@@ -10,6 +10,7 @@
 
 #include "core/hash.h"
 #include "core/json.h"
+#include "core/plural.h"
 #include "core/suggest.h"
 
 namespace hebb {
@@ -222,7 +223,7 @@ const SafetensorsFile::Entry& SafetensorsFile::at(std::string_view name) const {
   for (const auto& [other, entry] : entries_) { names.push_back(other); }
   const std::string nearest = nearest_name(name, names);
   throw CheckpointError(tensor_where(path(), std::string(name)), "no such tensor", "nothing",
-                        nearest.empty() ? fmt::format("one of the file's {:d} tensors", names.size())
+                        nearest.empty() ? "one of the file's " + plural(names.size(), "tensor")
                                         : "a name in the file (did you mean " + Json(nearest).found() + "?)");
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/plural.h"
 #include "data/tasks/answer_scores.h"
 #include "data/tasks/needles.h"
 #include "data/text/characters.h"
@@ -201,7 +202,7 @@ class Niah final : public EvalTask {
   Scores one_run(EvalContext& c, int64_t words, int64_t passes, int64_t count,
                  const std::vector<std::vector<char>>& weights) {
     const std::string label =
-        fmt::format("{}{:d} passes, sample ", ready_made_.empty() ? fmt::format("{:d} words, ", words) : "", passes);
+        (ready_made_.empty() ? plural(words, "word") + ", " : "") + plural(passes, "pass", "passes") + ", sample ";
     Samples made(*this, words);
     std::unique_ptr<ModelState> last;  // its pending pairs go on
     const auto compute = [&](size_t i) {

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "core/bfloat.h"
+#include "core/plural.h"
 #include "core/signal_cleanup.h"
 #include "core/weight_source.h"
 #include "layers/model.h"
@@ -516,9 +517,9 @@ std::string summary(const Model& model, const std::string& what, const Tensors& 
                     const std::string& tokenizer) {
   int64_t parameters = 0;
   for (const auto& p : model.params().all()) { parameters += p->spec.shape.numel(); }
-  return fmt::format("{}: {:d} tensors, {:d} parameters, {}\nconfig.json, model.safetensors{}{} in {}\n", what,
-                     tensors.list.size(), parameters, tensors.torch_dtype(), tokenizer.empty() ? "" : ", ", tokenizer,
-                     target.string());
+  return fmt::format("{}: {}, {:d} parameters, {}\nconfig.json, model.safetensors{}{} in {}\n", what,
+                     plural(tensors.list.size(), "tensor"), parameters, tensors.torch_dtype(),
+                     tokenizer.empty() ? "" : ", ", tokenizer, target.string());
 }
 
 std::string from_hf(const fs::path& source, const Json& config, const fs::path& target, const std::string& dtype) {
@@ -550,7 +551,7 @@ std::string from_hf(const fs::path& source, const Json& config, const fs::path& 
   if (!foreign.empty()) {
     throw CheckpointError(
         weights.path().string(),
-        fmt::format("{:d} tensors that the model of config.json has not, first {}", foreign.size(), *foreign.begin()));
+        plural(foreign.size(), "tensor") + " that the model of config.json has not, first " + *foreign.begin());
   }
   NewFolder folder(target);
   write_safetensors(folder.path() / "model.safetensors", tensors.list);

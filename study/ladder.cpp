@@ -9,6 +9,7 @@
 
 #include "core/host.h"
 #include "core/parallel.h"
+#include "core/plural.h"
 #include "core/progress.h"
 #include "study/child_process.h"
 #include "study/ladder_progress.h"
@@ -49,7 +50,7 @@ class Ladder {
     runs_.prepare(todo);
     queue_.assign(todo.begin(), todo.end());
     const size_t left_out = unfinished.size() - todo.size();
-    line_(fmt::format("{:d} runs in {}: {:d} done, {:d} to do{}", sweep_.runs.size(), folder_.string(),
+    line_(fmt::format("{} in {}: {:d} done, {:d} to do{}", plural(sweep_.runs.size(), "run"), folder_.string(),
                       sweep_.runs.size() - unfinished.size(), todo.size(),
                       left_out > 0 ? fmt::format(", {:d} left out", left_out) : ""));
     if (!queue_.empty()) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/host.h"
+#include "core/plural.h"
 #include "study/ladder_runs.h"
 #include "study/ladder_task.h"
 #include "study/report.h"
@@ -342,7 +343,8 @@ std::string cancel_jobs(const fs::path& ladder) {
   }
   if (!arrays.empty()) { scancel({arrays.begin(), arrays.end()}); }
   if (jobs.active.empty()) { return folder.name + ": no job waits or runs\n"; }
-  return fmt::format("{}: cancelled the jobs of {} runs; those that run save first\n", folder.name, jobs.active.size());
+  return fmt::format("{}: cancelled the jobs of {}; those that run save first\n", folder.name,
+                     plural(jobs.active.size(), "run"));
 }
 
 }  // namespace hebb

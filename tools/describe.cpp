@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/plural.h"
 #include "core/progress.h"
 #include "core/utf8.h"
 #include "core/weight_source.h"
@@ -61,7 +62,7 @@ std::string tensor_table(const WeightSource& weights, bool statistics) {
     if (statistics && is_floating(entry.dtype_text)) { line += " " + statistics_of(weights.doubles(name)); }
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
-  std::string head = fmt::format("{:d} tensors", names.size());
+  std::string head = plural(names.size(), "tensor");
   for (const auto& [dtype, count] : elements) { head += fmt::format(", {:d} {}", count, dtype); }
   return head + ", " + format_bytes(static_cast<double>(bytes)) + "\n" + text;
 }
@@ -85,8 +86,8 @@ std::string describe_index(const fs::path& path, const MappedFile& file) {
     shortest = std::min(shortest, length);
     longest = std::max(longest, length);
   }
-  return fmt::format("{}: hebb document index, {:d} documents, {:d} tokens, lengths {:d} to {:d}\n", path.string(),
-                     documents, tokens, shortest, longest);
+  return fmt::format("{}: hebb document index, {}, {}, lengths {:d} to {:d}\n", path.string(),
+                     plural(documents, "document"), plural(tokens, "token"), shortest, longest);
 }
 
 std::string describe_checkpoint(const fs::path& folder, bool statistics) {
@@ -111,7 +112,7 @@ std::string describe_run(const fs::path& folder) {
     if (name.starts_with("step_")) { names.push_back(name); }
   }
   std::sort(names.begin(), names.end());
-  std::string text = fmt::format("{}: run folder, {:d} checkpoints", folder.string(), names.size());
+  std::string text = folder.string() + ": run folder, " + plural(names.size(), "checkpoint");
   const fs::path latest = folder / "checkpoints/latest";
   if (fs::exists(latest)) {
     std::string name = read_file(latest, ExitCode::kCheckpoint);
@@ -123,7 +124,7 @@ std::string describe_run(const fs::path& folder) {
   for (const std::string& name : names) {
     try {
       const int64_t tokens = verify_checkpoint(folder / "checkpoints" / name).tokens;
-      text += fmt::format("  checkpoints/{}, {:d} tokens\n", name, tokens);
+      text += fmt::format("  checkpoints/{}, {}\n", name, plural(tokens, "token"));
     } catch (const CheckpointError& error) { damage += (damage.empty() ? "" : "; ") + std::string(error.what()); }
   }
   if (!damage.empty()) { throw CheckpointError(folder.string(), damage); }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/parallel.h"
+#include "core/plural.h"
 #include "core/progress.h"
 #include "data/convert/convert.h"
 #include "data/shards/describe.h"
@@ -112,7 +113,7 @@ void run_convert(const Command& verb, const ConvertArguments& arguments) {
   const auto progress = arguments.out == "-" ? std::make_unique<Progress>() : stderr_progress();
   const int64_t records = convert_records(options, *progress, [&](std::string_view line) { out.line(line); });
   out.finish();
-  if (arguments.out != "-") { print(fmt::format("{:d} records in {}\n", records, arguments.out)); }
+  if (arguments.out != "-") { print(plural(records, "record") + " in " + arguments.out + "\n"); }
 }
 
 void add_convert(Command data) {

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "core/parallel.h"
+#include "core/plural.h"
 #include "core/progress.h"
 #include "data/tokenizer/sentencepiece_model.h"
 #include "data/tokenizer/tokenizer.h"
@@ -144,10 +145,10 @@ std::string describe_tokenizer_json(const TokenizerJson& json) {
                         : json.pattern == Pattern::digits    ? "cl100k, Llama 3 (up to three digits)"
                                                              : "none";
   return fmt::format(
-      "model type: byte-level bpe, {:d} merges{}\nadded tokens: {:d}, found in text\nwords: {}\nspace in front of "
+      "model type: byte-level bpe, {}{}\nadded tokens: {:d}, found in text\nwords: {}\nspace in front of "
       "texts: {}\nnormalisation: {}\n",
-      json.merges.size(), json.ignores_merges ? ", words of the vocabulary are not merged" : "", json.added.size(),
-      pattern, json.adds_space ? "yes" : "no", json.composes ? "NFC" : "none");
+      plural(json.merges.size(), "merge"), json.ignores_merges ? ", words of the vocabulary are not merged" : "",
+      json.added.size(), pattern, json.adds_space ? "yes" : "no", json.composes ? "NFC" : "none");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "core/elapsed.h"
+#include "core/plural.h"
 #include "train/micro_batch.h"
 
 namespace hebb {
@@ -283,7 +284,7 @@ int Trainer::finish() {
     log_.warn(fmt::format("{:d} of {:d} steps were skipped; train.log names each with its reason", skips_.total(),
                           state_.step));
   }
-  log_.say(fmt::format("done: {:d} steps in {}", state_.step, folder_.path().string()));
+  log_.say("done: " + plural(state_.step, "step") + " in " + folder_.path().string());
   return static_cast<int>(ExitCode::kDone);
 }
 

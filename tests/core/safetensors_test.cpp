@@ -131,8 +131,8 @@ TEST_CASE("reading with the wrong dtype or name is an error", "[fast]") {
   CHECK_THROWS_WITH(file.integers("w"),
                     Contains("tensor \"w\": wrong dtype (found F32, expected an integer type or BOOL)"));
   CHECK_THROWS_WITH(file.doubles("v"),
-                    Contains("tensor \"v\": no such tensor (found nothing, expected one of the file's 1 tensors)"));
-  CHECK_THROWS_WITH(file.doubles("embedding"), Contains("expected one of the file's 1 tensors)"));
+                    Contains("tensor \"v\": no such tensor (found nothing, expected one of the file's 1 tensor)"));
+  CHECK_THROWS_WITH(file.doubles("embedding"), Contains("expected one of the file's 1 tensor)"));
   const SafetensorsFile other(folder.write("y", image("{\"i\":" + tensor("I8", "[1]", "[0,1]") + "}", "x")));
   CHECK_THROWS_WITH(other.doubles("i"), Contains("wrong dtype (found I8, expected F64, F32, BF16 or F16)"));
   CHECK(file.find("v") == nullptr);

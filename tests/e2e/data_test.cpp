@@ -166,7 +166,7 @@ TEST_CASE("inspect tells kinds of files apart", "[fast]") {
   const std::string file = std::string("\x38\0\0\0\0\0\0\0", 8) + header + std::string("\0\0\x80\x3f\0\0\0\xc0", 8);
   folder.write("w.safetensors", file);
   CHECK(run_hebb(folder, "inspect w.safetensors").out ==
-        "w.safetensors: safetensors, 1 tensors, 2 F32, 8 B\n  w     F32   [2]\n");
+        "w.safetensors: safetensors, 1 tensor, 2 F32, 8 B\n  w     F32   [2]\n");
   CHECK_THAT(run_hebb(folder, "inspect --stats w.safetensors").out, Contains("mean -0.5 std 1.5 min -2 max 1\n"));
 
   const std::string record = R"({"size": )" + std::to_string(file.size()) + R"(, "crc32": )" +
@@ -178,20 +178,20 @@ TEST_CASE("inspect tells kinds of files apart", "[fast]") {
   folder.write("step/optimizer.safetensors", file);
   const CommandResult checkpoint = run_hebb(folder, "inspect step");
   CHECK_THAT(checkpoint.out, StartsWith("step: checkpoint\n  format: 1\n  step: 7\n  tokens: 70\n") &&
-                                 Contains("config_hash: ab\n") && Contains("1 tensors, 2 F32"));
+                                 Contains("config_hash: ab\n") && Contains("1 tensor, 2 F32"));
   const fs::path kept = folder / "run/checkpoints/step_00000007";
   fs::create_directories(kept.parent_path());
   fs::copy(folder / "step", kept);
   folder.write("run/checkpoints/latest", "step_00000007\n");
   CHECK(run_hebb(folder, "inspect run").out ==
-        "run: run folder, 1 checkpoints, latest step_00000007\n  checkpoints/step_00000007, 70 tokens\n");
+        "run: run folder, 1 checkpoint, latest step_00000007\n  checkpoints/step_00000007, 70 tokens\n");
   std::string damaged = file;
   damaged.back() ^= 1;
   folder.write("run/checkpoints/step_00000007/model.safetensors", damaged);
   check_error(folder, "inspect run", 4,
               Contains("step_00000007: the checkpoint is damaged: model.safetensors: found CRC-32"));
   folder.write("weights/model.safetensors", file);
-  CHECK_THAT(run_hebb(folder, "inspect weights").out, StartsWith("weights: weights, 1 tensors"));
+  CHECK_THAT(run_hebb(folder, "inspect weights").out, StartsWith("weights: weights, 1 tensor"));
 
   check_error(folder, "inspect in.txt", 3,
               StartsWith("error: in.txt: nothing that hebb knows (found a file that starts with 6F 6E 65 7C"));
@@ -279,7 +279,7 @@ TEST_CASE("a data set becomes records, and what is none of it leaves no file", "
   folder.write("raw.jsonl", "{\"question\": \"is it\", \"passage\": \"P.\", \"answer\": true}\n");
   const CommandResult good = run_hebb(folder, "data convert boolq raw.jsonl boolq.jsonl");
   CHECK(good.code == 0);
-  CHECK(good.out == "1 records in boolq.jsonl\n");
+  CHECK(good.out == "1 record in boolq.jsonl\n");
   const std::string line =
       "{\"context\":\"P.\\nQuestion: is it?\\nAnswer:\",\"choices\":[\"no\",\"yes\"],\"gold\":1,\"delimiter\":\" \"}\n";
   CHECK(read_file(folder / "boolq.jsonl") == line);

@@ -233,7 +233,7 @@ TEST_CASE("shards, other number formats, computed tables and tokenizers of a for
   write_safetensors(folder / "shards/model.safetensors", all);
   CHECK_THROWS_WITH(
       convert_checkpoint(folder / "shards", folder / "no", ""),
-      Contains("1 tensors that the model of config.json has not, first model.layers.0.self_attn.q_proj.bias"));
+      Contains("1 tensor that the model of config.json has not, first model.layers.0.self_attn.q_proj.bias"));
   write_safetensors(folder / "shards/model.safetensors", first);
   CHECK_THROWS_WITH(convert_checkpoint(folder / "shards", folder / "no", ""), Contains("is missing"));
   Json config = parse_json_file((folder / "shards/config.json").string());

@@ -117,7 +117,7 @@ TEST_CASE("the queue knows the jobs of a ladder that was killed before it wrote 
   s.job = "";
   write_submission(folder / "runs/small", s);
   CHECK_THAT(submit(folder).out, Contains("1 queued, 0 running, 0 to submit"));
-  CHECK_THAT(ladder(folder, {"--cancel"}).out, Contains("cancelled the jobs of 1 runs"));
+  CHECK_THAT(ladder(folder, {"--cancel"}).out, Contains("cancelled the jobs of 1 run"));
   CHECK(slurm.file("scancel.log") == "1\n");
 }
 
@@ -289,7 +289,7 @@ printf '%s|' "$@" >>calls; echo >>calls; for word; do :; done; echo "$word" >>sc
   CHECK_THAT(ladder(folder, {"--status"}).out, Contains("2 queued") && Contains("job ticket 5"));
   CHECK(tools.shell("sh \"$(sed -n 1p scripts)\" >log 2>&1") == 0);
   CHECK(status(folder, "a b").state == "done");
-  CHECK_THAT(ladder(folder, {"--cancel"}).out, Contains("cancelled the jobs of 1 runs"));
+  CHECK_THAT(ladder(folder, {"--cancel"}).out, Contains("cancelled the jobs of 1 run"));
   CHECK(tools.shell("sh \"$(sed -n 2p scripts)\" >log 2>&1") == 0);
   CHECK_THAT(tools.file("log"), Contains("c was cancelled"));
   CHECK_THAT(queue().out, Contains("1 done, 0 queued, 0 running, 1 to submit"));
