@@ -66,17 +66,6 @@ struct Capability {
   std::string option() const { return fmt::format("-DCMAKE_CUDA_ARCHITECTURES={}{}-real", major, minor); }
 };
 
-/// Why this build has no code for the device of this thread; empty where it has.
-std::string code_problem() {
-  cudaFuncAttributes attributes{};
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, any_kernel());
-  if (error == cudaSuccess) { return ""; }
-  cudaGetLastError();
-  const Capability gpu;
-  return "its compute capability is " + gpu.text() + ", for which this build has no code (" +
-         cudaGetErrorString(error) + "); configure with " + gpu.option();
-}
-
 }  // namespace
 
 std::string find_device_problem() {
@@ -89,9 +78,17 @@ std::string find_device_problem() {
     return driver == 0 ? "there is no driver"
                        : "its driver is for CUDA " + text(driver) + ", this build for CUDA " + text(runtime);
   }
-  if (error != cudaSuccess) { return cudaGetErrorString(error); }
-  const std::string no_code = code_problem();
-  return no_code.empty() ? products_problem() : no_code;
+  return error != cudaSuccess ? cudaGetErrorString(error) : products_problem();
+}
+
+std::string code_problem() {
+  cudaFuncAttributes attributes{};
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, any_kernel());
+  if (error == cudaSuccess) { return ""; }
+  cudaGetLastError();
+  const Capability gpu;
+  return "its compute capability is " + gpu.text() + ", for which this build has no code (" +
+         cudaGetErrorString(error) + "); configure with " + gpu.option();
 }
 
 std::string code_note() {

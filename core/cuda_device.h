@@ -22,8 +22,8 @@ struct DeviceInfo {
   std::string uuid{};  // "GPU-5fd4f087-86f3-7a43-b711-4771313afc50"; empty in the emulator
 };
 
-/// Number of devices that this process can use; 0 where there is no driver, no device, no code for it in this build, or
-/// no library of matrix products.
+/// Number of devices that this process sees; 0 where there is no driver, no device, or no library of matrix products.
+/// Takes no memory of any device (core/cuda_code.h says whether this build has code for one).
 int device_count();
 /// Why device_count() is 0, with the remedy where there is one; empty where there is a device.
 std::string device_problem();
@@ -37,7 +37,7 @@ DeviceInfo device_info();
 int multiprocessors();
 /// Shared memory that a block may have [bytes].
 int64_t shared_bytes();
-/// Errors: an index that does not exist.
+/// From here on the calling thread uses that one. Errors: an index that does not exist.
 void use_device(int index);
 
 /// A stream of the calling thread's device, beside the default one that every Stream{DeviceKind::cuda} stands for.

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "tools/verbs.h"
+#include "train/choose_device.h"
 #include "train/signals.h"
 #ifdef HEBB_HAVE_CUDA
 #include "core/cuda_device.h"
@@ -102,7 +103,9 @@ int count_ranks(const std::string& text, bool uses_gpu) {
 }
 
 LaunchedRank launched_rank() {
-  return read_launched_rank([](const char* name) -> const char* { return std::getenv(name); });
+  const LaunchedRank launched = read_launched_rank([](const char* name) -> const char* { return std::getenv(name); });
+  set_own_gpu(launched.local_rank.value_or(0));
+  return launched;
 }
 
 bool is_parent_of_ranks(const std::string& ranks, const LaunchedRank& launched) {
@@ -110,6 +113,7 @@ bool is_parent_of_ranks(const std::string& ranks, const LaunchedRank& launched) 
     throw ConfigError("--ranks", "a launcher has started this process (" + launched.size_variable +
                                      " is set) and starts the ranks; leave out --ranks");
   }
+  if (!ranks.empty()) { set_own_gpu(std::nullopt); }
   return !ranks.empty();
 }
 
@@ -130,15 +134,17 @@ int start_ranks(const RunConfig& config, const RunOptions& run, int ranks, int r
 }
 
 RankGroupOptions rank_options(const CommConfig& comm, bool uses_gpu, const fs::path& folder,
-                              const std::string& agreement, [[maybe_unused]] const LaunchedRank& launched) {
+                              const std::string& agreement) {
   RankGroupOptions options;
   options.run_folder = folder;
   options.uses_gpu = uses_gpu;
   options.device = uses_gpu ? "cuda" : "cpu";
+  if (!uses_gpu && std::getenv("HEBB_LAUNCH") != nullptr) {
+    // The process that starts ranks takes no GPU, so that it cannot ask whether the build has code for it.
+    throw ConfigError("--ranks", "device \"auto\" " + gpu_problem(), "device \"cpu\", for ranks on CPUs");
+  }
 #ifdef HEBB_HAVE_CUDA
   if (uses_gpu) {
-    const int index = visible_gpus() > 1 ? launched.local_rank.value_or(0) : 0;
-    cuda::use_device(index);
     const cuda::DeviceInfo device = cuda::device_info();
     options.device = device.name;
     options.gpu_id = device.uuid;
@@ -153,10 +159,10 @@ RankGroupOptions rank_options(const CommConfig& comm, bool uses_gpu, const fs::p
   return options;
 }
 
-RankGroupOptions rank_options(const RunConfig& config, const RunOptions& run, const LaunchedRank& launched) {
+RankGroupOptions rank_options(const RunConfig& config, const RunOptions& run) {
   RankGroupOptions options =
       rank_options(config.train.comm.value_or(CommConfig{}), device_of(config) == DeviceKind::cuda,
-                   run_folder_of(config, run), agreement(config), launched);
+                   run_folder_of(config, run), agreement(config));
   options.token = read_token(config);
   return options;
 }

@@ -135,7 +135,7 @@ int run_rank(const Options& o, const Job& job, const Compute& compute, const Lau
   CommConfig comm;
   comm.stall_seconds = 3600;  // what an evaluation does between two signs of life may take long
   RankGroup group(launched, rank_options(comm, compute.device == DeviceKind::cuda, results_folder(job.requests[0]),
-                                         agreement(o, job, compute), launched));
+                                         agreement(o, job, compute)));
   const int threads = o.device.threads > 0 ? o.device.threads : threads_of_rank(group);
   set_threads(threads);
   const Ranks ranks(group.communicator(), group.log(), threads, group.names());
@@ -159,9 +159,13 @@ int run_rank(const Options& o, const Job& job, const Compute& compute, const Lau
 int run_eval(const Options& o) {
   const LaunchedRank launched = launched_rank();
   const bool is_parent = is_parent_of_ranks(o.ranks, launched);
-  const Compute compute = set_up_compute(o.device);
+  Compute compute = set_up_compute(o.device);
   const bool uses_gpu = compute.device == DeviceKind::cuda;
   const int size = is_parent ? count_ranks(o.ranks, uses_gpu) : launched.size;
+  if (is_parent && size == 1) {  // it starts no others and takes a GPU itself
+    set_own_gpu(0);
+    compute = set_up_compute(o.device);
+  }
   const Job job = read_job(o, compute);
   if (is_parent && size > 1) { return start_ranks(size, uses_gpu); }
   return size > 1 ? run_rank(o, job, compute, launched) : run_job(o, job, Ranks());

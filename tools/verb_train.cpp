@@ -75,7 +75,7 @@ int train_and_evaluate(RunConfig config, const RunOptions& options, const Ranks&
 
 int run_rank(RunConfig config, RunOptions options, const LaunchedRank& launched) {
   follow_launcher();
-  RankGroup group(launched, rank_options(config, options, launched));
+  RankGroup group(launched, rank_options(config, options));
   std::string banner = version_text();
   for (const std::string& line : group.table()) { banner += "\n" + line; }
   return run_as_rank(group, [&] {
@@ -93,6 +93,7 @@ int train(const Command& verb, const Arguments& arguments) {
   if (arguments.ranks.restarts > 0 && !is_parent) { throw ConfigError("--restart", "needs --ranks N"); }
   const int size =
       is_parent ? count_ranks(arguments.ranks.ranks, device_of(config) == DeviceKind::cuda) : launched.size;
+  if (size == 1) { set_own_gpu(0); }  // a process that starts no others takes a GPU itself
   resolve(config, size, true, stored_split(config, arguments.run));
   if (arguments.print_config) {
     print_line(to_json(config).dump(1));

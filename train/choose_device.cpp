@@ -7,11 +7,26 @@
 #endif
 
 namespace hebb {
+namespace {
+
+std::optional<int>& own_gpu() {
+  static std::optional<int> index = 0;
+  return index;
+}
+
+}  // namespace
+
+void set_own_gpu(std::optional<int> index) { own_gpu() = index; }
 
 std::string gpu_problem() {
 #ifdef HEBB_HAVE_CUDA
-  if (HEBB_DEVICE::device_count() > 0) { return ""; }
-  const std::string reason = HEBB_DEVICE::device_problem();
+  const int count = HEBB_DEVICE::device_count();
+  std::string reason = HEBB_DEVICE::device_problem();
+  if (count > 0 && own_gpu()) {
+    HEBB_DEVICE::use_device(count > 1 ? *own_gpu() : 0);
+    reason = HEBB_DEVICE::code_problem();
+  }
+  if (count > 0 && reason.empty()) { return ""; }
   return "on a machine without a usable GPU" + (reason.empty() ? "" : " (" + reason + ")");
 #else
   return "in a build without CUDA";

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 
 #include "core/stream.h"
@@ -12,8 +13,15 @@ struct Compute {
   bool cuda_graphs = true;  // whether a GPU may launch passes that repeat as recorded graphs
 };
 
+/// The GPU of this process among those that it sees: what a launcher calls the local rank, the first unless said. A
+/// process that sees one takes that one, whatever its index here. None: the process starts others that take GPUs, and
+/// takes none.
+void set_own_gpu(std::optional<int> index);
+
 /// Where it is that no GPU can be used, and why, to follow on what was asked for ("on a machine without ..."); empty
-/// where one can.
+/// where one can. The calling thread uses the process' own GPU from here on, and a context is made there and on no
+/// other GPU. Without one only the driver and the number of GPUs are asked for, not whether this build has code for
+/// them. Errors: ConfigError for an own GPU that does not exist.
 std::string gpu_problem();
 
 /// What one should know of a usable GPU: that its driver has to compile the kernels. Mostly empty.

@@ -12,8 +12,14 @@ using Catch::Contains;
 namespace {
 
 struct Runtime {
-  Runtime() { fake_runtime() = {}; }
-  ~Runtime() { fake_runtime() = {}; }
+  Runtime() { reset(); }
+  ~Runtime() { reset(); }
+  static void reset() {
+    fake_runtime() = {};
+    set_own_gpu(0);
+    fake_cuda::use_device(0);
+    fake_runtime() = {};  // without what use_device has left
+  }
   FakeRuntime* operator->() const { return &fake_runtime(); }
 };
 
@@ -21,10 +27,10 @@ struct Runtime {
 
 TEST_CASE("a GPU that the build has no code for is named with the remedy", "[fast]") {
   const Runtime runtime;
-  CHECK(fake_cuda::find_device_problem().empty());
+  CHECK(fake_cuda::code_problem().empty());
   runtime->kernel_error = cudaErrorNoKernelImageForDevice;
   CHECK(
-      fake_cuda::find_device_problem() ==
+      fake_cuda::code_problem() ==
       "its compute capability is 8.9, for which this build has no code (no kernel image is available for execution on "
       "the device); configure with -DCMAKE_CUDA_ARCHITECTURES=89-real");
 }
@@ -98,7 +104,7 @@ TEST_CASE("a GPU that the build has PTX for is usable, and the driver's work is 
   runtime->minor = 0;
   CHECK(fake_cuda::code_note().empty());
   runtime->binary_version = 120;  // made from PTX of 9.0
-  CHECK(fake_cuda::find_device_problem().empty());
+  CHECK(fake_cuda::code_problem().empty());
   CHECK(fake_cuda::code_note() ==
         "the driver compiles the kernels for compute capability 12.0 when they are first used, which takes minutes "
         "once; configure with -DCMAKE_CUDA_ARCHITECTURES=120-real");
@@ -113,18 +119,50 @@ TEST_CASE("work of a GPU is timed between its events, not by the host's clock", 
   fake_cuda::destroy_stream(stream);
 }
 
-// The only case that asks for device_problem(), which the process remembers.
+TEST_CASE("a rank makes a context on its own GPU alone", "[fast]") {
+  const Runtime runtime;
+  runtime->devices = 2;
+  set_own_gpu(1);
+  CHECK(fake_cuda::find_device_problem().empty());
+  CHECK(choose_compute("auto", "", "train").device == DeviceKind::cuda);
+  CHECK(gpu_note().empty());
+  fake_cuda::device_info();
+  fake_cuda::shared_bytes();
+  Stream stream = fake_cuda::create_stream();
+  fake_cuda::synchronize(stream);
+  fake_cuda::destroy_stream(stream);
+  CHECK(runtime->contexts == std::set<int>{1});
+  set_own_gpu(2);
+  CHECK_THROWS_WITH(choose_compute("auto", "", "train"), Contains("found cuda:2, expected one of the 2 devices"));
+}
+
+TEST_CASE("a process that sees one GPU takes that one, whatever its local rank", "[fast]") {
+  const Runtime runtime;
+  set_own_gpu(3);
+  CHECK(choose_compute("cuda", "", "train").device == DeviceKind::cuda);
+  CHECK(runtime->contexts == std::set<int>{0});
+}
+
+TEST_CASE("a process that starts ranks makes no context", "[fast]") {
+  const Runtime runtime;
+  runtime->devices = 2;
+  set_own_gpu(std::nullopt);
+  CHECK(fake_cuda::find_device_problem().empty());  // which device_problem() remembers
+  CHECK(choose_compute("auto", "", "train").device == DeviceKind::cuda);
+  CHECK(fake_cuda::device_count() == 2);
+  fake_cuda::shared_bytes();
+  CHECK(runtime->contexts.empty());
+}
+
 TEST_CASE("auto takes the CPU and says why, cuda refuses, and cpu does not ask the driver", "[fast]") {
   const Runtime runtime;
   runtime->kernel_error = cudaErrorNoKernelImageForDevice;
   CHECK(choose_compute("cpu", "", "train").device == DeviceKind::cpu);
   CHECK(runtime->questions == 0);
   CHECK(choose_compute("auto", "", "train").device == DeviceKind::cpu);
-  CHECK(runtime->questions == 1);
   const std::string why =
       " on a machine without a usable GPU (its compute capability is 8.9, for which this build has no code (no kernel "
       "image is available for execution on the device); configure with -DCMAKE_CUDA_ARCHITECTURES=89-real)";
   CHECK_THROWS_WITH(choose_compute("cuda", "", "train"), Contains("train.device: found \"cuda\"" + why));
   CHECK(choose_compute("auto", "bf16", "train").device == DeviceKind::cpu);
-  CHECK(runtime->questions == 1);
 }

@@ -14,6 +14,11 @@ FakeRuntime& fake_runtime() {
 
 namespace {
 
+thread_local int current = 0;  // device
+
+/// What calls that need a context do first.
+void make_context() { fake_runtime().contexts.insert(current); }
+
 template <class T> T handle() { return reinterpret_cast<T>(&fake_runtime()); }
 
 /// Of calls that a recording forbids.
@@ -38,15 +43,19 @@ const char* cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaGetLastError() { return fake_runtime().fault; }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = fake_runtime().devices;
   ++fake_runtime().questions;
   return fake_runtime().count_error;
 }
 cudaError_t cudaGetDevice(int* index) {
-  *index = 0;
+  *index = current;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int index) {
+  current = index;
+  make_context();  // since CUDA 12
+  return cudaSuccess;
+}
 cudaError_t cudaDriverGetVersion(int* version) {
   *version = fake_runtime().driver;
   return cudaSuccess;
@@ -71,28 +80,36 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  make_context();
   *free = *total = size_t{1} << 30;
   return cudaSuccess;
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  make_context();
   attributes->binaryVersion = fake_runtime().binary_version;
   attributes->ptxVersion = fake_runtime().ptx_version;
   attributes->sharedSizeBytes = static_cast<size_t>(fake_runtime().static_shared_bytes);
   return fake_runtime().kernel_error;
 }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
+  make_context();
   return bytes + fake_runtime().static_shared_bytes > fake_runtime().shared_bytes ? cudaErrorInvalidValue : cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  make_context();
   *stream = handle<cudaStream_t>();
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return unless_capturing(); }
-cudaError_t cudaDeviceSynchronize() { return unless_capturing(); }
+cudaError_t cudaDeviceSynchronize() {
+  make_context();
+  return unless_capturing();
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  make_context();
   *event = reinterpret_cast<cudaEvent_t>(new double(0));
   return cudaSuccess;
 }
@@ -138,6 +155,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) {
 }
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  make_context();
   *memory = nullptr;
   if (bytes > fake_runtime().memory_bytes) { return cudaErrorMemoryAllocation; }
   *memory = std::malloc(bytes);
@@ -150,6 +168,7 @@ cudaError_t cudaFree(void* memory) {
 cudaError_t cudaMallocHost(void** memory, size_t bytes) { return cudaMalloc(memory, bytes); }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  make_context();
   std::memset(to, value, bytes);
   return cudaSuccess;
 }

@@ -1,6 +1,8 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <set>
+
 /// What the stand-in for the CUDA runtime answers.
 struct FakeRuntime {
   cudaError_t count_error = cudaSuccess;   // of the question how many devices there are
@@ -12,8 +14,10 @@ struct FakeRuntime {
   int static_shared_bytes = 0;                // of every kernel
   int binary_version = 90, ptx_version = 90;  // of every kernel
   bool is_capturing = false;
-  double captured_ms = 0;  // what a launch of the graph takes; until the capture ends: when it began
-  int questions = 0;       // how many devices there are
+  int devices = 1;
+  std::set<int> contexts{};  // the devices that a call has made one on
+  double captured_ms = 0;    // what a launch of the graph takes; until the capture ends: when it began
+  int questions = 0;         // how many devices there are
   const char* name = "a GPU";
   size_t memory_bytes = size_t{1} << 40;  // more at once is not there
   double* clock_ms = nullptr;             // of events; null: a millisecond lies between any two

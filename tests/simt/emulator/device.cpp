@@ -51,6 +51,7 @@ NativeStream& native(Stream& stream) {
 int device_count() { return 1; }
 std::string device_problem() { return ""; }
 std::string products_problem() { return ""; }
+std::string code_problem() { return ""; }
 std::string code_note() { return ""; }
 std::string products_library() { return "the emulator's own"; }
 
