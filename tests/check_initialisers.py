@@ -6,7 +6,7 @@ import pathlib
 import re
 import sys
 
-FOLDERS = ("kernels", "layers", "optim", "comm", "train", "inspect", "eval", "study", "tools")
+FOLDERS = ("kernels", "layers", "optim", "comm", "train", "inspect", "eval", "study", "tools", "tests")
 KERNEL = re.compile(r"\bHEBB_KERNEL(?:_CPU|_WITH_SCRATCH)?\((\w+)\)")
 
 

@@ -91,7 +91,8 @@ TEST_CASE("sums of squares depend on the segment alone, not on where it lies", "
   std::vector<int64_t> begin{0, 17001, 5, 100}, end{16384, 33385, 5, 101};
   std::vector<double> partial(4, -1);
   Stream stream;
-  run(stream, SegmentSquares{tensor_of(partial), tensor_of(x), tensor_of(begin), tensor_of(end)});
+  run(stream, SegmentSquares{
+                  .partial = tensor_of(partial), .x = tensor_of(x), .begin = tensor_of(begin), .end = tensor_of(end)});
   double expected = 0;
   for (int i = 0; i < 16384; ++i) { expected += static_cast<double>(x[i]) * static_cast<double>(x[i]); }
   CHECK(partial[0] == Approx(expected).epsilon(1e-12));

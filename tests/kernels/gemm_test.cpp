@@ -197,13 +197,35 @@ TEST_CASE("the Gemm kernel takes tensors, strides and both dtypes", "[fast]") {
   };
   Case<float> f2 = f;
   f2.serial();
-  run(stream,
-      Gemm{tensor(f.c), tensor(f.a), tensor(f.b), 37, 50, 20, false, true, true, f.ldc(), f.lda(), f.ldb(), 0.25});
+  run(stream, Gemm{.c = tensor(f.c),
+                   .a = tensor(f.a),
+                   .b = tensor(f.b),
+                   .m = 37,
+                   .n = 50,
+                   .k = 20,
+                   .trans_a = false,
+                   .trans_b = true,
+                   .accumulate = true,
+                   .ldc = f.ldc(),
+                   .lda = f.lda(),
+                   .ldb = f.ldb(),
+                   .alpha = 0.25});
   CHECK(f.c == f2.c);
   Case<double> d2 = d;
   d2.serial();
-  run(stream,
-      Gemm{tensor(d.c), tensor(d.a), tensor(d.b), 37, 50, 20, true, false, false, d.ldc(), d.lda(), d.ldb(), 2.0});
+  run(stream, Gemm{.c = tensor(d.c),
+                   .a = tensor(d.a),
+                   .b = tensor(d.b),
+                   .m = 37,
+                   .n = 50,
+                   .k = 20,
+                   .trans_a = true,
+                   .trans_b = false,
+                   .accumulate = false,
+                   .ldc = d.ldc(),
+                   .lda = d.lda(),
+                   .ldb = d.ldb(),
+                   .alpha = 2.0});
   CHECK(d.c == d2.c);
   CHECK(stream.launches == 2);
 }

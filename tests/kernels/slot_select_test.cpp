@@ -92,8 +92,17 @@ TEST_CASE("weights of slots whose scores are all zero have a finite gradient", "
   slots.tensor().as<int32_t>()[0] = 1;
   slots.tensor().as<int32_t>()[1] = 5;
   std::fill_n(d_weights.tensor().as<double>(), 2, 1.0);
-  run(stream, SlotWeights{weights, slots, scores, SlotActivation::l2, 1.0});
-  run(stream, SlotWeightsBackward{d_scores, d_weights, weights, slots, scores, SlotActivation::l2, 1.0, false});
+  run(stream,
+      SlotWeights{
+          .weights = weights, .slots = slots, .scores = scores, .activation = SlotActivation::l2, .scale = 1.0});
+  run(stream, SlotWeightsBackward{.d_scores = d_scores,
+                                  .d_weights = d_weights,
+                                  .weights = weights,
+                                  .slots = slots,
+                                  .scores = scores,
+                                  .activation = SlotActivation::l2,
+                                  .scale = 1.0,
+                                  .accumulate = false});
   CHECK(weights.tensor().as<double>()[0] == 0);
   for (int i = 0; i < 6; ++i) { CHECK(std::isfinite(d_scores.tensor().as<double>()[i])); }
 }
@@ -114,7 +123,16 @@ TEST_CASE("where one slot has all of the weight, softmax passes a gradient of ex
   std::copy_n(numbers, slots_chosen, slots.tensor().as<int32_t>());
   const float gradients[] = {0.3f, -1.7f};
   std::copy_n(gradients, slots_chosen, d_weights.tensor().as<float>());
-  run(stream, SlotWeights{weights, slots, scores, SlotActivation::softmax, scale});
-  run(stream, SlotWeightsBackward{d_scores, d_weights, weights, slots, scores, SlotActivation::softmax, scale, false});
+  run(stream,
+      SlotWeights{
+          .weights = weights, .slots = slots, .scores = scores, .activation = SlotActivation::softmax, .scale = scale});
+  run(stream, SlotWeightsBackward{.d_scores = d_scores,
+                                  .d_weights = d_weights,
+                                  .weights = weights,
+                                  .slots = slots,
+                                  .scores = scores,
+                                  .activation = SlotActivation::softmax,
+                                  .scale = scale,
+                                  .accumulate = false});
   for (int i = 0; i < 6; ++i) { CHECK(d_scores.tensor().as<float>()[i] == 0.0f); }
 }

@@ -27,10 +27,14 @@ TEST_CASE("bias and column sums", "[fast]") {
 
 TEST_CASE("rotary tables", "[fast]") {
   check(DType::f32, [](Machine& m) {
-    m.run(RopeTable{m.float_output({9, 2, 3}), {}, 1000, {.theta = 500.0, .dims = 6}});
+    m.run(RopeTable{
+        .table = m.float_output({9, 2, 3}), .doc_start = {}, .first = 1000, .spec = {.theta = 500.0, .dims = 6}});
     const RopeSpec two_launches{
         .theta = 1e6, .dims = 1030, .yarn = true, .factor = 4, .original = 64, .attention_factor = 1.3};
-    m.run(RopeTable{m.float_output({4, 2, 515}), m.integers({2, 2}, {0, 1, -7000, -7000}), 0, two_launches});
+    m.run(RopeTable{.table = m.float_output({4, 2, 515}),
+                    .doc_start = m.integers({2, 2}, {0, 1, -7000, -7000}),
+                    .first = 0,
+                    .spec = two_launches});
   });
 }
 
@@ -39,8 +43,14 @@ TEST_CASE("rotations", "[fast]") {
   for (const auto& [width, pairs] : {std::pair<int64_t, int64_t>{9, 3}, {40, 16}}) {  // in packs: 40
     check([=, width = width, pairs = pairs](Machine& m) {
       const Shape shape{2, 3, 2, width};
-      m.run(Rope{m.gradient(shape, back), m.input(shape), m.parameter({6, 2, pairs}),
-                 m.integers({2, 3}, {0, 1, 1, -1, -1, 2}), by_position ? -1 : 0, !by_position, back, back});
+      m.run(Rope{.y = m.gradient(shape, back),
+                 .x = m.input(shape),
+                 .table = m.parameter({6, 2, pairs}),
+                 .doc_start = m.integers({2, 3}, {0, 1, 1, -1, -1, 2}),
+                 .first = by_position ? -1 : 0,
+                 .by_token = !by_position,
+                 .inverse = back,
+                 .accumulate = back});
     });
   }
 }
@@ -50,25 +60,41 @@ TEST_CASE("token shifts", "[fast]") {
   const int64_t width = zero_start ? 40 : 37;
   check([=](Machine& m) {
     const Shape shape{kRows, kLength, width}, more{6, 59, width};  // more: two blocks, the second not of whole fours
-    m.run(TokenShiftForward{m.output(shape),
-                            m.input(shape),
-                            m.parameter({width}),
-                            {},
-                            m.integers({kRows, kLength}, documents_of_two_rows()),
-                            zero_start});
+    m.run(TokenShiftForward{.y = m.output(shape),
+                            .x = m.input(shape),
+                            .mu = m.parameter({width}),
+                            .previous = {},
+                            .doc_start = m.integers({kRows, kLength}, documents_of_two_rows()),
+                            .zero_start = zero_start});
     std::vector<int64_t> starts(354);
     for (size_t i = 0; i < starts.size(); ++i) { starts[i] = static_cast<int64_t>(i % 59 / 7 * 7); }
-    m.run(TokenShiftBackward{m.sum(more), m.float_sum({width}), m.input(more), m.input(more), m.parameter({width}),
-                             m.integers({6, 59}, starts), zero_start, true});
+    m.run(TokenShiftBackward{.d_x = m.sum(more),
+                             .d_mu = m.float_sum({width}),
+                             .d_y = m.input(more),
+                             .x = m.input(more),
+                             .mu = m.parameter({width}),
+                             .doc_start = m.integers({6, 59}, starts),
+                             .zero_start = zero_start,
+                             .accumulate = true});
   });
 }
 
 TEST_CASE("token and pair shifts of rows that continue", "[fast]") {
   check(DType::f32, [](Machine& m) {
-    m.run(TokenShiftForward{m.output({2, 1, 8}), m.input({2, 1, 8}), m.parameter({8}), m.input({2, 8}),
-                            m.integers({2, 1}, {-3, 0}), true});
-    m.run(PairShiftForward{m.output({2, 1, 3}), m.output({2, 1, 4}), m.input({2, 1, 3}), m.input({2, 1, 4}),
-                           m.parameter({1}), m.input({2, 3}), m.input({2, 4}), m.integers({2, 1}, {0, -2})});
+    m.run(TokenShiftForward{.y = m.output({2, 1, 8}),
+                            .x = m.input({2, 1, 8}),
+                            .mu = m.parameter({8}),
+                            .previous = m.input({2, 8}),
+                            .doc_start = m.integers({2, 1}, {-3, 0}),
+                            .zero_start = true});
+    m.run(PairShiftForward{.k_out = m.output({2, 1, 3}),
+                           .v_out = m.output({2, 1, 4}),
+                           .k = m.input({2, 1, 3}),
+                           .v = m.input({2, 1, 4}),
+                           .shift = m.parameter({1}),
+                           .previous_k = m.input({2, 3}),
+                           .previous_v = m.input({2, 4}),
+                           .doc_start = m.integers({2, 1}, {0, -2})});
   });
 }
 
@@ -77,10 +103,24 @@ TEST_CASE("pair shifts", "[fast]") {
     const Shape keys{kRows, kLength, of_keys}, values{kRows, kLength, of_values};
     check([=](Machine& m) {
       const Tensor documents = m.integers({kRows, kLength}, documents_of_two_rows()), shift = m.parameter({1});
-      m.run(
-          PairShiftForward{m.output(keys), m.output(values), m.input(keys), m.input(values), shift, {}, {}, documents});
-      m.run(PairShiftBackward{m.output(keys), m.sum(values), m.float_sum({1}), m.input(keys), m.input(values),
-                              m.input(values), shift, documents, false, true});
+      m.run(PairShiftForward{.k_out = m.output(keys),
+                             .v_out = m.output(values),
+                             .k = m.input(keys),
+                             .v = m.input(values),
+                             .shift = shift,
+                             .previous_k = {},
+                             .previous_v = {},
+                             .doc_start = documents});
+      m.run(PairShiftBackward{.d_k = m.output(keys),
+                              .d_v = m.sum(values),
+                              .d_shift = m.float_sum({1}),
+                              .d_k_out = m.input(keys),
+                              .d_v_out = m.input(values),
+                              .v = m.input(values),
+                              .shift = shift,
+                              .doc_start = documents,
+                              .accumulate_k = false,
+                              .accumulate_v = true});
     });
   }
 }
@@ -91,8 +131,13 @@ TEST_CASE("sigmoid gates", "[fast]") {
     const Shape shape{5, 3, width}, gates = by_head ? Shape{5, 3} : shape;
     check([=](Machine& m) {
       m.run(SigmoidGateForward{m.output(shape), m.input(shape), m.input(gates)});
-      m.run(SigmoidGateBackward{m.sum(shape), m.gradient(gates, !by_head), m.input(shape), m.input(shape),
-                                m.input(gates), true, !by_head});
+      m.run(SigmoidGateBackward{.d_x = m.sum(shape),
+                                .d_gate = m.gradient(gates, !by_head),
+                                .d_y = m.input(shape),
+                                .x = m.input(shape),
+                                .gate = m.input(gates),
+                                .accumulate_x = true,
+                                .accumulate_gate = !by_head});
     });
   }
 }
@@ -102,8 +147,11 @@ TEST_CASE("channel skips", "[fast]") {
     const Shape shape{70, channels}, scales{count};
     check([=](Machine& m) {
       m.run(ChannelSkipForward{m.sum(shape), m.input(shape), m.parameter(scales)});
-      m.run(
-          ChannelSkipBackward{m.sum(shape), m.float_sum(scales), m.input(shape), m.input(shape), m.parameter(scales)});
+      m.run(ChannelSkipBackward{.d_x = m.sum(shape),
+                                .d_scale = m.float_sum(scales),
+                                .d_y = m.input(shape),
+                                .x = m.input(shape),
+                                .scale = m.parameter(scales)});
     });
   }
 }
@@ -114,9 +162,19 @@ TEST_CASE("value residuals", "[fast]") {
     const Shape shape{70, width};
     check([=](Machine& m) {
       const auto mix = [&] { return gated ? m.input(shape) : m.parameter({width}); };
-      m.run(ValueResidualForward{m.output(shape), m.input(shape), m.input(shape), mix(), gated});
-      m.run(ValueResidualBackward{m.sum(shape), m.output(shape), gated ? m.sum(shape) : m.float_sum({width}),
-                                  m.input(shape), m.input(shape), m.input(shape), mix(), gated, true, false, true});
+      m.run(ValueResidualForward{
+          .y = m.output(shape), .v = m.input(shape), .first = m.input(shape), .mix = mix(), .gated = gated});
+      m.run(ValueResidualBackward{.d_v = m.sum(shape),
+                                  .d_first = m.output(shape),
+                                  .d_mix = gated ? m.sum(shape) : m.float_sum({width}),
+                                  .d_y = m.input(shape),
+                                  .v = m.input(shape),
+                                  .first = m.input(shape),
+                                  .mix = mix(),
+                                  .gated = gated,
+                                  .accumulate_v = true,
+                                  .accumulate_first = false,
+                                  .accumulate_mix = true});
     });
   }
 }

@@ -190,15 +190,36 @@ void run_chunk(Machine& m, const FwpkmCase& s, const FwpkmLookup& lookup, const 
   const Shape changed{s.capacity(c), s.dv}, errors{chunk.tokens(), s.dv};
   // In bf16 of readings as they were rounded: no numbers to compare.
   const Tensor error = m.is_bf16() ? m.scratch(errors) : m.float_sum(errors);
-  m.run(FwpkmReadValues{m.sum(s.values()), error, lookup, m.parameter(s.table()), chunk, pairs});
-  m.run(FwpkmReadValues{m.sum(s.values()), {}, lookup, m.parameter(s.table()), chunk, {}});
+  m.run(FwpkmReadValues{.vh = m.sum(s.values()),
+                        .error = error,
+                        .lookup = lookup,
+                        .values = m.parameter(s.table()),
+                        .chunk = chunk,
+                        .pairs = pairs});
+  m.run(FwpkmReadValues{.vh = m.sum(s.values()),
+                        .error = {},
+                        .lookup = lookup,
+                        .values = m.parameter(s.table()),
+                        .chunk = chunk,
+                        .pairs = {}});
   for (const bool keep : {false, true}) {
-    m.run(FwpkmWriteValues{m.float_sum(s.table()), keep ? m.float_sum(changed) : Tensor{}, m.parameter(errors), lookup,
-                           readers, chunk, pairs, 0.8});
+    m.run(FwpkmWriteValues{.values = m.float_sum(s.table()),
+                           .before = keep ? m.float_sum(changed) : Tensor{},
+                           .error = m.parameter(errors),
+                           .lookup = lookup,
+                           .readers = readers,
+                           .chunk = chunk,
+                           .pairs = pairs,
+                           .step = 0.8});
   }
   m.run(FwpkmRestoreValues{m.float_sum(s.table()), m.parameter(changed), readers});
-  m.run(FwpkmMeasureStep{m.double_sum({2}), m.parameter(s.table()), m.parameter(changed), m.input(s.values()), readers,
-                         chunk, pairs});
+  m.run(FwpkmMeasureStep{.sums = m.double_sum({2}),
+                         .values = m.parameter(s.table()),
+                         .before = m.parameter(changed),
+                         .vh = m.input(s.values()),
+                         .readers = readers,
+                         .chunk = chunk,
+                         .pairs = pairs});
 }
 
 void run_values(Machine& m, const FwpkmCase& s, bool weighted, bool pairs_only, bool through, bool has_before) {

@@ -169,7 +169,7 @@ TEST_CASE("keys of fast weights", "[fast]") {
   const Shape shape{37, 3, 41}, pairs{123, 2};
   check([=](Machine& m) {
     const Tensor x = m.input(shape, 3), scale = m.parameter(pairs), offset = m.parameter(pairs);
-    m.run(LactKeysForward{m.output(shape), x, scale, offset, column});
+    m.run(LactKeysForward{.y = m.output(shape), .x = x, .scale = scale, .offset = offset, .column = column});
     m.run(LactKeysBackward{.d_x = wanted ? m.gradient(shape, accumulate) : Tensor{},
                            .d_scale = m.float_sum(pairs),
                            .d_offset = wanted ? m.float_sum(pairs) : Tensor{},
@@ -187,9 +187,14 @@ TEST_CASE("mixing of fast readings", "[fast]") {
   const Shape shape{9, 3, 41};
   check([=](Machine& m) {
     const Tensor x = m.input(shape), gate = m.input({9, 3}, 3);
-    m.run(LactMixForward{m.output(shape), m.input(shape), x, gate});
-    m.run(LactMixBackward{wanted ? m.gradient(shape, accumulate) : Tensor{}, m.gradient({9, 3}, accumulate),
-                          m.input(shape), x, gate, accumulate, accumulate});
+    m.run(LactMixForward{.y = m.output(shape), .base = m.input(shape), .x = x, .gate = gate});
+    m.run(LactMixBackward{.d_x = wanted ? m.gradient(shape, accumulate) : Tensor{},
+                          .d_gate = m.gradient({9, 3}, accumulate),
+                          .d_y = m.input(shape),
+                          .x = x,
+                          .gate = gate,
+                          .accumulate_x = accumulate,
+                          .accumulate_gate = accumulate});
   });
 }
 

@@ -14,12 +14,24 @@ TEST_CASE("scores and mixtures around a memory", "[fast]") {
   const Shape shape{5, width}, rows{5};
   check([=](Machine& m) {
     m.run(ZScore{m.output(shape), m.float_output(rows), m.input(shape)});
-    m.run(ZScoreBackward{m.sum(shape), m.input(shape), m.input(shape), m.parameter(rows), true});
+    m.run(ZScoreBackward{.d_x = m.sum(shape),
+                         .d_y = m.input(shape),
+                         .y = m.input(shape),
+                         .rstd = m.parameter(rows),
+                         .accumulate = true});
     m.run(MeanGate{m.output(rows), m.input(shape)});
-    m.run(MeanGateBackward{m.sum(shape), m.input(rows), m.input(rows), true});
-    m.run(GateMix{m.output(shape), m.input(rows), m.input(shape), m.input(shape)});
-    m.run(GateMixBackward{m.sum(rows), m.output(shape), m.sum(shape), m.input(shape), m.input(rows), m.input(shape),
-                          m.input(shape), true, false, true});
+    m.run(MeanGateBackward{.d_x = m.sum(shape), .d_g = m.input(rows), .g = m.input(rows), .accumulate = true});
+    m.run(GateMix{.o = m.output(shape), .g = m.input(rows), .a = m.input(shape), .b = m.input(shape)});
+    m.run(GateMixBackward{.d_g = m.sum(rows),
+                          .d_a = m.output(shape),
+                          .d_b = m.sum(shape),
+                          .d_o = m.input(shape),
+                          .g = m.input(rows),
+                          .a = m.input(shape),
+                          .b = m.input(shape),
+                          .accumulate_g = true,
+                          .accumulate_a = false,
+                          .accumulate_b = true});
   });
 }
 
@@ -42,8 +54,16 @@ TEST_CASE("selected slots and their weights", "[fast]") {
     m.run(SlotSelect{slots, scores});
     for (const SlotActivation activation : {SlotActivation::softmax, SlotActivation::l2, SlotActivation::none}) {
       const Tensor weights = m.output(chosen);
-      m.run(SlotWeights{weights, slots, scores, activation, 1.7});
-      m.run(SlotWeightsBackward{m.sum(shape), m.input(chosen), weights, slots, scores, activation, 1.7, true}, 1e-5);
+      m.run(SlotWeights{.weights = weights, .slots = slots, .scores = scores, .activation = activation, .scale = 1.7});
+      m.run(SlotWeightsBackward{.d_scores = m.sum(shape),
+                                .d_weights = m.input(chosen),
+                                .weights = weights,
+                                .slots = slots,
+                                .scores = scores,
+                                .activation = activation,
+                                .scale = 1.7,
+                                .accumulate = true},
+            1e-5);
     }
   });
 }
@@ -75,7 +95,15 @@ TEST_CASE("the selection of slots and the gradient of their weights do not race"
   check(DType::f32, [&](Machine& m) {
     const Tensor slots = m.integer_output(chosen), scores = m.values(shape, numbers), weights = m.parameter(chosen);
     m.run(SlotSelect{slots, scores});
-    m.run(SlotWeightsBackward{m.output(shape), weights, weights, slots, scores, SlotActivation::l2, 1.0, false}, 1e-5);
+    m.run(SlotWeightsBackward{.d_scores = m.output(shape),
+                              .d_weights = weights,
+                              .weights = weights,
+                              .slots = slots,
+                              .scores = scores,
+                              .activation = SlotActivation::l2,
+                              .scale = 1.0,
+                              .accumulate = false},
+          1e-5);
   });
 }
 
@@ -89,8 +117,8 @@ TEST_CASE("product keys", "[fast]") {
   check([&](Machine& m) {
     const Tensor q = m.input(queries), keys = m.parameter(codebooks), slots = m.integer_output(chosen),
                  sums = m.float_output(chosen);
-    m.run(ProductKeyTopK{slots, sums, q, keys});
-    m.run(ProductKeyScore{m.float_output(chosen), slots, q, keys});
+    m.run(ProductKeyTopK{.slots = slots, .sums = sums, .q = q, .keys = keys});
+    m.run(ProductKeyScore{.sums = m.float_output(chosen), .slots = slots, .q = q, .keys = keys});
     m.run(SoftmaxRows{m.float_output(chosen), sums, kChosen});
     m.run(ProductKeyBackward{.d_q = m.sum(queries),
                              .d_keys = m.float_sum(codebooks),
@@ -103,8 +131,13 @@ TEST_CASE("product keys", "[fast]") {
   });
   check([&](Machine& m) {
     const Tensor slots = m.integers(entries, some), weights = m.parameter(entries), values = m.input(table);
-    m.run(SlotRead{m.output(reading), slots, weights, values});
-    m.run(SlotReadBackward{m.float_output(entries), m.float_sum(table), m.input(reading), slots, weights, values});
+    m.run(SlotRead{.r = m.output(reading), .slots = slots, .weights = weights, .values = values});
+    m.run(SlotReadBackward{.d_weights = m.float_output(entries),
+                           .d_values = m.float_sum(table),
+                           .d_r = m.input(reading),
+                           .slots = slots,
+                           .weights = weights,
+                           .values = values});
   });
 }
 
@@ -112,8 +145,10 @@ TEST_CASE("product keys of bf16 queries are selected on tensor cores, in runs of
   // The emulator's workspace holds 512 tokens with 2 x 2 x 16 entries.
   const Shape chosen{530, 2, 16};
   check(DType::bf16, [&](Machine& m) {
-    m.run(ProductKeyTopK{m.integer_output(chosen), m.float_output(chosen), m.input({530, 2, 2, 8}),
-                         m.parameter({2, 2, 19, 8})},
+    m.run(ProductKeyTopK{.slots = m.integer_output(chosen),
+                         .sums = m.float_output(chosen),
+                         .q = m.input({530, 2, 2, 8}),
+                         .keys = m.parameter({2, 2, 19, 8})},
           kSingle, {"fast_entries_mma", true});
   });
 }
@@ -121,8 +156,10 @@ TEST_CASE("product keys of bf16 queries are selected on tensor cores, in runs of
 TEST_CASE("product keys of bf16 queries with more slots than sub-keys are selected on plain cores", "[fast]") {
   const Shape chosen{3, 1, 7};
   check(DType::bf16, [&](Machine& m) {
-    m.run(ProductKeyTopK{m.integer_output(chosen), m.float_output(chosen), m.input({3, 1, 2, 8}),
-                         m.parameter({1, 2, 4, 8})},
+    m.run(ProductKeyTopK{.slots = m.integer_output(chosen),
+                         .sums = m.float_output(chosen),
+                         .q = m.input({3, 1, 2, 8}),
+                         .keys = m.parameter({1, 2, 4, 8})},
           kSingle, {"fast_entries_mma", false});
   });
 }

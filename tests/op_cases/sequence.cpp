@@ -73,18 +73,26 @@ void check_filter(Machine& m, const Filter& f) {
   const auto apart = [&](const char* kernel, bool in_one_kernel) {
     return Launches{f.head_dim > 0 ? kernel : nullptr, !in_one_kernel};
   };
-  m.run(ShortConvForward{y, x, weight, bias, {}, documents, f.silu, scale, f.head_dim}, tolerance(fits),
-        apart("l2_norm_forward", fits));
-  ShortConvBackward back{m.gradient(shape, f.biased),
-                         f.taps > 0 ? m.float_sum(weights) : Tensor{},
-                         f.biased ? m.float_sum({f.channels}) : Tensor{},
-                         m.input(shape),
-                         x,
-                         weight,
-                         bias,
-                         documents,
-                         f.silu,
-                         f.biased};
+  m.run(ShortConvForward{.y = y,
+                         .x = x,
+                         .weight = weight,
+                         .bias = bias,
+                         .previous = {},
+                         .doc_start = documents,
+                         .silu = f.silu,
+                         .scale = scale,
+                         .head_dim = f.head_dim},
+        tolerance(fits), apart("l2_norm_forward", fits));
+  ShortConvBackward back{.d_x = m.gradient(shape, f.biased),
+                         .d_weight = f.taps > 0 ? m.float_sum(weights) : Tensor{},
+                         .d_bias = f.biased ? m.float_sum({f.channels}) : Tensor{},
+                         .d_y = m.input(shape),
+                         .x = x,
+                         .weight = weight,
+                         .bias = bias,
+                         .doc_start = documents,
+                         .silu = f.silu,
+                         .accumulate = f.biased};
   if (f.head_dim > 0) {
     back.n = y;
     back.scale = scale;
@@ -160,7 +168,13 @@ TEST_CASE("carried inputs of a convolution", "[fast]") {
         if (static_cast<int64_t>(i) / channels % (taps - 1) < taps - 1 - offset) { inputs[i] = std::nan(""); }
       }
       const Tensor y = m.output(shape), x = m.input(shape), weight = m.parameter({channels, taps});
-      m.run(ShortConvForward{y, x, weight, {}, m.activations(before, inputs), m.integers({2, length}, starts), true});
+      m.run(ShortConvForward{.y = y,
+                             .x = x,
+                             .weight = weight,
+                             .bias = {},
+                             .previous = m.activations(before, inputs),
+                             .doc_start = m.integers({2, length}, starts),
+                             .silu = true});
       m.expect(y, [&, taps = taps, channels = channels, length = length] {
         Convolved expected;
         convolve({taps, false, true, channels}, length, starts, m.read(x), m.read(weight), {}, inputs, {}, expected);
@@ -202,9 +216,15 @@ TEST_CASE("l2 norms of heads", "[fast]") {
     CAPTURE(width);
     check([width](Machine& m) {
       const Shape shape{5, 3 * width};
-      const L2NormForward f{m.output(shape), m.float_output({5, 3}), m.input(shape), width};
+      const L2NormForward f{
+          .n = m.output(shape), .scale = m.float_output({5, 3}), .x = m.input(shape), .head_dim = width};
       m.run(f);
-      const L2NormBackward b{m.sum(shape), m.input(shape), m.input(shape, 0.2), m.parameter({5, 3}), width, true};
+      const L2NormBackward b{.d_x = m.sum(shape),
+                             .d_n = m.input(shape),
+                             .n = m.input(shape, 0.2),
+                             .scale = m.parameter({5, 3}),
+                             .head_dim = width,
+                             .accumulate = true};
       Values d_x = m.read(b.d_x);
       m.run(b);
       m.expect(f.n, [&] {
@@ -226,8 +246,12 @@ TEST_CASE("l2 norms of heads", "[fast]") {
     check([width](Machine& m) {
       const Shape shape{70, 3, width};
       m.run(ScaledL2NormForward{m.output(shape), m.input(shape), m.parameter({3})});
-      m.run(
-          ScaledL2NormBackward{m.sum(shape), m.float_sum({3}), m.input(shape), m.input(shape), m.parameter({3}), true});
+      m.run(ScaledL2NormBackward{.d_x = m.sum(shape),
+                                 .d_scale = m.float_sum({3}),
+                                 .d_y = m.input(shape),
+                                 .x = m.input(shape),
+                                 .scale = m.parameter({3}),
+                                 .accumulate = true});
     });
   }
 }
@@ -243,20 +267,27 @@ void check_gated_norm(Machine& m, const Gate& g) {
   const bool gated = g.gate != HeadGate::none, normed = g.weights > 0;
   const Tensor weight = normed ? m.parameter({g.weights}) : Tensor{}, z = gated ? m.input(shape) : Tensor{},
                o = g.of_fp32 ? m.parameter(shape) : m.input(shape), y = m.output(shape);
-  m.run(GatedNormForward{y, o, z, weight, g.width, 1e-5, g.gate, g.gates_first});
-  const GatedNormBackward b{g.of_fp32 ? m.float_sum(shape) : m.gradient(shape, g.accumulate_o),
-                            gated ? m.gradient(shape, g.accumulate_z) : Tensor{},
-                            normed ? m.float_sum({g.weights}) : Tensor{},
-                            m.input(shape),
-                            o,
-                            z,
-                            weight,
-                            g.width,
-                            1e-5,
-                            g.gate,
-                            g.accumulate_o,
-                            g.accumulate_z,
-                            g.gates_first};
+  m.run(GatedNormForward{.y = y,
+                         .o = o,
+                         .z = z,
+                         .weight = weight,
+                         .head_dim = g.width,
+                         .eps = 1e-5,
+                         .gate = g.gate,
+                         .gate_first = g.gates_first});
+  const GatedNormBackward b{.d_o = g.of_fp32 ? m.float_sum(shape) : m.gradient(shape, g.accumulate_o),
+                            .d_z = gated ? m.gradient(shape, g.accumulate_z) : Tensor{},
+                            .d_weight = normed ? m.float_sum({g.weights}) : Tensor{},
+                            .d_y = m.input(shape),
+                            .o = o,
+                            .z = z,
+                            .weight = weight,
+                            .head_dim = g.width,
+                            .eps = 1e-5,
+                            .gate = g.gate,
+                            .accumulate_o = g.accumulate_o,
+                            .accumulate_z = g.accumulate_z,
+                            .gate_first = g.gates_first};
   const auto start = [&](const Tensor& t, bool adds) {
     return adds && t.defined() ? m.read(t) : Values(static_cast<size_t>(t.numel()));
   };
@@ -304,17 +335,25 @@ TEST_CASE("gradients of heads and of activations may take the place of what they
   check([&](Machine& m) {
     const Tensor n = m.output(shape), scale = m.float_output({kRows, kLength}), d = m.sum(shape), d_y = m.sum(shape),
                  x = m.activations(shape, with_zeros);
-    m.run(L2NormForward{n, scale, x, 37});
+    m.run(L2NormForward{.n = n, .scale = scale, .x = x, .head_dim = 37});
     m.expect(scale, [&] {
       const Values of_x = m.read(x);
       return each_head(1, static_cast<size_t>(scale.numel()), [&](size_t head, size_t) {
         return 1 / std::sqrt(sum_of_head(37, head, [&](size_t j) { return of_x[j] * of_x[j]; }) + 1e-6);
       });
     });
-    m.run(L2NormBackward{d, d, n, scale, 37, false});
+    m.run(L2NormBackward{.d_x = d, .d_n = d, .n = n, .scale = scale, .head_dim = 37, .accumulate = false});
     const Values before = m.read(d_y);
-    m.run(ShortConvBackward{
-        d_y, {}, {}, d_y, x, {}, {}, m.integers({kRows, kLength}, documents_of_two_rows()), true, false});
+    m.run(ShortConvBackward{.d_x = d_y,
+                            .d_weight = {},
+                            .d_bias = {},
+                            .d_y = d_y,
+                            .x = x,
+                            .weight = {},
+                            .bias = {},
+                            .doc_start = m.integers({kRows, kLength}, documents_of_two_rows()),
+                            .silu = true,
+                            .accumulate = false});
     m.expect(d_y, [&] {
       const Values z = m.read(x);
       return each_head(1, z.size(), [&](size_t i, size_t) { return before[i] * silu_slope(z[i]); });
@@ -346,8 +385,18 @@ TEST_CASE("norms of gated heads, with a weight for each channel", "[fast]") {
 TEST_CASE("norms and gates of heads do not race", "[threads]") {
   check(DType::f32, [](Machine& m) {
     const Shape shape{3, 2 * 24};
-    m.run(GatedNormBackward{m.output(shape), m.output(shape), m.float_sum({24}), m.input(shape), m.input(shape),
-                            m.input(shape), m.parameter({24}), 24, 1e-5, HeadGate::silu, false, false});
+    m.run(GatedNormBackward{.d_o = m.output(shape),
+                            .d_z = m.output(shape),
+                            .d_weight = m.float_sum({24}),
+                            .d_y = m.input(shape),
+                            .o = m.input(shape),
+                            .z = m.input(shape),
+                            .weight = m.parameter({24}),
+                            .head_dim = 24,
+                            .eps = 1e-5,
+                            .gate = HeadGate::silu,
+                            .accumulate_o = false,
+                            .accumulate_z = false});
   });
 }
 
@@ -355,23 +404,28 @@ TEST_CASE("gates of the delta rule", "[fast]") {
   check([](Machine& m) {
     const Shape shape{70, 3}, heads{3};
     const Tensor a_log = m.parameter(heads), dt_bias = m.parameter(heads);
-    const DeltaGatesForward f{
-        m.float_output(shape), m.float_output(shape), m.input(shape, 30), m.input(shape), a_log, dt_bias, 2.0};
+    const DeltaGatesForward f{.g = m.float_output(shape),
+                              .beta = m.float_output(shape),
+                              .a = m.input(shape, 30),
+                              .b = m.input(shape),
+                              .a_log = a_log,
+                              .dt_bias = dt_bias,
+                              .beta_scale = 2.0};
     m.run(f);
-    const DeltaGatesBackward b{m.sum(shape),
-                               m.output(shape),
-                               m.float_sum(heads),
-                               m.float_sum(heads),
-                               m.parameter(shape),
-                               m.parameter(shape),
-                               m.parameter(shape),
-                               m.parameter(shape),
-                               m.input(shape),
-                               a_log,
-                               dt_bias,
-                               2.0,
-                               true,
-                               false};
+    const DeltaGatesBackward b{.d_a = m.sum(shape),
+                               .d_b = m.output(shape),
+                               .d_a_log = m.float_sum(heads),
+                               .d_dt_bias = m.float_sum(heads),
+                               .d_g = m.parameter(shape),
+                               .d_beta = m.parameter(shape),
+                               .g = m.parameter(shape),
+                               .beta = m.parameter(shape),
+                               .a = m.input(shape),
+                               .a_log = a_log,
+                               .dt_bias = dt_bias,
+                               .beta_scale = 2.0,
+                               .accumulate_a = true,
+                               .accumulate_b = false};
     Values d_a = m.read(b.d_a), d_log = m.read(b.d_a_log), d_bias = m.read(b.d_dt_bias), d_b;
     m.run(b);
     // softplus(z) = z above 20: off by e^-20 = 2e-9 there.
@@ -418,24 +472,32 @@ TEST_CASE("gates whose strength is the step", "[fast]") {
     const Shape shape{70, 3}, heads{3};
     const Tensor g = m.float_output(shape), beta = m.float_output(shape), a = m.input(shape, 3),
                  a_log = m.parameter(heads), dt_bias = m.parameter(heads);
-    m.run(DeltaGatesForward{g, beta, a, {}, a_log, dt_bias, 1.0, 0.2, 1.5});
-    m.run(DeltaGatesBackward{m.sum(shape),
-                             {},
-                             m.float_sum(heads),
-                             m.float_sum(heads),
-                             m.parameter(shape),
-                             m.parameter(shape),
-                             g,
-                             beta,
-                             a,
-                             a_log,
-                             dt_bias,
-                             1.0,
-                             true,
-                             false,
-                             true,
-                             0.2,
-                             1.5});
+    m.run(DeltaGatesForward{.g = g,
+                            .beta = beta,
+                            .a = a,
+                            .b = {},
+                            .a_log = a_log,
+                            .dt_bias = dt_bias,
+                            .beta_scale = 1.0,
+                            .dt_low = 0.2,
+                            .dt_high = 1.5});
+    m.run(DeltaGatesBackward{.d_a = m.sum(shape),
+                             .d_b = {},
+                             .d_a_log = m.float_sum(heads),
+                             .d_dt_bias = m.float_sum(heads),
+                             .d_g = m.parameter(shape),
+                             .d_beta = m.parameter(shape),
+                             .g = g,
+                             .beta = beta,
+                             .a = a,
+                             .a_log = a_log,
+                             .dt_bias = dt_bias,
+                             .beta_scale = 1.0,
+                             .accumulate_a = true,
+                             .accumulate_b = false,
+                             .b_is_step = true,
+                             .dt_low = 0.2,
+                             .dt_high = 1.5});
   });
 }
 
@@ -444,8 +506,11 @@ TEST_CASE("visible keys and rings", "[fast]") {
        {KeyRange{.window = 5}, KeyRange{.block = 3, .blocks = 3}, KeyRange{.block = 4, .blocks = 1}, KeyRange{}}) {
     CAPTURE(range.window, range.block, range.blocks);
     check(DType::f32, [&](Machine& m) {
-      m.run(VisibleKeys{m.integer_output({kRows, kLength}), m.integer_output({kRows, kLength}),
-                        m.integers({kRows, kLength}, documents_of_two_rows()), range, 2});
+      m.run(VisibleKeys{.lo = m.integer_output({kRows, kLength}),
+                        .hi = m.integer_output({kRows, kLength}),
+                        .doc_start = m.integers({kRows, kLength}, documents_of_two_rows()),
+                        .range = range,
+                        .offset = 2});
     });
     if (range.full()) { continue; }
     const RingSlots slots{range};
@@ -454,12 +519,21 @@ TEST_CASE("visible keys and rings", "[fast]") {
       CAPTURE(position);
       check(DType::f32, [&](Machine& m) {
         const Tensor at = m.integers({2, 1}, {-position, 0});
-        m.run(RingAppend{m.sum({2, size, 37}), m.input({2, 1, 37}), at, slots}, 0);
-        m.run(RingKeys{m.integer_output({2, 1}), m.integer_output({2, 1}), at, slots});
+        m.run(RingAppend{.ring = m.sum({2, size, 37}), .x = m.input({2, 1, 37}), .doc_start = at, .slots = slots}, 0);
+        m.run(
+            RingKeys{.lo = m.integer_output({2, 1}), .hi = m.integer_output({2, 1}), .doc_start = at, .slots = slots});
         // Documents: one that continues, one that begins within the row.
         const Tensor documents = m.integers({2, 3}, {-position, -position, -position, 0, 0, 2});
-        m.run(RingUnroll{m.sum({2, size - 1 + 3, 5}), m.input({2, size, 5}), documents, slots}, 0);
-        m.run(RingStore{m.sum({2, size, 5}), m.input({2, size - 1 + 3, 5}), documents, slots}, 0);
+        m.run(RingUnroll{.line = m.sum({2, size - 1 + 3, 5}),
+                         .ring = m.input({2, size, 5}),
+                         .doc_start = documents,
+                         .slots = slots},
+              0);
+        m.run(RingStore{.ring = m.sum({2, size, 5}),
+                        .line = m.input({2, size - 1 + 3, 5}),
+                        .doc_start = documents,
+                        .slots = slots},
+              0);
       });
     }
   }

@@ -26,7 +26,7 @@ TEST_CASE("SwiGLU and squared ReLU", "[fast]") {
                  d_gate = m.output({count}), d_up = m.output({count}), square = m.output({count}),
                  d_square = m.output({count});
     m.run(SwigluForward{y, gate, up});
-    m.run(SwigluBackward{d_gate, d_up, d_y, gate, up});
+    m.run(SwigluBackward{.d_gate = d_gate, .d_up = d_up, .d_y = d_y, .gate = gate, .up = up});
     m.run(Relu2Forward{square, up});
     m.run(Relu2Backward{d_square, d_y, up});
     /// f(gate, up, d_y) of each number.

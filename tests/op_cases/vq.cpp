@@ -28,9 +28,18 @@ TEST_CASE("points of codebooks", "[fast]") {
   check(DType::f32, [](Machine& m) {
     const Shape segments{kKvHeads, kCodes - 1};
     const Tensor codes = m.input(kCodebook), idle = m.integers({kKvHeads, kCodes}, some_ids(kKvHeads * kCodes, 200));
-    m.run(VqPoints{{}, m.float_output({kKvHeads, kCodes}), codes, {}, idle, 0.0025});
-    m.run(VqPoints{m.output({kKvHeads, kCodes - 1, kWidth}), m.float_output(segments), codes, m.parameter(segments),
-                   idle, 0.0025},
+    m.run(VqPoints{.points = {},
+                   .bias = m.float_output({kKvHeads, kCodes}),
+                   .codes = codes,
+                   .dither = {},
+                   .idle = idle,
+                   .idle_bonus = 0.0025});
+    m.run(VqPoints{.points = m.output({kKvHeads, kCodes - 1, kWidth}),
+                   .bias = m.float_output(segments),
+                   .codes = codes,
+                   .dither = m.parameter(segments),
+                   .idle = idle,
+                   .idle_bonus = 0.0025},
           1e-5);
     m.run(VqStart{m.float_output({kKvHeads, 11, kWidth}), m.input(kKeys), 12});
   });
@@ -39,12 +48,15 @@ TEST_CASE("points of codebooks", "[fast]") {
 TEST_CASE("codewords, quantized keys and similarities", "[fast]") {
   check(DType::f32, [](Machine& m) {
     const Tensor points = m.input(kCodebook), k = m.input(kKeys), ids = m.integer_output(kIds);
-    m.run(VqSelect{ids, k, points, m.parameter({kKvHeads, kCodes})});
-    m.run(VqSelect{m.integer_output(kIds), k, points, {}});
+    m.run(VqSelect{.ids = ids, .k = k, .points = points, .bias = m.parameter({kKvHeads, kCodes})});
+    m.run(VqSelect{.ids = m.integer_output(kIds), .k = k, .points = points, .bias = {}});
     m.run(VqGather{m.output(kKeys), points, ids});
-    m.run(VqSimilarity{m.float_output(kIds), k, points, ids});
+    m.run(VqSimilarity{.similarity = m.float_output(kIds), .k = k, .points = points, .ids = ids});
     // Of equal points the first is chosen.
-    m.run(VqSelect{m.integer_output({1, 1, 5}), m.input({1, 5, 1, 1}), m.values({1, 80, 1}, Values(80, 0.5)), {}});
+    m.run(VqSelect{.ids = m.integer_output({1, 1, 5}),
+                   .k = m.input({1, 5, 1, 1}),
+                   .points = m.values({1, 80, 1}, Values(80, 0.5)),
+                   .bias = {}});
   });
 }
 
@@ -128,7 +140,7 @@ TEST_CASE("quantized keys, their gradients and the linear form do not race", "[t
   const Shape items{1, 5, 1, 2}, ids_shape{1, 1, 5};
   check(DType::f32, [=](Machine& m) {
     const Tensor points = m.input({1, 3, 2}), k = m.input(items), chosen = m.integer_output(ids_shape);
-    m.run(VqSelect{chosen, k, points, {}});
+    m.run(VqSelect{.ids = chosen, .k = k, .points = points, .bias = {}});
     m.run(VqGather{m.output(items), points, chosen});
     const Tensor ids = m.integers(ids_shape, {0, 2, 0, 2, 0});
     m.run(VqRead{.o = m.output(items),

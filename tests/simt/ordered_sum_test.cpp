@@ -37,7 +37,9 @@ TEST_CASE("sums of squares of segments do not depend on where these begin", "[fa
   const DeviceArray<int64_t> begins(begin), ends(end);
   const DeviceArray<double> found(3);
   TestStream stream;
-  device::run(stream, SegmentSquares{found.tensor(), values.tensor(), begins.tensor(), ends.tensor()});
+  device::run(
+      stream,
+      SegmentSquares{.partial = found.tensor(), .x = values.tensor(), .begin = begins.tensor(), .end = ends.tensor()});
   simt::synchronize_all();
   double expected = 0;
   for (int i = 0; i < 16384; ++i) { expected += static_cast<double>(x[i]) * static_cast<double>(x[i]); }
