@@ -115,6 +115,23 @@ template <class T> void add_errors(const Json& source, const std::string& name, 
   } catch (const ConfigError& error) { add_lines(error, lines); }
 }
 
+/// The sections of a run configuration, whatever stands in them.
+struct Sections {};
+void fields(Fields& f, Sections&) {
+  Json any;
+  for (const char* key : {"name", "model", "data", "train", "optimizer", "schedule", "eval"}) { f.field(key, any); }
+}
+
+/// Adds the sections that do not exist.
+void add_unknown(const Json& source, std::vector<std::string>& lines) {
+  try {
+    read_keys(source, [](const Json& json) {
+      Sections sections;
+      Fields::read(json, "", sections);
+    });
+  } catch (const ConfigError& error) { add_lines(error, lines); }
+}
+
 /// Where the value at a dotted path was written; empty when it was not.
 std::string origin_of(const Json& source, const std::string& path) {
   const Json* at = &source;
@@ -144,6 +161,7 @@ RunConfig run_config_of(Json source) {
     std::vector<std::string> lines;
     add_lines(error, lines);
     const size_t known = lines.size();
+    add_unknown(source, lines);
     add_errors<ModelConfig>(source, "model", lines);
     add_errors<DataConfig>(source, "data", lines);
     add_errors<TrainConfig>(source, "train", lines);

@@ -78,6 +78,13 @@ TEST_CASE("an error that ends the reading of one section does not hide those of 
   }
 }
 
+TEST_CASE("an unknown section is named beside an error that ends the reading", "[fast]") {
+  const TempFolder folder;
+  CHECK_THROWS_WITH(
+      read(folder, {"traim.steps=3", "schedule.decay=cosine"}, false),
+      Contains("schedule.decay: ") && Contains("traim: found an unknown key") && Contains("did you mean \"train\""));
+}
+
 TEST_CASE("paths are absolute against the file that wrote them", "[fast]") {
   const TempFolder folder;
   CHECK(read(folder).data.sources[0].path == (folder / "sub/data/tokens.bin").string());
