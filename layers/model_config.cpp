@@ -158,7 +158,9 @@ void fields(Fields& f, ModelConfig& m) {
      std::from_chars(index.data(), index.data() + index.size(), i);
      // Written as the number is: "1" and "01" would be two entries of one block.
      if (sub.reading() && (std::to_string(i) != index || i < 0 || i >= m.num_layers)) {
-       f.fail("at." + index, "\"" + index + "\"", fmt::format("a block index from 0 to {:d}", m.num_layers - 1));
+       f.fail("at." + index, "\"" + index + "\"",
+              fmt::format("a block index from 0 to {:d} (the override {}at.{}=null removes it)", m.num_layers - 1,
+                          f.path().empty() ? "" : f.path() + ".", index));
      }
      change_fields(sub, m.at[i]);
    }).help("Changes at single blocks, by block index.");

@@ -117,7 +117,9 @@ std::string describe_time(const RunConfig& config, TrainingState& memory, double
   const double speed = peak ? *peak : measure_matrix_product(memory);
   const double tokens =
       static_cast<double>(config.train.steps - step) * static_cast<double>(config.train.tokens_per_step());
-  return fmt::format("estimated time: at least {}, at {} of {:.4g} GFLOP/s\n", format_duration(flops * tokens / speed),
+  const double seconds = flops * tokens / speed;
+  return fmt::format("estimated time: at least {}, at {} of {:.4g} GFLOP/s\n",
+                     seconds < 1 ? "a fraction of a second" : format_duration(seconds),
                      peak ? "the device's dense peak" : "the speed of a matrix product measured here", speed * 1e-9);
 }
 

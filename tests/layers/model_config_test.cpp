@@ -135,7 +135,8 @@ TEST_CASE("indices of at are those of blocks, each written in one way", "[model]
   };
   CHECK(read(at("4")).block(4).mixer == "a");
   for (const char* index : {"5", "-1", "01", "+1", "1.0", "", "x", "99999999999999999999"}) {
-    check_refused(at(index),
-                  "at." + std::string(index) + ": found \"" + index + "\", expected a block index from 0 to 4");
+    check_refused(at(index), "at." + std::string(index) + ": found \"" + index +
+                                 "\", expected a block index from 0 to 4 (the override model.at." + index +
+                                 "=null removes it)");
   }
 }
