@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include <fmt/core.h>
@@ -36,11 +37,20 @@ std::unique_ptr<NativeStream> make_native_stream(bool is_side = false) {
   return state;
 }
 
+/// The device that a thread uses, which nothing but use_device() changes.
+struct ThreadDevice {
+  int index = 0;
+  std::unordered_map<const void*, int64_t> permitted{};  // shared memory of kernels there, or less than that
+};
+ThreadDevice& thread_device() {
+  thread_local ThreadDevice device;
+  return device;
+}
+
 /// Of the device that the calling thread uses.
 int attribute(cudaDeviceAttr which) {
-  int index = 0, value = 0;
-  check(cudaGetDevice(&index), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&value, which, index), "cudaDeviceGetAttribute");
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, thread_device().index), "cudaDeviceGetAttribute");
   return value;
 }
 
@@ -129,10 +139,8 @@ std::string uuid_text(const cudaUUID_t& uuid) {
 }  // namespace
 
 DeviceInfo device_info() {
-  int index = 0;
-  check(cudaGetDevice(&index), "cudaGetDevice");
   cudaDeviceProp properties;
-  check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+  check(cudaGetDeviceProperties(&properties, thread_device().index), "cudaGetDeviceProperties");
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return {.name = properties.name,
@@ -153,6 +161,7 @@ void use_device(int index) {
                       fmt::format("one of the {} devices of this machine", count));
   }
   check(cudaSetDevice(index), "cudaSetDevice");
+  if (thread_device().index != index) { thread_device() = {.index = index}; }
 }
 
 Stream create_stream() {
@@ -354,15 +363,19 @@ void check_launch(int error, const char* kernel) {
 }
 
 // Without asking a block has 48 KB less its static shared memory, so that every kernel with any asks. What is permitted
-// only grows: a recorded graph may hold a launch with more than the latest one needs.
+// only grows, whatever thread asks: a recorded graph may hold a launch with more than the latest one needs. Each launch
+// asks here, and mostly what its thread knows is enough.
 void allow_shared_bytes(const void* kernel, int64_t bytes) {
+  int64_t& known = thread_device().permitted[kernel];
+  if (bytes <= known) { return; }
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, int64_t> permitted;  // of kernels on devices
-  int device = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
   const std::lock_guard lock(mutex);
-  int64_t& most = permitted[{device, kernel}];
-  if (bytes <= most) { return; }
+  int64_t& most = permitted[{thread_device().index, kernel}];
+  if (bytes <= most) {
+    known = most;
+    return;
+  }
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   cudaFuncAttributes attributes{};
@@ -375,7 +388,7 @@ void allow_shared_bytes(const void* kernel, int64_t bytes) {
                                          all / 1024, shared_bytes() / 1024));
   }
   check(error, "shared memory of a kernel");
-  most = bytes;
+  known = most = bytes;
 }
 
 }  // namespace hebb::HEBB_DEVICE

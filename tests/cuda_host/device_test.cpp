@@ -1,4 +1,6 @@
 // What the CUDA device says of GPUs, drivers and faults.
+#include <thread>
+
 #include "core/cuda_check.h"
 #include "core/cuda_code.h"
 #include "core/device_timer.h"
@@ -82,6 +84,28 @@ TEST_CASE("a kernel that a GPU has too little shared memory for is told so, its 
   fake_cuda::allow_shared_bytes(&kernel, 60000);
   CHECK_THROWS_WITH(fake_cuda::allow_shared_bytes(&kernel, 65536),
                     Contains("needs 101 KB of shared memory a block, this GPU has 99 KB"));
+}
+
+TEST_CASE("a launch asks the driver for shared memory only where no other has had as much on its device", "[fast]") {
+  const Runtime runtime;
+  runtime->devices = 2;
+  static const int kernel = 0;
+  const auto allow = [&](int64_t bytes) { fake_cuda::allow_shared_bytes(&kernel, bytes); };
+  const auto on_another_thread = [&](int64_t bytes) { std::thread(allow, bytes).join(); };
+  allow(50000);
+  CHECK(runtime->shared_calls == 1);
+  allow(50000);
+  allow(40000);
+  on_another_thread(45000);
+  CHECK(runtime->shared_calls == 1);
+  on_another_thread(60000);
+  allow(55000);  // must not take back what the other thread got
+  CHECK(runtime->shared_allowed == std::map<int, int>{{0, 60000}});
+  CHECK(runtime->shared_calls == 2);
+  fake_cuda::use_device(1);
+  allow(50000);
+  CHECK(runtime->shared_allowed == std::map<int, int>{{0, 60000}, {1, 50000}});
+  CHECK(runtime->shared_calls == 3);
 }
 
 TEST_CASE("the host waits for a copy of megabytes only, and recorded work may not wait", "[fast]") {

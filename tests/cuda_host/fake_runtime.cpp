@@ -48,6 +48,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
   return fake_runtime().count_error;
 }
 cudaError_t cudaGetDevice(int* index) {
+  ++fake_runtime().shared_calls;
   *index = current;
   return cudaSuccess;
 }
@@ -93,6 +94,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
 }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
   make_context();
+  ++fake_runtime().shared_calls;
+  fake_runtime().shared_allowed[current] = bytes;
   return bytes + fake_runtime().static_shared_bytes > fake_runtime().shared_bytes ? cudaErrorInvalidValue : cudaSuccess;
 }
 
