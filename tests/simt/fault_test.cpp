@@ -251,20 +251,6 @@ TEST_CASE("wrong addresses and unfinished copies of the instructions are faults"
   CHECK(contains(fault_in(pack_over_the_end, 32, out.data(), in.data()), "a pack reaches over the end of its row"));
 }
 
-__global__ void wait_for_higher_block(int* state) {
-  if (threadIdx.x == 0 && blockIdx.x == 0) {
-    while (atomicAdd(&state[0], 0) == 0) { device::backoff(); }
-  }
-}
-
-TEST_CASE("a wait that can never end is a fault", "[fast]") {
-  const simt::Settings settings = GENERATE(kForwardLate, kReverseEarly);
-  const simt::ScopedSettings scope(settings);
-  DeviceArray<int> state(std::vector<int>{0});
-  CHECK(contains(fault_in(wait_for_higher_block, 32, state.data()),
-                 "block (0,0,0) thread (0,0,0): waits for ever at fault_test.cpp:"));
-}
-
 TEST_CASE("what CUDA refuses while a stream is captured is a fault", "[fast]") {
   TestStream stream, other;
   DeviceArray<int> value(std::vector<int>{1});

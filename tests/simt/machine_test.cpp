@@ -175,36 +175,6 @@ TEST_CASE("integer atomics lose nothing within and between blocks", "[fast]") {
   });
 }
 
-__device__ int take_ticket(int* counter) {
-  HEBB_SHARED(int, ticket);
-  if (threadIdx.x == 0) { ticket = atomicAdd(counter, 1); }
-  __syncthreads();
-  return ticket;
-}
-
-// Each block adds its number to what the block with the ticket before left.
-__global__ void chained_sum(int* state) {  // [0] counter, [1 + i] result of ticket i, -1 until written
-  const int ticket = take_ticket(&state[0]);
-  if (threadIdx.x == 0) {
-    int before = 0;
-    if (ticket > 0) {
-      while ((before = atomicAdd(&state[ticket], 0)) < 0) { device::backoff(); }
-    }
-    atomicMax(&state[1 + ticket], before + ticket);
-  }
-}
-
-TEST_CASE("a block may wait for a block with a lower ticket", "[fast]") {
-  both_ways([] {
-    TestStream stream;
-    std::vector<int> initial(10, -1);
-    initial[0] = 0;
-    DeviceArray<int> state(initial);
-    HEBB_LAUNCH(chained_sum, 9, 64, 0, stream, state.data());
-    CHECK(state.host()[9] == 36);
-  });
-}
-
 __global__ void add_one(int* value) {
   if (threadIdx.x == 0) { *value += 1; }
 }

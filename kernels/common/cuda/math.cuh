@@ -43,15 +43,6 @@ __device__ __forceinline__ uint32_t pack_bf16(float first, float second) {
 /// Factor of the l2 norm from a sum of squares (docs/model.md, Norms).
 __device__ __forceinline__ float l2_scale(float squares) { return 1.0f / sqrtf(squares + 1e-6f); }
 
-/// In the body of a loop that waits for another block (docs/emulator.md, rule 5).
-__device__ __forceinline__ void backoff(HEBB_WHERE) {
-#ifdef HEBB_SIMT
-  ::simt::backoff(where);
-#else
-  __nanosleep(64);
-#endif
-}
-
 }  // namespace hebb::HEBB_DEVICE
 
 #ifndef HEBB_SIMT
