@@ -7,8 +7,22 @@
 
 namespace hebb {
 
+namespace {
+
+/// The file RUN/checkpoints/latest, which holds the name of a checkpoint.
+bool is_latest(const fs::path& path) {
+  std::error_code error;
+  return path.filename() == "latest" && fs::is_regular_file(path, error);
+}
+
+}  // namespace
+
 fs::path find_checkpoint(const fs::path& path) {
   std::error_code error;
+  if (is_latest(path)) {
+    const CheckpointFolder folder(path.parent_path());
+    return folder.path_of(folder.latest().value());
+  }
   if (fs::exists(path / "model.safetensors", error) && fs::exists(path / "config.json", error)) { return path; }
   const CheckpointFolder folder(path / "checkpoints");
   const auto step = folder.latest();
@@ -16,7 +30,7 @@ fs::path find_checkpoint(const fs::path& path) {
 }
 
 fs::path find_weights(const fs::path& path) {
-  if (!fs::is_directory(path)) { return path; }
+  if (!fs::is_directory(path) && !is_latest(path)) { return path; }
   const fs::path checkpoint = find_checkpoint(path);
   const fs::path folder = checkpoint.empty() ? path : checkpoint;
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
@@ -69,7 +83,7 @@ ModelSource read_model_source(const fs::path& path, const std::vector<std::strin
   if (!fs::exists(path, error)) {
     throw ConfigError(path.string(), "nothing", "a configuration, a checkpoint, a run folder or a safetensors file");
   }
-  if (fs::is_directory(path) || path.extension() == ".safetensors") {
+  if (fs::is_directory(path) || is_latest(path) || path.extension() == ".safetensors") {
     source.weights = fs::absolute(find_weights(path));
     file = source.weights.parent_path() / "config.json";
     if (!fs::exists(file)) {

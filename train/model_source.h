@@ -34,8 +34,8 @@ ModelConfig read_model(const Json& config);
 /// The model configuration alone.
 inline ModelConfig read_model_config(const fs::path& path) { return read_model_source(path).model; }
 
-/// The checkpoint folder that `path` names: itself, or the latest of a run folder; empty when `path`
-/// is neither.
+/// The checkpoint folder that `path` names: itself, the latest of a run folder, or the one in the file
+/// RUN/checkpoints/latest; empty when `path` is none of these.
 fs::path find_checkpoint(const fs::path& path);
 
 /// The file with weights that `path` names: a safetensors file or index, or that of a folder, a

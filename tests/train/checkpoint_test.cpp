@@ -75,6 +75,16 @@ TEST_CASE("a checkpoint holds parameters, moments, counts and state under their 
   CHECK(find_weights(folder / "run") == checkpoint / "model.safetensors");
 }
 
+TEST_CASE("a path to latest means the checkpoint that it names") {
+  const TempFolder folder;
+  make_run(folder, folder / "run");
+  const fs::path checkpoints = folder / "run" / "checkpoints", older = checkpoints / "step_00000002";
+  folder.write("run/checkpoints/latest", "step_00000002\n");
+  CHECK(find_checkpoint(checkpoints / "latest") == older);
+  CHECK(find_weights(checkpoints / "latest") == older / "model.safetensors");
+  CHECK(read_model_source(checkpoints / "latest").weights == older / "model.safetensors");
+}
+
 TEST_CASE("fp32 runs keep fp32 tensors") {
   const TempFolder folder;
   REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"precision": "fp32"}})")) == 0);
