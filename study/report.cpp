@@ -112,7 +112,7 @@ class Report {
       }
     }
     if (!repeated.empty()) {
-      page_.paragraph("Configuration and seeds of another run, which is no second seed: " + repeated + ".");
+      page_.paragraph("Left out of the means, since configuration and seeds equal another run's: " + repeated + ".");
     }
   }
 
