@@ -113,7 +113,13 @@ FileRecord write_optimizer(const fs::path& path, Stream& stream, DeviceReader& r
   return tensors.write(path, reader);
 }
 
-std::string memory_file(int lane) { return fmt::format("fast.rank{:d}.safetensors", lane); }
+std::string memory_file(int lane) { return fmt::format("fast.lane{:d}.safetensors", lane); }
+
+/// The file of a lane in a checkpoint, which may have its former name, fast.rankN.safetensors.
+fs::path stored_memory(const fs::path& checkpoint, int lane) {
+  const fs::path path = checkpoint / memory_file(lane);
+  return fs::exists(path) ? path : checkpoint / fmt::format("fast.rank{:d}.safetensors", lane);
+}
 
 FileRecord write_memory(const fs::path& path, Stream& stream, DeviceReader& reader, LaneMemories& memories, int lane) {
   TensorList tensors(stream);
@@ -124,7 +130,7 @@ FileRecord write_memory(const fs::path& path, Stream& stream, DeviceReader& read
 /// Memories of lanes in a checkpoint.
 int count_memories(const fs::path& checkpoint) {
   int count = 0;
-  while (fs::exists(checkpoint / memory_file(count))) { ++count; }
+  while (fs::exists(stored_memory(checkpoint, count))) { ++count; }
   return count;
 }
 
@@ -132,7 +138,7 @@ int count_memories(const fs::path& checkpoint) {
 void load_memories(const fs::path& checkpoint, int count, Stream& stream, LaneMemories& memories) {
   memories.start(stream);
   for (int lane = 0; count > 0 && lane < memories.own_lanes(); ++lane) {
-    const WeightSource file(checkpoint / memory_file((memories.first_lane() + lane) % count));
+    const WeightSource file(stored_memory(checkpoint, (memories.first_lane() + lane) % count));
     std::vector<ExpectedTensor> expected;
     for (const LaneMemories::Memory& m : memories.of(lane)) {
       expected.push_back({m.param->name(), m.param->spec.shape});

@@ -163,7 +163,7 @@ TEST_CASE("every layer has the same bytes in bf16 on one rank and on several", "
     check_same(folder / "one", other, 4);
     for (int lane = 0; model == local_memory_run && lane < 4; ++lane) {
       const auto memory = [&](const fs::path& run) {
-        return read_file(checkpoint_in(run, 4) / ("fast.rank" + std::to_string(lane) + ".safetensors"));
+        return read_file(checkpoint_in(run, 4) / ("fast.lane" + std::to_string(lane) + ".safetensors"));
       };
       CHECK((memory(other) == memory(folder / "one")));
     }

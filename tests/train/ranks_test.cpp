@@ -185,23 +185,33 @@ TEST_CASE("each lane has fast weights of its own, whatever rank it is on", "[fas
   const MakeRun make = [&] { return memory_run(folder, changes(folder, 4)); };
   check_splits(folder, make, {1}, {{2}, {4}});
   const auto memory = [&](const char* run, int lane) {
-    return read_file(checkpoint_in(folder / run, 7) / fmt::format("fast.rank{}.safetensors", lane));
+    return read_file(checkpoint_in(folder / run, 7) / fmt::format("fast.lane{}.safetensors", lane));
   };
   CHECK((memory("one", 0) != memory("one", 1)));
   for (int lane = 0; lane < 4; ++lane) {
     for (const char* run : {"2-1-64", "4-1-64"}) { CHECK((memory(run, lane) == memory("one", lane))); }
   }
   const SafetensorsFile model(checkpoint_in(folder / "one", 7) / "model.safetensors"),
-      first(checkpoint_in(folder / "one", 7) / "fast.rank0.safetensors");
+      first(checkpoint_in(folder / "one", 7) / "fast.lane0.safetensors");
   CHECK(model.doubles("blocks.0.memory.values") == first.doubles("blocks.0.memory.values"));
-  folder.write("one/checkpoints/step_00000007/fast.rank2.safetensors", "damaged");
-  CHECK_THROWS_WITH(run_split(folder / "one", make, {.ranks = 1}), Catch::Contains("fast.rank2.safetensors: found 7"));
+  folder.write("one/checkpoints/step_00000007/fast.lane2.safetensors", "damaged");
+  CHECK_THROWS_WITH(run_split(folder / "one", make, {.ranks = 1}), Catch::Contains("fast.lane2.safetensors: found 7"));
 }
 
 TEST_CASE("lanes of a run that goes on with other lanes take the memories in turn", "[fast]") {
   const TempFolder folder;
   REQUIRE(run_split(folder / "run", [&] { return memory_run(folder, changes(folder, 2, R"({"steps": 3})")); },
                     {.ranks = 2}) == 0);
+  if (GENERATE(false, true)) {  // the files' former names
+    const fs::path checkpoint = checkpoint_in(folder / "run", 3);
+    std::string state = read_file(checkpoint / "state.json");
+    for (const char* lane : {"0", "1"}) {
+      const std::string name = std::string("fast.lane") + lane, former = std::string("fast.rank") + lane;
+      fs::rename(checkpoint / (name + ".safetensors"), checkpoint / (former + ".safetensors"));
+      state.replace(state.find(name), name.size(), former);
+    }
+    folder.write("run/checkpoints/step_00000003/state.json", state);
+  }
   Heard heard;
   REQUIRE(run_split(
               folder / "run", [&] { return memory_run(folder, changes(folder, 3)); }, {.ranks = 3}, heard) == 0);
@@ -232,7 +242,7 @@ TEST_CASE("one memory for the rows of all ranks is that of one rank with these r
     CHECK(one != weights_of(folder / "one", 1, name));
     for (size_t i = 0; i < one.size(); ++i) { REQUIRE(many[i] == Catch::Approx(one[i]).epsilon(1e-10)); }
   }
-  CHECK_FALSE(fs::exists(checkpoint_in(folder / "ranks", 7) / "fast.rank0.safetensors"));
+  CHECK_FALSE(fs::exists(checkpoint_in(folder / "ranks", 7) / "fast.lane0.safetensors"));
 }
 
 TEST_CASE("a run with one memory for all rows has the same bytes however it is run", "[fast]") {
@@ -257,7 +267,7 @@ TEST_CASE("a memory of each lane beside one for all rows", "[fast]") {
   const MakeRun make = [&] { return memory_run(folder, changes(folder, 2), "global", "local"); };
   REQUIRE(run_split(folder / "run", make, {.ranks = 2}) == 0);
   const auto lane = [&](int l) {
-    return SafetensorsFile(checkpoint_in(folder / "run", 7) / ("fast.rank" + std::to_string(l) + ".safetensors"));
+    return SafetensorsFile(checkpoint_in(folder / "run", 7) / ("fast.lane" + std::to_string(l) + ".safetensors"));
   };
   CHECK(lane(0).doubles("blocks.1.memory.w_up") != lane(1).doubles("blocks.1.memory.w_up"));
   CHECK_THROWS(lane(0).doubles("blocks.0.memory.keys"));
