@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""tools/peers/gpu_pytorch.py with stand-ins for PyTorch and hebb: what ends it loses no result, and nothing starts after its time."""
+"""tools/peers/gpu_pytorch.py with stand-ins for PyTorch and hebb: what ends it loses no result, nothing starts after its time, and operations are
+timed as hebb times its own."""
 import os
+import re
 import sys
 import time
 from types import SimpleNamespace
@@ -45,4 +47,45 @@ script.operation_peers = lambda args, tokens: []
 report = script.Report(None, {})
 script.compare_operations(args, report, time.monotonic() - 1)
 assert report.missing[0]["peer_name"] == "hebb" and "no time left" in report.missing[0]["reason"], report.missing
-print("gpu_pytorch.py keeps what it has measured and its time")
+
+# One operation of hebb's and a peer that waits: the device's log has copies, the call between two events, and one wait.
+log = []
+
+
+class Event:
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        log.append("event")
+
+    def synchronize(self):
+        log.append("wait")
+
+    def elapsed_time(self, end):
+        return 0.5
+
+
+class Bytes:
+    def __init__(self, count, dtype, device):
+        self.count, self.device = count, device
+
+    def copy_(self, other):
+        log.append(("copy", min(self.count, other.count), self.device))
+
+
+script.torch.cuda.Event = Event
+script.torch.zeros = Bytes
+script.torch.cuda.synchronize = lambda: log.append("host waits")
+script.hebb = lambda args, words: {"kernels": {"rows": [{"name": "operation", "ms": 0.25}]}}
+script.operation_peers = lambda args, tokens: [(re.compile("operation"), "peer", lambda match: lambda: log.append("call"))]
+report = script.Report(None, {})
+script.compare_operations(args, report, later)
+assert [row["ratio"] for row in report.rows] == [2.0], (report.rows, report.missing)
+with open(os.path.join(sys.argv[1], "inspect", "bench_operations.cpp")) as file:
+    source = file.read()
+shift, copies = (int(re.search(pattern, source).group(1)) for pattern in (r"kAheadBytes = int64_t\{64\} << (\d+)", r"kCopies = (\d+)"))
+once = [("copy", 64 << shift, "cuda")] * copies + ["event", "call", "event", "wait"]
+assert log[0] == "call" and len(log) > 3 * len(once), log[:20]  # the first call compiles
+assert log[1:] == once * ((len(log) - 1) // len(once)), log[1:1 + len(once)]
+print("gpu_pytorch.py keeps what it has measured and its time, and times as hebb does")

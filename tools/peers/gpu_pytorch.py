@@ -8,7 +8,8 @@ Peers of a model: tensor operations as written, torch.compile of them, flex_atte
 gated delta rules the chunk kernel and the models of fla (flash-linear-attention). What is missing is listed with the reason, and what fails
 is missing: one peer never stops the others. Training steps are forward, backward, clipping and AdamW; weights in fp32 with bf16 autocast on
 a GPU, as hebb's bf16. Models: the best of all rounds on both sides. Operations: hebb's come from one `hebb bench --kernels` just before
-the peers. Ratios above 1: hebb is faster. No peer is started after --seconds.
+the peers, and both sides are timed by events behind device copies, so that neither launches nor warm caches count. Ratios above 1: hebb
+is faster. No peer is started after --seconds.
 """
 import argparse
 import contextlib
@@ -245,15 +246,38 @@ def compare_model(args, report, name, deadline):
                 torch.cuda.empty_cache()
 
 
-def best_ms(args, function):
-    best, start = 1e30, time.monotonic()
-    while best == 1e30 or time.monotonic() - start < 0.2:
-        synchronize(args.device)
-        begin = time.perf_counter()
+AHEAD_BYTES, COPIES = 64 << 20, 8  # kAheadBytes and kCopies of inspect/bench_operations.cpp
+
+
+class Timer:
+    """What the device spends on a call, as Bench::ms of inspect/bench_operations.cpp: on a GPU copies go before, behind which the host
+    enqueues the call, and which leave nothing of its operands in the caches. By the host's clock on the CPU."""
+
+    def __init__(self, device):
+        self.device = device
+        if device == "cuda":
+            self.ahead_from, self.ahead_to = (torch.zeros(AHEAD_BYTES, dtype=torch.uint8, device=device) for _ in range(2))
+            self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def ms(self, function):
+        if self.device != "cuda":
+            begin = time.perf_counter()
+            function()
+            return 1e3 * (time.perf_counter() - begin)
+        for _ in range(COPIES):
+            self.ahead_to.copy_(self.ahead_from)
+        self.begin.record()
         function()
-        synchronize(args.device)
-        best = min(best, 1e3 * (time.perf_counter() - begin))
-    return best
+        self.end.record()
+        self.end.synchronize()
+        return self.begin.elapsed_time(self.end)
+
+    def best_ms(self, function):
+        """Of at least three calls in 0.2 s, as hebb has them."""
+        best, calls, start = 1e30, 0, time.monotonic()
+        while calls < 3 or time.monotonic() - start < 0.2:
+            best, calls = min(best, self.ms(function)), calls + 1
+        return best
 
 
 def operation_peers(args, tokens):
@@ -336,6 +360,7 @@ def compare_operations(args, report, deadline):
     except Missing as missing:
         report.lacks("operations", "hebb", str(missing))
         return
+    timer = Timer(args.device)
     for row in rows:
         found = [(match, peer, make) for pattern, peer, make in peers if (match := pattern.fullmatch(row["name"]))]
         if not found:
@@ -347,7 +372,7 @@ def compare_operations(args, report, deadline):
                 with limited(args.peer_seconds):
                     function = make(match)
                     function()
-                report.add(row["name"], "ms", row["ms"], best_ms(args, function), peer, False)
+                report.add(row["name"], "ms", row["ms"], timer.best_ms(function), peer, False)
             except Exception as error:
                 report.lacks(row["name"], peer, reason_of(error))
 
