@@ -59,18 +59,18 @@ MemoryPlan fitting_plan(const RunConfig& run, ProductList& products) {
 class Steps {
  public:
   Steps(const RunConfig& run, const MemoryPlan& plan)
-      : memory_(run, Ranks(), device_of(run), plan.state_bytes(), plan.work_bytes),
+      : training_(run, Ranks(), device_of(run), plan.state_bytes(), plan.work_bytes),
         batch_(run.train.batch_size, run.train.sequence_length),
         tokens_(run.train.tokens_per_step()) {
-    memory_.model.params().initialize(memory_.stream, 1);
+    training_.model.params().initialize(training_.stream, 1);
     const std::vector<int32_t> ids = random_tokens(tokens_ + 1, run.model.vocab_size);
     std::copy(ids.begin(), ids.end() - 1, batch_.inputs.begin());
     std::copy(ids.begin() + 1, ids.end(), batch_.targets.begin());
     settings_.training = true;
   }
 
-  const Model& model() const { return memory_.model; }
-  int64_t peak_bytes() const { return memory_.state.peak_bytes() + memory_.work.peak_bytes(); }
+  const Model& model() const { return training_.model; }
+  int64_t peak_bytes() const { return training_.state.peak_bytes() + training_.work.peak_bytes(); }
 
   /// Of one step [ms]. The optimizer's part tells something where the step waited for the device behind its passes.
   struct Times {
@@ -78,17 +78,17 @@ class Steps {
   };
   Times step(bool waits_between) {
     const auto start = Clock::now();
-    memory_.begin_step(step_, 1.0 / static_cast<double>(tokens_));
+    training_.begin_step(step_, 1.0 / static_cast<double>(tokens_));
     settings_.step = step_;
-    memory_.passes->run(batch_, settings_, memory_.row_loss);
+    training_.passes->run(batch_, settings_, training_.row_loss);
     if (waits_between) { wait(); }
     const auto behind = Clock::now();
-    memory_.finish_step(step_++, tokens_, false);
+    training_.finish_step(step_++, tokens_, false);
     return {ms_since(start), ms_since(behind)};
   }
   double forward() {
     const auto start = Clock::now();
-    run_micro_batch(memory_.model, memory_.stream, memory_.work, batch_, settings_, memory_.row_loss);
+    run_micro_batch(training_.model, training_.stream, training_.work, batch_, settings_, training_.row_loss);
     wait();
     return ms_since(start);
   }
@@ -96,10 +96,10 @@ class Steps {
  private:
   void wait() {  // a GPU's kernels have only been enqueued
     double loss;
-    copy_to_host(memory_.stream, &loss, memory_.row_loss.tensor().slice(0, {1}));
+    copy_to_host(training_.stream, &loss, training_.row_loss.tensor().slice(0, {1}));
   }
 
-  TrainingState memory_;
+  TrainingState training_;
   MicroBatch batch_;
   PassSettings settings_;
   int64_t tokens_, step_ = 0;

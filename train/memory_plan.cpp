@@ -71,39 +71,39 @@ int64_t number_in(const std::string& path, const std::string& key, int64_t other
 
 MemoryPlan plan_memory(const RunConfig& config, const Ranks& ranks, ProductList* products) {
   check_rows(config.train);
-  TrainingState memory(config, ranks, DeviceKind::count, 0, 0);
-  memory.stream.products = products;
+  TrainingState training(config, ranks, DeviceKind::count, 0, 0);
+  training.stream.products = products;
   MemoryPlan plan;
-  for (const auto& p : memory.model.params().all()) {
+  for (const auto& p : training.model.params().all()) {
     for (const Tensor& t : {p->value, p->copy}) { plan.parameter_bytes += t.defined() ? t.bytes() : 0; }
-    plan.gradient_bytes += p->grad.defined() && !memory.exchange ? p->grad.bytes() : 0;
+    plan.gradient_bytes += p->grad.defined() && !training.exchange ? p->grad.bytes() : 0;
   }
-  if (memory.exchange) {
-    plan.gradient_bytes = memory.exchange->gradient_bytes();
-    plan.parameter_bytes += memory.exchange->value_bytes();
+  if (training.exchange) {
+    plan.gradient_bytes = training.exchange->gradient_bytes();
+    plan.parameter_bytes += training.exchange->value_bytes();
   }
-  if (memory.memories) { plan.parameter_bytes += memory.memories->added_bytes(); }
-  plan.optimizer_bytes = memory.state.peak_bytes() - plan.parameter_bytes - plan.gradient_bytes;
+  if (training.memories) { plan.parameter_bytes += training.memories->added_bytes(); }
+  plan.optimizer_bytes = training.state.peak_bytes() - plan.parameter_bytes - plan.gradient_bytes;
 
   const MicroBatch rows = planned_rows(config.train);
-  const Tensor row_loss = memory.row_loss.tensor().slice(0, {rows.rows * rows.length});
+  const Tensor row_loss = training.row_loss.tensor().slice(0, {rows.rows * rows.length});
   PassSettings settings;
   settings.document_mask = config.train.document_mask;
   {
-    const CarriedState aside(memory.stream, memory.work, memory.model.params());
-    memory.run_validation(rows, rows.rows, settings, row_loss);
+    const CarriedState aside(training.stream, training.work, training.model.params());
+    training.run_validation(rows, rows.rows, settings, row_loss);
   }
   settings.training = true;
-  memory.model.begin_step(memory.stream, 0);
-  for (int lane = 0; lane < memory.own_lanes(); ++lane) {
-    memory.begin_lane(lane);
-    if (lane == 0) { memory.passes->run(rows, settings, row_loss); }
-    memory.end_lane();
+  training.model.begin_step(training.stream, 0);
+  for (int lane = 0; lane < training.own_lanes(); ++lane) {
+    training.begin_lane(lane);
+    if (lane == 0) { training.passes->run(rows, settings, row_loss); }
+    training.end_lane();
   }
-  if (memory.exchange) { memory.exchange->reduce(memory.stream, memory.work); }
-  memory.model.after_step(memory.stream, 0, memory.optimizer->applies());
-  plan.work_bytes = memory.work.peak_bytes();
-  plan.work_peak = memory.work.peak_table();
+  if (training.exchange) { training.exchange->reduce(training.stream, training.work); }
+  training.model.after_step(training.stream, 0, training.optimizer->applies());
+  plan.work_bytes = training.work.peak_bytes();
+  plan.work_peak = training.work.peak_table();
   return plan;
 }
 

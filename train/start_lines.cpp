@@ -73,28 +73,28 @@ const char* kind_name(const Param& p, const Optimizer& optimizer) {
   return "";
 }
 
-std::string describe_run(const RunConfig& config, const TrainingState& memory) {
+std::string describe_run(const RunConfig& config, const TrainingState& training) {
   const TrainConfig& t = config.train;
   std::string text =
-      fmt::format("device: {}, {} threads, precision {}", device_name(memory.stream.device), threads(), *t.precision);
-  if (memory.stream.on_gpu() && *t.precision == "fp32" && t.allow_tf32) { text += ", TF32 in matrix products"; }
-  const bool has_fallen_back = t.device == "auto" && !memory.stream.on_gpu() && *t.precision != "fp64";
+      fmt::format("device: {}, {} threads, precision {}", device_name(training.stream.device), threads(), *t.precision);
+  if (training.stream.on_gpu() && *t.precision == "fp32" && t.allow_tf32) { text += ", TF32 in matrix products"; }
+  const bool has_fallen_back = t.device == "auto" && !training.stream.on_gpu() && *t.precision != "fp64";
   text += t.device != "auto" ? "\n" : " (train.device is auto" + (has_fallen_back ? " " + gpu_problem() : "") + ")\n";
-  if (memory.stream.on_gpu()) {
+  if (training.stream.on_gpu()) {
     if (const std::string note = gpu_note(); !note.empty()) { text += note + "\n"; }
     const std::vector<std::string> reasons =
-        reasons_against_graphs(config, memory.own_lanes(), memory.ranks.get(), memory.model, memory.stream);
+        reasons_against_graphs(config, training.own_lanes(), training.ranks.get(), training.model, training.stream);
     text += reasons.empty() ? "launches: as CUDA graphs\n" : "launches: one by one, not as CUDA graphs\n";
     for (const std::string& reason : reasons) { text += "  " + reason + "\n"; }
   }
   for (const std::string& name : config.model.unused()) { text += "model.layers." + name + " is used by no block\n"; }
-  for (const size_t i : memory.optimizer->unused_groups()) {
+  for (const size_t i : training.optimizer->unused_groups()) {
     text += fmt::format("optimizer.groups.{:d} applies to no parameter\n", i);
   }
   for (size_t i = 0; i < config.optimizer.no_decay.size(); ++i) {
     const std::regex pattern(config.optimizer.no_decay[i], std::regex::ECMAScript);
     const auto matches = [&](const auto& p) { return std::regex_search(p->name(), pattern); };
-    if (std::none_of(memory.model.params().all().begin(), memory.model.params().all().end(), matches)) {
+    if (std::none_of(training.model.params().all().begin(), training.model.params().all().end(), matches)) {
       text += fmt::format("optimizer.no_decay.{:d} matches no parameter\n", i);
     }
   }
@@ -112,9 +112,9 @@ std::string describe_batches(const TrainConfig& t) {
       t.steps, tokens);
 }
 
-std::string describe_time(const RunConfig& config, TrainingState& memory, double flops, int64_t step) {
+std::string describe_time(const RunConfig& config, TrainingState& training, double flops, int64_t step) {
   const auto peak = peak_flops(config);
-  const double speed = peak ? *peak : measure_matrix_product(memory);
+  const double speed = peak ? *peak : measure_matrix_product(training);
   const double tokens =
       static_cast<double>(config.train.steps - step) * static_cast<double>(config.train.tokens_per_step());
   const double seconds = flops * tokens / speed;
@@ -165,18 +165,18 @@ int64_t measured_product_size(const std::string& machine) {
   return machine == "cpu" || machine == "SIMT emulator" ? 384 : 2048;
 }
 
-double measure_matrix_product(TrainingState& memory) {
+double measure_matrix_product(TrainingState& training) {
   constexpr int kAtOnce = 8;  // more than the host needs to stay ahead of a GPU
   constexpr double kMilliseconds = 20;
-  const int64_t n = measured_product_size(machine_name(memory.stream.device));
-  const DType dtype = memory.model.params().dtype();
+  const int64_t n = measured_product_size(machine_name(training.stream.device));
+  const DType dtype = training.model.params().dtype();
   const Shape square{n, n};
-  Arena arena(memory.stream.device, "measurement");
+  Arena arena(training.stream.device, "measurement");
   const Buffer a(arena, square, dtype, "a"), b(arena, square, dtype, "b"), c(arena, square, dtype, "c");
-  fill_zero(memory.stream, a);
-  fill_zero(memory.stream, b);
+  fill_zero(training.stream, a);
+  fill_zero(training.stream, b);
   const auto product = [&] {
-    run(memory.stream, Gemm{.c = c, .a = a, .b = b, .m = n, .n = n, .k = n, .trans_b = true});
+    run(training.stream, Gemm{.c = c, .a = a, .b = b, .m = n, .n = n, .k = n, .trans_b = true});
   };
   product();
   DeviceTimer timer;
@@ -184,23 +184,23 @@ double measure_matrix_product(TrainingState& memory) {
   double milliseconds = 0;
   const int at_once = n > 384 ? kAtOnce : 1;
   while (milliseconds < kMilliseconds) {
-    timer.start(memory.stream);
+    timer.start(training.stream);
     for (int i = 0; i < at_once; ++i) { product(); }
-    milliseconds += timer.stop(memory.stream);
+    milliseconds += timer.stop(training.stream);
     runs += at_once;
   }
   return 2.0 * static_cast<double>(n * n * n) * static_cast<double>(runs) / (milliseconds * 1e-3);
 }
 
-std::string startup_report(const RunConfig& config, TrainingState& memory, const MemoryPlan& plan, const Loader& loader,
-                           int64_t step) {
-  const double flops = training_flops_per_token(config, memory.model);
-  std::string text = describe_run(config, memory);
-  text += describe_parameters(memory.stream, memory.model.params(), *memory.optimizer);
+std::string startup_report(const RunConfig& config, TrainingState& training, const MemoryPlan& plan,
+                           const Loader& loader, int64_t step) {
+  const double flops = training_flops_per_token(config, training.model);
+  std::string text = describe_run(config, training);
+  text += describe_parameters(training.stream, training.model.params(), *training.optimizer);
   text += fmt::format("FLOPs per token: {:.4g} forward, {:.4g} in training\n", flops / 3, flops);
   text += describe_batches(config.train) + describe(plan);
   text += loader.describe(config.train.steps * config.train.batch_size);
-  text += describe_time(config, memory, flops, step);
+  text += describe_time(config, training, flops, step);
   return text;
 }
 

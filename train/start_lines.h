@@ -20,11 +20,11 @@ std::optional<double> peak_flops(const RunConfig& config);
 /// Rows and columns of the matrices of measure_matrix_product(), for a device by its name (machine_name()).
 int64_t measured_product_size(const std::string& machine);
 /// FLOP/s of matrix products on this device, measured for some milliseconds.
-double measure_matrix_product(TrainingState& memory);
+double measure_matrix_product(TrainingState& training);
 
 /// What a run says before its first step: device, parameters, FLOPs per token, batch arithmetic,
 /// memory plan, data plan, hours (docs/verbs/train.md, What it prints).
-std::string startup_report(const RunConfig& config, TrainingState& memory, const MemoryPlan& plan, const Loader& loader,
-                           int64_t step);
+std::string startup_report(const RunConfig& config, TrainingState& training, const MemoryPlan& plan,
+                           const Loader& loader, int64_t step);
 
 }  // namespace hebb

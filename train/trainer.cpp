@@ -50,7 +50,7 @@ StepReport Trainer::train_step() {
   const Batch batch = loader_->next_batch();
   for (const std::string& notice : batch.notices) { log_.say(notice); }
   StepReport report;
-  report.lr = memory_->optimizer->lr(state_.step);
+  report.lr = training_->optimizer->lr(state_.step);
   forward_backward(batch, report);
   apply(batch, report);
   if (steps_done_ == 0 && batch.valid_targets > 0) { warn_of_unreached(); }
@@ -58,17 +58,19 @@ StepReport Trainer::train_step() {
   steps_done_ += 1;
   state_.tokens += config_.train.tokens_per_step();
   validated_.clear();
-  if (is_logged(state_.step)) { memory_->complete_values(); }  // so that what is reported has all of its communication
+  if (is_logged(state_.step)) {
+    training_->complete_values();
+  }  // so that what is reported has all of its communication
   report.seconds = seconds_since(begin);
   report.comm_seconds = ranks_.communicator().counts().seconds - before.seconds;
   report.sent_bytes = ranks_.communicator().counts().sent_bytes() - before.sent_bytes();
   return report;
 }
 
-/// Enqueues the passes of a step, lane by lane; the losses are in memory_->row_loss.
+/// Enqueues the passes of a step, lane by lane; the losses are in training_->row_loss.
 void Trainer::forward_backward(const Batch& batch, StepReport& report) {
   const bool is_empty = batch.valid_targets == 0;
-  memory_->begin_step(state_.step, is_empty ? std::nan("") : 1.0 / static_cast<double>(batch.valid_targets));
+  training_->begin_step(state_.step, is_empty ? std::nan("") : 1.0 / static_cast<double>(batch.valid_targets));
   const TrainConfig& train = config_.train;
   PassSettings settings;
   settings.training = true;
@@ -76,23 +78,23 @@ void Trainer::forward_backward(const Batch& batch, StepReport& report) {
   settings.random_window = random_window(state_.step);
   settings.seed = train.seed;
   settings.step = state_.step;
-  const size_t lanes = static_cast<size_t>(memory_->own_lanes());
+  const size_t lanes = static_cast<size_t>(training_->own_lanes());
   std::vector<Statistics> statistics(batch.micro.size());
   for (size_t lane = 0; lane < lanes; ++lane) {
-    memory_->begin_lane(static_cast<int>(lane));
+    training_->begin_lane(static_cast<int>(lane));
     for (size_t i = lane; i < batch.micro.size() && !is_empty; i += lanes) {
       const MicroBatch& rows = batch.micro[i];
       const int64_t tokens = rows.rows * rows.length;
-      settings.sends = i + 1 == batch.micro.size() ? memory_->sends_in_last_pass() : nullptr;
+      settings.sends = i + 1 == batch.micro.size() ? training_->sends_in_last_pass() : nullptr;
       settings.statistics = is_logged(state_.step + 1) ? &statistics[i] : nullptr;
       ranks_.flight().at(state_.step, "passes", static_cast<int64_t>(i));
-      memory_->passes->run(rows, settings,
-                           memory_->row_loss.tensor().slice(static_cast<int64_t>(i) * tokens, {tokens}));
+      training_->passes->run(rows, settings,
+                             training_->row_loss.tensor().slice(static_cast<int64_t>(i) * tokens, {tokens}));
     }
-    memory_->end_lane();
+    training_->end_lane();
   }
   if (is_logged(state_.step + 1) && !is_empty) {
-    report.statistics = join_statistics(gather_statistics(host_, statistics, memory_->own_lanes()));
+    report.statistics = join_statistics(gather_statistics(host_, statistics, training_->own_lanes()));
   }
 }
 
@@ -117,13 +119,13 @@ std::string Trainer::reason_to_skip(const Batch& batch, const StepReport& report
 
 void Trainer::apply(const Batch& batch, StepReport& report) {
   ranks_.flight().at(state_.step, "update");
-  const StepEnd end = memory_->finish_step(state_.step, batch.valid_targets, !stop_reason(steps_done_ + 1).empty());
+  const StepEnd end = training_->finish_step(state_.step, batch.valid_targets, !stop_reason(steps_done_ + 1).empty());
   agree_to_stop(end.stops);
   report.loss = end.outcome.loss;
   report.norms = end.outcome.norms;
   report.spike = spikes_.add(report.loss);
   count(batch, report);
-  memory_->finite->check(state_.step + 1);
+  training_->finite->check(state_.step + 1);
 }
 
 void Trainer::count(const Batch& batch, const StepReport& report) {
@@ -145,7 +147,7 @@ bool Trainer::validation_due() const {
 }
 
 bool Trainer::validate() {
-  memory_->complete_values();
+  training_->complete_values();
   for (const auto& source : validation_) {
     if (validated_.count(source->name()) == 0 && !validate_source(*source)) { return false; }
   }
@@ -156,19 +158,19 @@ bool Trainer::validate() {
 /// order of rows, so that the sum is the same for every number of ranks. Returns whether a rank wants to stop.
 bool Trainer::add_validation_group(ValidationSource& source, int64_t first, const PassSettings& settings,
                                    LossSum& sum) {
-  const int64_t lanes = memory_->own_lanes(), rows_each = *config_.train.micro_batch_size;
+  const int64_t lanes = training_->own_lanes(), rows_each = *config_.train.micro_batch_size;
   std::vector<uint64_t> words{stop_reason().empty() ? 0u : 1u};  // then loss and tokens of each own lane
   for (int64_t lane = 0; lane < lanes; ++lane) {
     const int64_t begin = std::min(source.rows(), first + (ranks_.rank() * lanes + lane) * rows_each);
     const MicroBatch rows = source.read(begin, rows_each);
     std::vector<double> losses(rows.targets.size());
     if (rows.rows > 0) {
-      const Tensor row_loss = memory_->row_loss.tensor().slice(0, {rows.rows * rows.length});
-      memory_->run_validation(rows, rows.rows, settings, row_loss);
-      copy_to_host(memory_->stream, losses.data(), row_loss);
-    } else if (memory_->ranks && memory_->ranks->shares_rows()) {  // others wait for a pass of this rank
-      memory_->run_validation(source.read(0, 1), 0, settings,
-                              memory_->row_loss.tensor().slice(0, {config_.train.sequence_length}));
+      const Tensor row_loss = training_->row_loss.tensor().slice(0, {rows.rows * rows.length});
+      training_->run_validation(rows, rows.rows, settings, row_loss);
+      copy_to_host(training_->stream, losses.data(), row_loss);
+    } else if (training_->ranks && training_->ranks->shares_rows()) {  // others wait for a pass of this rank
+      training_->run_validation(source.read(0, 1), 0, settings,
+                                training_->row_loss.tensor().slice(0, {config_.train.sequence_length}));
     }
     words.push_back(std::bit_cast<uint64_t>(std::accumulate(losses.begin(), losses.end(), 0.0)));
     words.push_back(static_cast<uint64_t>(
@@ -188,9 +190,9 @@ bool Trainer::add_validation_group(ValidationSource& source, int64_t first, cons
 
 /// False when a request to stop came in between: the run that goes on starts this source again.
 bool Trainer::validate_source(ValidationSource& source) {
-  Stream& stream = memory_->stream;
-  const CarriedState aside(stream, memory_->work, memory_->model.params());
-  if (memory_->memories) { memory_->memories->read_first(stream); }
+  Stream& stream = training_->stream;
+  const CarriedState aside(stream, training_->work, training_->model.params());
+  if (training_->memories) { training_->memories->read_first(stream); }
   PassSettings settings;
   settings.document_mask = config_.train.document_mask;
   settings.seed = config_.train.seed;
@@ -228,21 +230,21 @@ void Trainer::save() {
   state_.loader = loader_->state();
   saved_step_ = state_.step;
   ranks_.flight().at(state_.step, "save");
-  memory_->complete_values();
-  const SharedState shared{memory_->exchange.get(), memory_->memories.get()};
+  training_->complete_values();
+  const SharedState shared{training_->exchange.get(), training_->memories.get()};
   if (shared.exchange != nullptr && config_.train.comm.value_or(CommConfig{}).verify) {
-    shared.exchange->verify(memory_->stream);
+    shared.exchange->verify(training_->stream);
   }
   if (ranks_.is_first()) {
     const CheckpointConfig& c = config_.train.checkpoint;
     const fs::path path =
-        folder_.checkpoints().save(state_, folder_.config(), memory_->stream, memory_->model.params(),
+        folder_.checkpoints().save(state_, folder_.config(), training_->stream, training_->model.params(),
                                    {c.keep, c.keep_every}, shared, [this] { folder_.require_lock(); });
     log_.say("saved " + path.string());
   } else {
-    send_shared(memory_->stream, shared);
+    send_shared(training_->stream, shared);
   }
-  host_.communicator().barrier(memory_->stream);  // no rank goes on, or ends, before the checkpoint is there
+  host_.communicator().barrier(training_->stream);  // no rank goes on, or ends, before the checkpoint is there
 }
 
 /// Several ranks stop when all know that one wants to.

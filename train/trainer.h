@@ -43,7 +43,7 @@ class Trainer {
   int run();
 
   const RunState& state() const { return state_; }
-  const ParamStore& params() const { return memory_->model.params(); }
+  const ParamStore& params() const { return training_->model.params(); }
   const fs::path& run_folder() const { return folder_.path(); }
   /// Whether the last step is done.
   bool is_complete() const { return state_.step >= config_.train.steps; }
@@ -111,7 +111,7 @@ class Trainer {
   Clock::time_point started_ = Clock::now();
   RunFolder folder_;
   MemoryPlan plan_;
-  std::unique_ptr<TrainingState> memory_;
+  std::unique_ptr<TrainingState> training_;
   std::unique_ptr<Loader> loader_;
   std::vector<std::unique_ptr<ValidationSource>> validation_;
   std::set<std::string> validated_;  // sources that have a line at the current step

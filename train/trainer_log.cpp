@@ -54,8 +54,9 @@ std::optional<double> Trainer::mfu(double step_seconds) const {
 
 /// The peak of the process, or what it holds on its GPU.
 int64_t Trainer::memory_bytes() const {
-  return memory_->stream.device == DeviceKind::cpu ? peak_memory_bytes()
-                                                   : memory_->state.reserved_bytes() + memory_->work.reserved_bytes();
+  return training_->stream.device == DeviceKind::cpu
+             ? peak_memory_bytes()
+             : training_->state.reserved_bytes() + training_->work.reserved_bytes();
 }
 
 void Trainer::log(const StepReport& report) {
@@ -87,7 +88,7 @@ void Trainer::log(const StepReport& report) {
 std::optional<CommTimes> Trainer::comm_times() {
   if (ranks_.size() == 1) { return std::nullopt; }
   const RankTimes own{.peak_bytes = memory_bytes(), .sent_bytes = interval_.sent_bytes, .steps = interval_.times};
-  return compare_times(gather_times(host_, own), memory_->stream.device == DeviceKind::cpu);
+  return compare_times(gather_times(host_, own), training_->stream.device == DeviceKind::cpu);
 }
 
 void Trainer::warn_of_slow_rank(const CommTimes& times) {
@@ -104,7 +105,7 @@ void Trainer::warn_of_unreached() {
   constexpr int64_t kNamed = 4;
   int64_t count = 0;
   std::string names;
-  for (const auto& p : memory_->model.params().all()) {
+  for (const auto& p : training_->model.params().all()) {
     if (!p->trained() || p->reached) { continue; }
     if (count++ < kNamed) { names += (names.empty() ? "" : ", ") + p->name(); }
   }

@@ -52,11 +52,11 @@ void Trainer::start(const RunOptions& options, const std::string& banner) {
   open_data(options);  // data that is missing is found before memory is looked for
   reserve_memory(products);
   start_model(options);
-  memory_->read_values([&] {
+  training_->read_values([&] {
     if (!ranks_.is_first()) { return; }
     folder_.keep();
     open_metrics();
-    log_.say(startup_report(config_, *memory_, plan_, *loader_, state_.step));
+    log_.say(startup_report(config_, *training_, plan_, *loader_, state_.step));
   });
   share_validated();
   if (!ranks_.is_first()) { open_log(); }  // all ranks have started: a start that fails leaves no file
@@ -72,19 +72,20 @@ void Trainer::reserve_memory(const ProductList& products) {
     const auto say = [this](const std::string& text) { log_.say(text); };
     log_.say(autotune(products, folder_.path() / kTunedFile, &host_, say).text());
   }
-  memory_ = std::make_unique<TrainingState>(config_, ranks_, device_of(config_), plan_.state_bytes(), plan_.work_bytes);
+  training_ =
+      std::make_unique<TrainingState>(config_, ranks_, device_of(config_), plan_.state_bytes(), plan_.work_bytes);
   peak_flops_ = peak_flops(config_);
-  flops_per_token_ = training_flops_per_token(config_, memory_->model);
+  flops_per_token_ = training_flops_per_token(config_, training_->model);
 }
 
 void Trainer::start_model(const RunOptions& options) {
-  ParamStore& params = memory_->model.params();
+  ParamStore& params = training_->model.params();
   if (folder_.checkpoint()) {
-    const int found = load_checkpoint(*folder_.checkpoint(), memory_->stream, params,
-                                      {memory_->exchange.get(), memory_->memories.get()});
-    if (memory_->memories && found != memory_->memories->lanes()) {
+    const int found = load_checkpoint(*folder_.checkpoint(), training_->stream, params,
+                                      {training_->exchange.get(), training_->memories.get()});
+    if (training_->memories && found != training_->memories->lanes()) {
       log_.say(fmt::format("fast weights: {:d} memories in the checkpoint, {:d} lanes; lane l takes memory l mod {:d}",
-                           std::max(found, 1), memory_->memories->lanes(), std::max(found, 1)));
+                           std::max(found, 1), training_->memories->lanes(), std::max(found, 1)));
     }
     state_ = folder_.state();
     const bool is_own = folder_.checkpoint()->parent_path() == folder_.path() / "checkpoints";
@@ -92,12 +93,12 @@ void Trainer::start_model(const RunOptions& options) {
     skips_.restore(state_.skipped, state_.consecutive_skips);
     spikes_.restore(state_.spike_window);
   } else {
-    memory_->make_values([&] {
-      params.initialize(memory_->stream, config_.train.seed);
-      if (!options.init_from.empty()) { load_weights(options.init_from, memory_->stream, params); }
+    training_->make_values([&] {
+      params.initialize(training_->stream, config_.train.seed);
+      if (!options.init_from.empty()) { load_weights(options.init_from, training_->stream, params); }
     });
     if (!options.init_from.empty()) { log_.say("weights from " + find_weights(options.init_from).string()); }
-    memory_->start_lanes();
+    training_->start_lanes();
   }
   state_.seed = config_.train.seed;
   state_.config_hash = config_hash(folder_.config());
