@@ -92,4 +92,11 @@ Compute set_up_compute(const DeviceOptions& options) {
   return compute;
 }
 
+void print_fallback([[maybe_unused]] const DeviceOptions& options, [[maybe_unused]] const Compute& compute) {
+#ifdef HEBB_HAVE_CUDA
+  if (options.device != "auto" || compute.device != DeviceKind::cpu || compute.dtype == DType::f64) { return; }
+  fmt::print(stderr, "device: cpu, precision {} (--device is auto {})\n", precision_name(compute.dtype), gpu_problem());
+#endif
+}
+
 }  // namespace hebb

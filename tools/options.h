@@ -35,5 +35,7 @@ void add_graphs_option(Command verb, DeviceOptions& options);
 /// Sets the threads and chooses device and number format. Errors: ConfigError for what this machine or build does not
 /// have.
 Compute set_up_compute(const DeviceOptions& options);
+/// In builds with CUDA: says on stderr why `--device auto` has taken the CPU, where that is for want of a usable GPU.
+void print_fallback(const DeviceOptions& options, const Compute& compute);
 
 }  // namespace hebb

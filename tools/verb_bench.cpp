@@ -188,6 +188,7 @@ int run_bench(Options o) {
   if (o.comm) { return run_comm(o); }
   if (o.ranks > 0) { throw ConfigError("--ranks", "needs --comm"); }
   const Compute compute = set_up_compute(o.device);
+  print_fallback(o.device, compute);
   Json out = Json::object();
   out.set("threads", threads());
   const auto line = [&](const char* format, auto... values) {

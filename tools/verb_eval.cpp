@@ -97,6 +97,7 @@ Job read_job(const Options& o, const Compute& compute) {
 
 int run_job(const Options& o, const Job& job, const Ranks& ranks) {
   const std::unique_ptr<Progress> progress = ranks.is_first() ? stderr_progress() : std::make_unique<Progress>();
+  if (ranks.is_first()) { print_fallback(o.device, job.requests[0].compute); }
   const bool is_table = job.labels.size() > 1 && ranks.is_first();
   EvalCounts all;
   std::vector<CheckpointResults> results;

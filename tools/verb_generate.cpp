@@ -139,10 +139,12 @@ int run_generate(Options o, bool has_prompt) {
   }
   const auto tokenizer = find_tokenizer(source, o.tokenizer);
   const fs::path weights = source.weights;
-  ScoringModel model(std::move(source), weights, set_up_compute(o.device));
+  const Compute compute = set_up_compute(o.device);
+  ScoringModel model(std::move(source), weights, compute);
   o.generate.stop_at_eos = !o.ignore_eos;
   apply(parse_overrides(o.overrides), model.model());
   const std::vector<std::string> prompts = read_prompts(o, has_prompt);
+  print_fallback(o.device, compute);
   std::signal(SIGINT, [](int) { interrupted = 1; });
   const bool is_one = prompts.size() == 1 && o.samples == 1;
   bool goes_on = true;

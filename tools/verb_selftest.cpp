@@ -50,6 +50,7 @@ int run_selftest(const Options& o) {
   if (compute.dtype == DType::f64) {
     throw ConfigError("--precision", "\"fp64\"", "\"fp32\" or \"bf16\": fp64 is what they are compared with");
   }
+  print_fallback(o.device, compute);
   const SelftestLimits limits = selftest_limits(compute.dtype);
   if (!o.json) {
     std::printf("%s %s against fp64 on the CPU; at most %.0e for outputs, %.0e for gradients\n",

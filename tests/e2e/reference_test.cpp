@@ -1,5 +1,6 @@
 #include "core/files.h"
 #include "tests/e2e/command.h"
+#include "train/choose_device.h"
 
 using namespace hebb;
 
@@ -9,6 +10,19 @@ TEST_CASE("the configuration reference in docs/ is what the schema says", "[fast
   CHECK(r.code == 0);
   INFO("after a change of the schema: hebb doctor --configuration-reference > docs/configuration-reference.md");
   CHECK(r.out == read_file(fs::path(HEBB_SOURCE) / "docs" / "configuration-reference.md"));
+}
+
+TEST_CASE("auto says why it has taken the CPU, in a build that could take a GPU", "[fast]") {
+  const TempFolder folder;
+#ifdef HEBB_HAVE_CUDA
+  const std::string problem = gpu_problem();
+#else
+  const std::string problem;  // nobody who has built without CUDA expects a GPU
+#endif
+  const std::string line = "device: cpu, precision fp32 (--device is auto " + problem + ")\n";
+  CHECK(run_hebb(folder, "selftest relu2").err == (problem.empty() ? "" : line));
+  CHECK_THAT(run_hebb(folder, "bench no-such-model").err, Catch::StartsWith(problem.empty() ? "error: " : line));
+  CHECK(run_hebb(folder, "selftest relu2 --device cpu").err.empty());
 }
 
 TEST_CASE("doctor, plan, bench and report say what is wrong with their arguments", "[fast]") {
