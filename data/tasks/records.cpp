@@ -12,11 +12,16 @@ namespace {
 
 void id_field(Fields& f, Record& r) { f.field("id", r.id).help("Name of the example in files of samples."); }
 
+void refuse_empty(Fields& f, const char* name, const std::vector<std::string>& texts) {
+  if (f.reading() && std::find(texts.begin(), texts.end(), "") != texts.end()) {
+    f.fail(name, "an empty text", "texts of at least one character");
+  }
+}
+
 void texts_field(Fields& f, const char* name, std::vector<std::string>& texts, bool may_be_empty) {
   f.field(name, texts).required();
   f.require(!texts.empty(), name, "a list of at least one text");
-  const bool has_empty = std::find(texts.begin(), texts.end(), "") != texts.end();
-  if (f.reading() && !may_be_empty && has_empty) { f.fail(name, "an empty text", "texts of at least one character"); }
+  if (!may_be_empty) { refuse_empty(f, name, texts); }
 }
 
 void text_field(Fields& f, const char* name, std::string& text) {
@@ -97,9 +102,7 @@ void fields(Fields& f, GenerateRecord& r) {
   f.field("prompt", r.prompt).required();
   f.field("answers", r.answers).required();
   optional_texts(f, "until", r.until);
-  for (const std::string& text : r.until.value_or(std::vector<std::string>())) {
-    f.require(!text.empty(), "until", "no empty text");
-  }
+  refuse_empty(f, "until", r.until.value_or(std::vector<std::string>()));
   f.field("max_new_tokens", r.max_new_tokens).min(1);
   std::string score = r.score.value_or("none");
   if (f.field("score", score).one_of(generate_scores()).present()) { r.score = score; }

@@ -245,7 +245,7 @@ TEST_CASE("files that cannot be used are refused", "[fast]") {
   CHECK_THROWS_WITH(
       read(&RulerFiles::squad, "s.json",
            R"({"data": [{"paragraphs": [{"context": "c", "qas": [{"question": "q", "answers": []}]}]}]})"),
-      Catch::Contains("without an answer"));
+      Catch::Contains("has no answer"));
   CHECK_THROWS_WITH(read(&RulerFiles::hotpotqa, "h.json", R"([{"question": "q", "answer": "a", "context": [["t"]]}])"),
                     Catch::Contains("[title, [sentences]]"));
   RulerFiles files;
