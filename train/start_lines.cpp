@@ -9,6 +9,7 @@
 
 #include "core/device_timer.h"
 #include "core/parallel.h"
+#include "core/plural.h"
 #include "core/progress.h"
 #include "kernels/gemm/gemm.h"
 #include "train/choose_device.h"
@@ -106,10 +107,10 @@ std::string describe_run(const RunConfig& config, const TrainingState& training)
 
 std::string describe_batches(const TrainConfig& t) {
   const double tokens = static_cast<double>(t.steps) * static_cast<double>(t.tokens_per_step());
-  return fmt::format(
-      "batch: {} rows x {} tokens = {} tokens a step; {} micro-batches of {} rows on 1 rank; {} steps, {:.4g} tokens\n",
-      t.batch_size, t.sequence_length, t.tokens_per_step(), t.batch_size / *t.micro_batch_size, *t.micro_batch_size,
-      t.steps, tokens);
+  return fmt::format("batch: {} rows x {} tokens = {} tokens a step; {} of {} on 1 rank; {}, {:.4g} tokens\n",
+                     t.batch_size, t.sequence_length, t.tokens_per_step(),
+                     plural(t.batch_size / *t.micro_batch_size, "micro-batch", "micro-batches"),
+                     plural(*t.micro_batch_size, "row"), plural(t.steps, "step"), tokens);
 }
 
 std::string describe_time(const RunConfig& config, TrainingState& training, double flops, int64_t step) {
