@@ -188,6 +188,16 @@ int run_bench(Options o) {
   if (o.comm) { return run_comm(o); }
   if (o.ranks > 0) { throw ConfigError("--ranks", "needs --comm"); }
   const Compute compute = set_up_compute(o.device);
+  if (o.layers) {
+    for (const BenchModel& m : bench_layers()) { o.models.push_back(m.name); }
+    if (o.against.empty()) { o.against = "gdn"; }
+  }
+  if (o.models.empty() && !o.kernels) {
+    for (const BenchModel& m : bench_models()) { o.models.push_back(m.name); }
+  }
+  // A name that is none is an error before anything is measured.
+  for (const std::string& name : o.models) { find_model(name); }
+  if (!o.against.empty()) { find_model(o.against); }
   print_fallback(o.device, compute);
   Json out = Json::object();
   out.set("threads", threads());
@@ -202,13 +212,6 @@ int run_bench(Options o) {
     if (compute.device == DeviceKind::cpu) { out.set("gemm", gemm_rates(o.json)); }
     const int64_t tokens = o.tokens.value_or(compute.device == DeviceKind::cpu ? 2048 : 16384);
     out.set("kernels", kernel_rates(measure_operations(compute, tokens, 0.2), o.json));
-  }
-  if (o.layers) {
-    for (const BenchModel& m : bench_layers()) { o.models.push_back(m.name); }
-    if (o.against.empty()) { o.against = "gdn"; }
-  }
-  if (o.models.empty() && !o.kernels) {
-    for (const BenchModel& m : bench_models()) { o.models.push_back(m.name); }
   }
   Json list = Json::array();
   for (const std::string& name : o.models) {
