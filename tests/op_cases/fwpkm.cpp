@@ -106,7 +106,9 @@ TEST_CASE("fast lookups of bf16 queries rank on tensor cores, where the keys fit
   const FwpkmScore score = either_score();
   for (const FwpkmCase& s : {kTiles, kFew, kMost}) {
     CAPTURE(score.idw, s.n);
-    check(DType::bf16, [&](Machine& m) { m.run(keys_of(m, s, score), kSingle, {"fast_entries_mma", s.n != kMost.n}); });
+    check(DType::bf16, [&](Machine& m) {
+      m.run(keys_of(m, s, score), kSingle, {"fwpkm_entries_mma", s.n != kMost.n});
+    });
   }
 }
 

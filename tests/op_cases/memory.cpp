@@ -149,7 +149,7 @@ TEST_CASE("product keys of bf16 queries are selected on tensor cores, in runs of
                          .sums = m.float_output(chosen),
                          .q = m.input({530, 2, 2, 8}),
                          .keys = m.parameter({2, 2, 19, 8})},
-          kSingle, {"fast_entries_mma", true});
+          kSingle, {"fwpkm_entries_mma", true});
   });
 }
 
@@ -160,7 +160,7 @@ TEST_CASE("product keys of bf16 queries with more slots than sub-keys are select
                          .sums = m.float_output(chosen),
                          .q = m.input({3, 1, 2, 8}),
                          .keys = m.parameter({1, 2, 4, 8})},
-          kSingle, {"fast_entries_mma", false});
+          kSingle, {"fwpkm_entries_mma", false});
   });
 }
 
