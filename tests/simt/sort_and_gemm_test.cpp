@@ -54,21 +54,22 @@ TEST_CASE("a sort of more tiles than a block has threads keeps the order of equa
 }
 
 struct MarkLast {
-  int64_t* place;
+  int64_t* places;
   int64_t last;
 
   __device__ void operator()(int64_t row, int64_t column) const {
-    if (column == last) { *place = row; }
+    if (column == last) { places[row] = 1 + row; }
   }
 };
 
-TEST_CASE("a single row may be wider than a grid's second dimension") {
+TEST_CASE("rows may be wider than a grid's second dimension") {
   TestStream stream;
-  DeviceArray<int64_t> place(1);
+  DeviceArray<int64_t> places(2);
   const int64_t columns = int64_t{65535} * device::kEachThreads + 1;
-  device::each_element("mark_last", stream, 1, columns, MarkLast{place.data(), columns - 1});
+  device::each_element("mark_last", stream, 2, columns, MarkLast{places.data(), columns - 1});
   device::synchronize(stream);
-  CHECK(place.data()[0] == 0);
+  CHECK(places.data()[0] == 1);
+  CHECK(places.data()[1] == 2);
 }
 
 template <class In, class Out> void check_gemm(bool trans_a, bool trans_b, bool accumulate) {

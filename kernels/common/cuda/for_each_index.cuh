@@ -8,12 +8,14 @@
 namespace hebb::HEBB_DEVICE {
 
 constexpr int kEachThreads = 256;
+constexpr unsigned kMostSecond = 65535;  // of a grid's second dimension
 
-// Grid: rows x blocks of columns or, as a grid's second dimension ends at 65,535, the blocks of a single row.
+// Grid: rows x blocks of columns or, as a grid's second dimension ends at 65,535, the other way round.
 template <class F>
-__global__ void __launch_bounds__(kEachThreads) each_element_kernel(F f, int64_t columns, bool is_one_row) {
-  const int64_t column = static_cast<int64_t>(is_one_row ? blockIdx.x : blockIdx.y) * blockDim.x + threadIdx.x;
-  if (column < columns) { f(is_one_row ? int64_t{0} : static_cast<int64_t>(blockIdx.x), column); }
+__global__ void __launch_bounds__(kEachThreads) each_element_kernel(F f, int64_t columns, bool rows_are_second) {
+  const int64_t block = rows_are_second ? blockIdx.x : blockIdx.y, row = rows_are_second ? blockIdx.y : blockIdx.x;
+  const int64_t column = block * blockDim.x + threadIdx.x;
+  if (column < columns) { f(row, column); }
 }
 
 template <class F>
@@ -22,14 +24,16 @@ __global__ void __launch_bounds__(kEachThreads) each_group_kernel(F f, int64_t r
   if (row < rows) { f(row, static_cast<int>(threadIdx.x % lanes)); }
 }
 
-/// f(row, column) for each element of [rows, columns], on a thread of its own. More than 2^24 - 256 columns: of a
-/// single row.
+/// f(row, column) for each element of [rows, columns], on a thread of its own. More than 2^24 - 256 columns: of up to
+/// 65,535 rows.
 template <class F> void each_element(const char* name, Stream& stream, int64_t rows, int64_t columns, const F& f) {
   if (rows > 0 && columns > 0) {
     const int64_t threads = columns < kEachThreads ? (columns + 31) / 32 * 32 : kEachThreads;
-    const unsigned blocks = blocks_for(columns, threads);
-    launch(name, each_element_kernel<F>, rows == 1 ? dim3(blocks) : dim3(blocks_for(rows, 1), blocks),
-           static_cast<unsigned>(threads), 0, stream, f, columns, rows == 1);
+    const unsigned blocks = blocks_for(columns, threads), lines = blocks_for(rows, 1);
+    const bool rows_are_second = blocks > kMostSecond;
+    HEBB_ASSERT(!rows_are_second || lines <= kMostSecond);
+    launch(name, each_element_kernel<F>, rows_are_second ? dim3(blocks, lines) : dim3(lines, blocks),
+           static_cast<unsigned>(threads), 0, stream, f, columns, rows_are_second);
   }
 }
 
