@@ -71,7 +71,11 @@ Tensor read_token(Model& model, Stream& stream, Arena& work, ModelState& state, 
     pass.depends = std::move(depends);
   }
   const bool is_recorded = pass.graph.is_recorded();
+  const int64_t reserved = work.reserved_bytes();
   pass.graph.run(stream, run);
+  // With a new segment the next pass may find other places, and need another one: none can be made while it is
+  // recorded.
+  if (work.reserved_bytes() > reserved) { pass.graph = LaunchGraph(); }
   if (is_recorded) {  // host code did not run
     each_state(state, [&](LayerState& layer) { layer.count_token(next); });
     ++state.tokens;

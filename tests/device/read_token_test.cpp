@@ -36,11 +36,11 @@ struct Decoded {
 
 /// Reads a segment of `first` tokens, and a second one, with single tokens behind each, as an evaluation or a generator
 /// does.
-Decoded decode(const ModelConfig& config, bool as_graph, FastWeightControl fast, int first) {
+Decoded decode(const ModelConfig& config, DType dtype, bool as_graph, FastWeightControl fast, int first) {
   Stream stream{DeviceKind::cuda};
   Arena arena(DeviceKind::cuda), work(DeviceKind::cuda);
   Model model(config);
-  model.params().allocate(arena, DType::f32, false);
+  model.params().allocate(arena, dtype, false);
   model.params().initialize(stream, 1);
   const auto state = model.make_state(arena, kRows);
   Rng rng(1, "tokens");
@@ -76,13 +76,14 @@ Decoded decode(const ModelConfig& config, bool as_graph, FastWeightControl fast,
 
 TEST_CASE("tokens that recorded graphs read have the bits of those that are launched one by one") {
   if (!has_device()) { return; }
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
   for (const LayerType& type : layer_types()) {
-    INFO(type.name);
+    INFO(type.name << ", " << dtype_name(dtype));
     const ModelConfig config = model_of(type);
     const FastWeightControl fast{.update = FastUpdate::streaming};
     const bool grows = type.name == "attention";  // the cache of 64 tokens does at the eighth single one
     const int first = grows ? 57 : 11;
-    const Decoded single = decode(config, false, fast, first), graphs = decode(config, true, fast, first);
+    const Decoded single = decode(config, dtype, false, fast, first), graphs = decode(config, dtype, true, fast, first);
     CHECK(single.graphs == 0);
     CHECK(graphs.logits == single.logits);
     if (type.name == "ham") {
@@ -101,8 +102,34 @@ TEST_CASE("fast weights that are frozen are read by graphs throughout") {
     INFO(type);
     const ModelConfig config = model_of(*find_layer_type(type));
     const FastWeightControl fast{.update = FastUpdate::streaming, .freeze = true};
-    const Decoded single = decode(config, false, fast, 11), graphs = decode(config, true, fast, 11);
+    const Decoded single = decode(config, DType::f32, false, fast, 11),
+                  graphs = decode(config, DType::f32, true, fast, 11);
     CHECK(graphs.logits == single.logits);
     CHECK(graphs.graphs == 12 + 4 - 1);
   }
+}
+
+TEST_CASE("memory of a token that takes new segments is asked for before a graph is recorded") {
+  if (!has_device()) { return; }
+  constexpr int64_t kRows = 128, kVocab = 140'000;  // logits of more than a segment of the arena, 64 MiB
+  ModelConfig config;
+  Fields::read(
+      parse_json(R"({"vocab_size": 140000, "hidden_size": 8, "num_layers": 1, "tie_embeddings": true, "layers": {
+      "x": {"type": "attention", "num_heads": 1, "head_dim": 8, "window": 4}, "mlp": {"type": "relu2", "intermediate_size": 8}},
+      "pattern": [{"mixer": "x", "ffn": "mlp"}]})",
+                 "read_token"),
+      "model", config);
+  Stream stream{DeviceKind::cuda};
+  Arena arena(DeviceKind::cuda), work(DeviceKind::cuda);
+  Model model(config);
+  model.params().allocate(arena, DType::f32, false);
+  model.params().initialize(stream, 1);
+  const auto state = model.make_state(arena, kRows);
+  const int64_t before = cuda::device_counts().graphs;
+  for (int i = 0; i < 7; ++i) {
+    const std::vector<int32_t> tokens(static_cast<size_t>(kRows), i);
+    read_token(model, stream, work, *state, tokens, {});
+  }
+  CHECK(work.reserved_bytes() > kRows * kVocab * 4);
+  CHECK(cuda::device_counts().graphs > before);
 }
