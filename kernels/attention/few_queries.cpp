@@ -9,7 +9,7 @@
 namespace hebb {
 namespace {
 
-int64_t key_blocks(int64_t keys) { return (keys + cpu::attention::kFewKeys - 1) / cpu::attention::kFewKeys; }
+int64_t key_blocks(int64_t keys) { return (keys + kFewKeys - 1) / kFewKeys; }
 
 std::string heads_of(int64_t d, int64_t dv) {
   return fmt::format("heads of {:d} and {:d} channels (tensor cores take multiples of 16 up to 128)", d, dv);
@@ -34,7 +34,9 @@ AttentionForwardScratch plan(Workspace& workspace, const AttentionForward& args)
   const bool on_tensor_cores = takes_tensor_cores(
       workspace.stream(), "attention", attention_cores(args.q, args.v, args.scale, {args.q, args.k, args.v, args.o}));
   const int64_t all_rows = q[0] * q[1] * q[2], rows = all_rows / (k[0] * k[2]), blocks = key_blocks(k[1]);
-  if (rows >= cpu::attention::kFewRows || blocks <= 1) { return {.partial = {}, .on_tensor_cores = on_tensor_cores}; }
+  const bool is_gpu = workspace.stream().on_gpu();
+  const bool is_few = rows <= (is_gpu ? kFewRowsOnGpu : kFewRowsOnCpu) && (!is_gpu || q[3] <= kFewChannelsOnGpu);
+  if (!is_few || blocks <= 1) { return {.partial = {}, .on_tensor_cores = on_tensor_cores}; }
   return {
       .partial = workspace.tensor({all_rows, blocks, args.v.size(3) + 2}, sum_dtype(args.q.dtype), "attention parts"),
       .on_tensor_cores = on_tensor_cores};

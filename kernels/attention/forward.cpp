@@ -120,7 +120,7 @@ template <class S> void forward(const AttentionForward& a, const AttentionForwar
     return Output<S>{heads.rows_of(a.o.as<S>(), a.o.size(3), space, head),
                      heads.rows_of(a.lse.as<S>(), 1, space, head)};
   };
-  if (heads.rows < kFewRows) {
+  if (heads.rows <= kFewRowsOnCpu) {
     forward_few(a, scratch, heads);
     return;
   }

@@ -1,3 +1,4 @@
+#include "kernels/attention/few_queries.cuh"
 #include "kernels/attention/mma.cuh"
 #include "kernels/attention/scratch.h"
 #include "kernels/attention/tile.cuh"
@@ -5,8 +6,8 @@
 // Flash attention in fp32 on the plain cores, for all head sizes and masks of the family; in bf16 and with the usual
 // head sizes tensor cores do it (mma_forward.cu). Grid: 64 stacked rows x kv heads x spaces, slices of 256
 // value channels. Static shared: 35 KB. FLOPs: 2 H (D + Dv) per pair of the tiles that hold a visible one. Bound: fp32
-// multiply-adds; 16 of them for 8 shared loads in the scores, 4 N for 4 + N in the results (N = Dv / 16). With few
-// queries: the latency of one block's way over the keys.
+// multiply-adds; 16 of them for 8 shared loads in the scores, 4 N for 4 + N in the results (N = Dv / 16). Few
+// queries to more than 256 keys: few_queries.cu.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -66,6 +67,10 @@ __global__ void __launch_bounds__(kThreads) attention_forward_kernel(AttentionFo
 
 void run(Stream& stream, const AttentionForward& a, const AttentionForwardScratch& scratch) {
   if (a.q.numel() == 0) { return; }
+  if (scratch.partial.defined()) {
+    forward_few(stream, a, scratch.partial);
+    return;
+  }
   if (scratch.on_tensor_cores) {
     attention_mma::forward(stream, a);
     return;

@@ -3,7 +3,14 @@
 
 namespace hebb {
 
-/// With few queries (decoding) the keys are divided into blocks that are read side by side.
+/// With few queries a key space (decoding) a tile of queries would be mostly empty, and there are few tiles. Up to so
+/// many stacked rows, the queries of a kv head, go over blocks of keys that are read side by side.
+inline constexpr int64_t kFewRowsOnCpu = 3;
+inline constexpr int kFewRowsOnGpu = 16;
+inline constexpr int kFewKeys = 256;
+/// Their queries are in shared memory of a GPU.
+inline constexpr int64_t kFewChannelsOnGpu = 512;
+
 struct AttentionForwardScratch {
   Tensor partial;  // [B T H, blocks, Dv + 2]: maximum, sum and weighted values of a block; undefined for many queries
   bool on_tensor_cores = false;
