@@ -81,8 +81,8 @@ void add_device_options(Command verb, DeviceOptions& options) {
 }
 
 void add_graphs_option(Command verb, DeviceOptions& options) {
-  verb.flag("--cuda-graphs,!--no-cuda-graphs", options.cuda_graphs,
-            "GPU: launch passes that repeat as CUDA graphs, with the same bits (default: on)");
+  verb.flag("!--no-cuda-graphs", options.cuda_graphs,
+            "GPU: launch the kernels of passes that repeat one by one, not as CUDA graphs; the same bits");
 }
 
 Compute set_up_compute(const DeviceOptions& options) {
