@@ -183,7 +183,7 @@ TEST_CASE("a checkpoint goes to Hugging Face's format and comes back with the sa
   for (const auto& p : converted.params().all()) { CHECK(before.doubles(p->name()) == after.doubles(p->name())); }
   CHECK(hf_of_model(source.model, 19) == hf_of_model(original.model, 19));
   CHECK_THROWS_WITH(convert_checkpoint(folder / "run", folder / "hf", ""),
-                    Contains("expected nothing, or an empty folder"));
+                    Contains("exists and is not an empty folder"));
 }
 
 TEST_CASE("shards, other number formats, computed tables and tokenizers of a foreign checkpoint", "[fast]") {
