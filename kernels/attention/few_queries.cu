@@ -4,10 +4,10 @@
 #include "kernels/attention/tile.cuh"
 
 // Attention of few queries to many keys (decoding): blocks read kFewKeys keys each side by side, and a second kernel
-// joins what they found. Grid: blocks of keys x kv heads x spaces; then one block a query. A thread computes the scores of
-// one key, a warp weighs every eighth value, in packs of four channels a lane. Static shared: 1 KB for each row, and 4 KB;
-// dynamic: the queries. Bound: HBM, k and v once, by 132 SMs and more blocks. Partial sums are dv + 2 numbers for each
-// block and query, 2 % of the values in bf16 with one query a kv head. Sums have a fixed order.
+// joins what they found. Grid: blocks of keys x kv heads x spaces; then one block a query. A thread computes the scores
+// of one key, a warp weighs every eighth value, in packs of four channels a lane. Static shared: 1 KB for each row, and
+// 4 KB; dynamic: the queries. Bound: HBM, k and v once, by 132 SMs and more blocks. Partial sums are dv + 2 numbers for
+// each block and query, 2 % of the values in bf16 with one query a kv head. Sums have a fixed order.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
