@@ -24,11 +24,17 @@ struct ModelState {
   int64_t tokens = 0;      // tokens seen so far; rows of the next segment must be built with this offset
   TokenPass token_pass{};  // of read_token()
 
+  /// Calls f(state) for the state of each layer that has one.
+  template <class F> void each(F&& f) const {
+    for (const Block& block : blocks) {
+      for (LayerState* state : {block.memory.get(), block.mixer.get(), block.ffn.get()}) {
+        if (state != nullptr) { f(*state); }
+      }
+    }
+  }
   /// End of a segment in FastUpdate::streaming.
   void flush(Stream& stream) {
-    for (const Block& block : blocks) {
-      if (block.memory) { block.memory->flush(stream); }
-    }
+    each([&](LayerState& state) { state.flush(stream); });
   }
 };
 

@@ -8,15 +8,6 @@
 namespace hebb {
 namespace {
 
-/// Calls f(layer's state) for each layer that has one.
-template <class F> void each_state(const ModelState& state, F&& f) {
-  for (const ModelState::Block& block : state.blocks) {
-    for (LayerState* layer : {block.memory.get(), block.mixer.get(), block.ffn.get()}) {
-      if (layer != nullptr) { f(*layer); }
-    }
-  }
-}
-
 /// What the launches of the pass depend on; empty where the host decides.
 std::vector<int64_t> dependence(const ModelState& state, const NextToken& next, const ReadTokenOptions& options) {
   std::vector<int64_t> depends{static_cast<int64_t>(options.fast.update), options.fast.freeze, options.fast.chunk};
@@ -27,7 +18,7 @@ std::vector<int64_t> dependence(const ModelState& state, const NextToken& next, 
     }
   }
   bool is_free = true;
-  each_state(state, [&](const LayerState& layer) {
+  state.each([&](const LayerState& layer) {
     const std::optional<int64_t> own = layer.launches(next);
     is_free = is_free && own.has_value();
     depends.push_back(own.value_or(0));
@@ -77,7 +68,7 @@ Tensor read_token(Model& model, Stream& stream, Arena& work, ModelState& state, 
   // recorded.
   if (work.reserved_bytes() > reserved) { pass.graph = LaunchGraph(); }
   if (is_recorded) {  // host code did not run
-    each_state(state, [&](LayerState& layer) { layer.count_token(next); });
+    state.each([&](LayerState& layer) { layer.count_token(next); });
     ++state.tokens;
   }
   return pass.logits;

@@ -11,6 +11,7 @@ inline constexpr int kFewKeys = 256;
 /// Their queries are in shared memory of a GPU.
 inline constexpr int64_t kFewChannelsOnGpu = 512;
 
+/// What few queries find in each block of keys.
 struct AttentionForwardScratch {
   Tensor partial;  // [B T H, blocks, Dv + 2]: maximum, sum and weighted values of a block; undefined for many queries
   bool on_tensor_cores = false;
