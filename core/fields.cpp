@@ -249,6 +249,11 @@ Field& Field::unit(std::string_view text) {
   return *this;
 }
 
+Field& Field::scales(const Scaling& scaling) {
+  if (owner_->mode_ == Fields::Mode::describe) { owner_->described_[entry_].scaling = scaling; }
+  return *this;
+}
+
 void Fields::begin() {
   if (!json_->is_object()) { fail_at(*json_, path_, "an object", KeyError::Rest::nothing); }
 }
@@ -317,7 +322,7 @@ Field& Fields::start(std::string_view name, const Type& type) {
     current_.present_ = current_.json_ != nullptr;
   } else if (mode_ == Mode::describe) {
     current_.entry_ = described_.size();
-    described_.push_back({child_path(name), type.name, "", "", "", "", false});
+    described_.push_back({child_path(name), type.name, "", "", "", "", false, {}});
   }
   return current_;
 }

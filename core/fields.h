@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/scaling.h"
 
 namespace hebb {
 
@@ -36,6 +37,7 @@ class Field {
   Field& only_with(bool acts, std::string_view what);
   Field& help(std::string_view text);
   Field& unit(std::string_view text);
+  Field& scales(const Scaling& scaling);
   bool present() const { return present_; }  // written in the configuration (read mode)
 
  private:
@@ -64,6 +66,7 @@ class Fields {
   struct Description {  // one line of the reference
     std::string path, type, default_value, constraint, unit, help;
     bool required = false;
+    Scaling scaling = {};
   };
 
   /// Fills `value` from `json` (an object); every unknown key, wrong type, missing required key and

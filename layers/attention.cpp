@@ -17,7 +17,7 @@ struct BlockWindow {
 };
 
 void fields(Fields& f, BlockWindow& w) {
-  f.field("size", w.size).required().min(1).help("Tokens of a block.").unit("tokens");
+  f.field("size", w.size).required().min(1).help("Tokens of a block.").unit("tokens").scales(scaling::window);
   f.field("blocks", w.blocks).required().min(1).help("Blocks seen: a token's own and those before it.");
 }
 
@@ -32,7 +32,8 @@ struct AttentionConfig final : LayerConfig, ValueResidualMember {
     f.field("window", window)
         .min(0)
         .help("A token sees itself and the window - 1 tokens before it; 0: all.")
-        .unit("tokens");
+        .unit("tokens")
+        .scales(scaling::window);
     f.object("block_window", block_window)
         .help("A token sees its own block and the blocks before it; not with window.");
     f.field("gate", gate).one_of({"none", "head", "element"}).help("Sigmoid gate on the heads' outputs.");

@@ -37,7 +37,11 @@ struct SwigluConfig final : LayerConfig {
   int64_t intermediate_size = 0;
 
   void fields(Fields& f) override {
-    f.field("intermediate_size", intermediate_size).required().min(1).help("Width n between the projections.");
+    f.field("intermediate_size", intermediate_size)
+        .required()
+        .min(1)
+        .help("Width n between the projections.")
+        .scales(scaling::channels());
   }
   std::unique_ptr<Layer> make(const BuildContext& c) const override {
     return std::make_unique<Swiglu>(c, intermediate_size);
@@ -49,7 +53,11 @@ struct Relu2Config final : LayerConfig {
   bool token_shift = false;
 
   void fields(Fields& f) override {
-    f.field("intermediate_size", intermediate_size).required().min(1).help("Width n between the projections.");
+    f.field("intermediate_size", intermediate_size)
+        .required()
+        .min(1)
+        .help("Width n between the projections.")
+        .scales(scaling::channels());
     f.field("token_shift", token_shift).help("Mix each token's input with the previous token's.");
   }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;

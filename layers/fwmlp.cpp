@@ -21,10 +21,14 @@ struct FwmlpConfig final : LayerConfig {
   FwmlpConfig() { branch.key_width = 512; }
 
   void fields(Fields& f) override {
-    f.field("key_dim", branch.key_width).min(1).help("Width of a query.");
-    f.field("value_dim", branch.value_dim).min(1).help("Width of a value.");
-    f.field("fast_dim", fast_dim).min(1).help("Hidden width of the fast perceptron.");
-    f.field("chunk_size", chunk_size).min(1).unit("tokens").help("Tokens of a sequence per update.");
+    f.field("key_dim", branch.key_width).min(1).help("Width of a query.").scales(scaling::channels());
+    f.field("value_dim", branch.value_dim).min(1).help("Width of a value.").scales(scaling::channels());
+    f.field("fast_dim", fast_dim).min(1).help("Hidden width of the fast perceptron.").scales(scaling::channels());
+    f.field("chunk_size", chunk_size)
+        .min(1)
+        .unit("tokens")
+        .help("Tokens of a sequence per update.")
+        .scales(scaling::window);
     f.field("lookahead", lookahead).min(0).unit("tokens").help("How many tokens later the target ends.");
     f.field("target", target)
         .one_of({"mean", "next"})
@@ -50,6 +54,7 @@ struct FwmlpConfig final : LayerConfig {
       f.require(!branch.value_norm || branch.value_dim > 1, "value_dim", "at least 2 with value_norm");
     }
   }
+  bool learns_per_micro_batch() const override { return true; }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
 
   FwmlpOptions options() const {

@@ -21,12 +21,20 @@ struct FwpkmConfig final : LayerConfig {
   bool weight_by_gate = true;
 
   void fields(Fields& f) override {
-    f.field("num_subkeys", num_subkeys).min(2).max(46340).help("Sub-keys n per codebook; the table has n^2 slots.");
-    f.field("key_dim", key_dim).min(2).help("Width of a query, both halves.");
-    f.field("value_dim", branch.value_dim).min(1).help("Width of a value row.");
+    f.field("num_subkeys", num_subkeys)
+        .min(2)
+        .max(46340)
+        .help("Sub-keys n per codebook; the table has n^2 slots.")
+        .scales(scaling::subkeys);
+    f.field("key_dim", key_dim).min(2).help("Width of a query, both halves.").scales(scaling::channels());
+    f.field("value_dim", branch.value_dim).min(1).help("Width of a value row.").scales(scaling::channels());
     f.field("num_heads", num_heads).min(1).help("Heads; they share the values, each has its own keys.");
-    f.field("top_k", top_k).min(1).help("Slots that a head reads per token.");
-    f.field("chunk_size", chunk_size).min(1).unit("tokens").help("Tokens of a sequence per update.");
+    f.field("top_k", top_k).min(1).help("Slots that a head reads per token.").scales(scaling::slots_per_token);
+    f.field("chunk_size", chunk_size)
+        .min(1)
+        .unit("tokens")
+        .help("Tokens of a sequence per update.")
+        .scales(scaling::window);
     f.field("lookahead", lookahead).min(0).unit("tokens").help("A token's target is the value so many tokens later.");
     f.field("score", score)
         .one_of({"idw", "dot"})
@@ -65,6 +73,7 @@ struct FwpkmConfig final : LayerConfig {
       f.require(!branch.value_norm || branch.value_dim > 1, "value_dim", "at least 2 with value_norm");
     }
   }
+  bool learns_per_micro_batch() const override { return true; }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
   StatisticsCollectors statistics(const StatisticsOptions& options) const override {
     return collector_list(slot_windows(options));

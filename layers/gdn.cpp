@@ -27,14 +27,23 @@ struct GdnConfig final : LayerConfig {
 };
 
 void GdnConfig::fields(Fields& f) {
-  f.field("num_heads", num_heads).required().min(1).help("Heads of queries and keys.");
+  f.field("num_heads", num_heads).required().min(1).help("Heads of queries and keys.").scales(scaling::heads);
   f.field("num_value_heads", num_value_heads)
       .min(1)
-      .help("Heads of values, each with a state; a multiple of num_heads, its default.");
+      .help("Heads of values, each with a state; a multiple of num_heads, its default.")
+      .scales(scaling::heads);
   f.require(num_heads < 1 || value_heads() % num_heads == 0, "num_value_heads",
             fmt::format("a multiple of num_heads ({:d})", num_heads));
-  f.field("key_head_dim", key_head_dim).required().min(1).help("Channels of a head's queries and keys.");
-  f.field("value_head_dim", value_head_dim).required().min(1).help("Channels of a head's values.");
+  f.field("key_head_dim", key_head_dim)
+      .required()
+      .min(1)
+      .help("Channels of a head's queries and keys.")
+      .scales(scaling::head_channels);
+  f.field("value_head_dim", value_head_dim)
+      .required()
+      .min(1)
+      .help("Channels of a head's values.")
+      .scales(scaling::head_channels);
   conv_width_field(f, "conv_size", conv_size, "Width of the causal convolutions on q, k and v; 0 = none.");
   f.field("conv_bias", conv_bias).help("Biases of the convolutions.");
   f.require(!conv_bias || conv_size > 0, "conv_bias", "false where conv_size is 0");

@@ -11,9 +11,17 @@ namespace hebb {
 namespace {
 
 void head_fields(Fields& f, HamHeads& c) {
-  f.field("num_heads", c.num_heads).required().min(1).help("Heads of this path.");
-  f.field("key_head_dim", c.key_head_dim).required().min(1).help("Channels of a head's queries and keys.");
-  f.field("value_head_dim", c.value_head_dim).required().min(1).help("Channels of a head's values.");
+  f.field("num_heads", c.num_heads).required().min(1).help("Heads of this path.").scales(scaling::heads);
+  f.field("key_head_dim", c.key_head_dim)
+      .required()
+      .min(1)
+      .help("Channels of a head's queries and keys.")
+      .scales(scaling::head_channels);
+  f.field("value_head_dim", c.value_head_dim)
+      .required()
+      .min(1)
+      .help("Channels of a head's values.")
+      .scales(scaling::head_channels);
   f.field("activation", c.activation)
       .one_of({"silu", "none"})
       .help("On this path's q, k and v, after the convolution.");
@@ -42,7 +50,10 @@ void fields(Fields& f, HamRouterConfig& c) {
       .one_of({"prediction_error", "input", "vector"})
       .help("Score of a token: how badly the state predicts its value, or learned.");
   f.field("depth", c.depth).min(1).help("Linear layers of a learned router; without effect on prediction_error.");
-  f.field("hidden", c.hidden).min(1).help("Channels between them; without effect at depth 1.");
+  f.field("hidden", c.hidden)
+      .min(1)
+      .help("Channels between them; without effect at depth 1.")
+      .scales(scaling::channels());
   f.field("heads", c.heads).min(1).help("Outputs of the input router, aggregated like heads.");
   f.field("eda", c.eda).help("Average the score with the layer's before that has this too; learned routers only.");
   if (!f.reading()) { return; }
@@ -73,8 +84,13 @@ void fields(Fields& f, HamThresholdConfig& c) {
       .min(0)
       .help("First optimizer steps without updates.")
       .unit("steps")
-      .only_with(is_learned, learned);
-  f.field("lr", c.lr).above(0).help("Learning rate of the threshold's own AdamW.").only_with(is_learned, learned);
+      .only_with(is_learned, learned)
+      .scales(is_learned ? scaling::steps : Scaling{});
+  f.field("lr", c.lr)
+      .above(0)
+      .help("Learning rate of the threshold's own AdamW.")
+      .only_with(is_learned, learned)
+      .scales(is_learned ? scaling::step_rate : Scaling{});
   f.field("betas", c.betas).size(2).min(0).below(1).help("Its betas.").only_with(is_learned, learned);
   f.field("eps", c.eps).above(0).help("Its epsilon.").only_with(is_learned, learned);
   f.field("gain", c.gain).above(0).help("Factor of the gap in the synthetic gradient.").only_with(is_learned, learned);

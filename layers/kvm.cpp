@@ -38,7 +38,12 @@ struct KvmConfig final : LayerConfig, ValueResidualMember {
 
 void KvmConfig::fields(Fields& f) {
   qkv.fields(f, {"layer", "rms", "none"});
-  f.field("chunk_size", chunk_size).required().min(1).help("Tokens C that enter the state together.").unit("tokens");
+  f.field("chunk_size", chunk_size)
+      .required()
+      .min(1)
+      .help("Tokens C that enter the state together.")
+      .unit("tokens")
+      .scales(scaling::window);
   f.field("window_chunks", window_chunks).min(1).help("Chunks W of the window, the query's own included.");
   f.field("sinks", sinks).min(0).help("First rows of the state that no token joins.");
   f.object("state", state).help("How many rows the state has.");

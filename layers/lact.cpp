@@ -34,20 +34,38 @@ struct LactConfig final : LayerConfig {
 };
 
 void LactConfig::fields(Fields& f) {
-  f.field("num_heads", num_heads).required().min(1).help("Attention heads; divides hidden_size, the quotient even.");
-  f.field("num_fast_heads", num_fast_heads).min(1).help("Heads F of the fast weights; divides hidden_size.");
-  f.field("fast_dim", fast_dim).min(1).help("Hidden size h of a fast head; default: hidden_size / num_fast_heads.");
+  f.field("num_heads", num_heads)
+      .required()
+      .min(1)
+      .help("Attention heads; divides hidden_size, the quotient even.")
+      .scales(scaling::heads_of_width(scaling::kLeastChannels));
+  f.field("num_fast_heads", num_fast_heads)
+      .min(1)
+      .help("Heads F of the fast weights; divides hidden_size.")
+      .scales(scaling::heads_of_width(8));
+  f.field("fast_dim", fast_dim)
+      .min(1)
+      .help("Hidden size h of a fast head; default: hidden_size / num_fast_heads.")
+      .scales(scaling::channels(8));
   f.field("window", window)
       .min(0)
       .help("A token attends to itself and the window - 1 tokens before it; 0: all.")
-      .unit("tokens");
-  f.field("chunk_size", chunk_size).min(1).help("Tokens C between two updates of the fast weights.").unit("tokens");
+      .unit("tokens")
+      .scales(scaling::window);
+  f.field("chunk_size", chunk_size)
+      .min(1)
+      .help("Tokens C between two updates of the fast weights.")
+      .unit("tokens")
+      .scales(scaling::window);
   if (!f.reading() || f.written("rope")) {  // an absent object would miss its theta
     f.object("rope", rope).help("Rotary positions of all channels of a head; default: theta 10000.");
   }
   f.field("fast_rope", fast_rope).help("Rotary positions also on the fast queries and keys.");
   f.field("silu_v", silu_v).help("SiLU also on the fast values.");
-  f.field("rank", rank).min(0).help("Rank of the initial W0 and W2 beside half the identity; 0 = full matrices.");
+  f.field("rank", rank)
+      .min(0)
+      .help("Rank of the initial W0 and W2 beside half the identity; 0 = full matrices.")
+      .scales(scaling::rank);
   f.field("fast_init_gain", fast_init_gain)
       .above(0)
       .help("Scale of the factors' initial values.")

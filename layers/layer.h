@@ -155,7 +155,11 @@ class LayerConfig {
   virtual StatisticsCollectors statistics(const StatisticsOptions&) const { return {}; }
   /// Settings of layers of this type that an evaluation may replace while it runs; null: none. Static.
   virtual const OverrideGroup* overrides() const { return nullptr; }
+  /// Whether what a layer learns while it reads is learned from the rows of a micro-batch together, so that their
+  /// number is a part of the model.
+  virtual bool learns_per_micro_batch() const { return false; }
 };
+inline void fields(Fields& f, LayerConfig& config) { config.fields(f); }
 
 /// A registered layer type: one entry in registry.cpp.
 struct LayerType {

@@ -49,10 +49,22 @@ bool Mamba2Config::has_valid_limits() const {
 }
 
 void Mamba2Config::fields(Fields& f) {
-  f.field("num_heads", num_heads).required().min(1).help("Heads, each with a state.");
-  f.field("head_dim", head_dim).required().min(1).help("Channels of a head's input x and output.");
-  f.field("state_dim", state_dim).required().min(1).help("Channels of B and C: rows of a head's state.");
-  f.field("num_groups", num_groups).required().min(1).help("Pairs of B and C, each shared by consecutive heads.");
+  f.field("num_heads", num_heads).required().min(1).help("Heads, each with a state.").scales(scaling::heads);
+  f.field("head_dim", head_dim)
+      .required()
+      .min(1)
+      .help("Channels of a head's input x and output.")
+      .scales(scaling::head_channels);
+  f.field("state_dim", state_dim)
+      .required()
+      .min(1)
+      .help("Channels of B and C: rows of a head's state.")
+      .scales(scaling::head_channels);
+  f.field("num_groups", num_groups)
+      .required()
+      .min(1)
+      .help("Pairs of B and C, each shared by consecutive heads.")
+      .scales(scaling::heads);
   f.require(num_groups < 1 || num_heads % num_groups == 0, "num_groups",
             fmt::format("a divisor of num_heads ({:d})", num_heads));
   conv_width_field(f, "conv_size", conv_size, "Width of the causal convolutions on x, B and C; 0 = none.");
@@ -76,7 +88,8 @@ void Mamba2Config::fields(Fields& f) {
   f.field("norm_groups", norm_groups)
       .min(1)
       .help("Blocks of channels with a root mean square of their own; num_groups by default.")
-      .only_with(output_norm == "rms", "an output_norm");
+      .only_with(output_norm == "rms", "an output_norm")
+      .scales(scaling::heads);
   f.require(!norm_groups || (num_heads >= 1 && head_dim >= 1 && channels() % *norm_groups == 0), "norm_groups",
             fmt::format("a divisor of num_heads * head_dim ({:d})", channels()));
   f.field("norm_before_gate", norm_before_gate)

@@ -24,9 +24,20 @@ struct MesanetConfig final : LayerConfig {
 };
 
 void MesanetConfig::fields(Fields& f) {
-  f.field("num_heads", num_heads).required().min(1).help("Heads, each with a memory of its own.");
-  f.field("key_head_dim", key_head_dim).required().min(1).help("Channels of a head's queries and keys.");
-  f.field("value_head_dim", value_head_dim).min(1).help("Channels of a head's values; key_head_dim by default.");
+  f.field("num_heads", num_heads)
+      .required()
+      .min(1)
+      .help("Heads, each with a memory of its own.")
+      .scales(scaling::heads);
+  f.field("key_head_dim", key_head_dim)
+      .required()
+      .min(1)
+      .help("Channels of a head's queries and keys.")
+      .scales(scaling::head_channels);
+  f.field("value_head_dim", value_head_dim)
+      .min(1)
+      .help("Channels of a head's values; key_head_dim by default.")
+      .scales(scaling::head_channels);
   conv_width_field(f, "conv_size", conv_size, "Width of the causal convolutions on q and k; 0 = none.");
   f.field("conv_bias", conv_bias).help("Biases of the convolutions.");
   f.require(!conv_bias || conv_size > 0, "conv_bias", "false where conv_size is 0");

@@ -37,16 +37,23 @@ void OvqConfig::fields(Fields& f) {
   f.field("chunk_size", chunk_size)
       .min(1)
       .help("Tokens that are attended to one by one before they are folded in; part of the model's meaning.")
-      .unit("tokens");
-  f.field("max_centroids", max_centroids).required().min(1).help("Centroids of a dictionary in training.");
+      .unit("tokens")
+      .scales(scaling::window);
+  f.field("max_centroids", max_centroids)
+      .required()
+      .min(1)
+      .help("Centroids of a dictionary in training.")
+      .scales(scaling::length());
   f.field("eval_max_centroids", eval_max_centroids)
       .min(1)
-      .help("Centroids whenever the model is not training; max_centroids by default.");
+      .help("Centroids whenever the model is not training; max_centroids by default.")
+      .scales(scaling::length());
   f.field("growth", growth).one_of({"plateau", "linear", "full"}).help("How the dictionary grows with the tokens.");
   f.field("growth_length", growth_length)
       .min(1)
       .help("With linear growth: the length at which it has the plateau's size.")
-      .unit("tokens");
+      .unit("tokens")
+      .scales(scaling::length());
   f.require((growth == "linear") == growth_length.has_value(), "growth_length",
             growth == "linear" ? "an integer >= 1 with growth \"linear\"" : "no value without growth \"linear\"");
   f.field("select", select).one_of({"spread", "random"}).help("Keys that found centroids: the least similar, or any.");

@@ -19,11 +19,15 @@ struct PkmConfig final : LayerConfig {
   bool query_norm = true, glu = true;
 
   void fields(Fields& f) override {
-    f.field("num_subkeys", num_subkeys).min(2).max(46340).help("Sub-keys n per codebook; the table has n^2 slots.");
-    f.field("key_dim", key_dim).min(2).help("Width of a query, both halves.");
-    f.field("value_dim", value_dim).min(1).help("Width of a value row.");
+    f.field("num_subkeys", num_subkeys)
+        .min(2)
+        .max(46340)
+        .help("Sub-keys n per codebook; the table has n^2 slots.")
+        .scales(scaling::subkeys);
+    f.field("key_dim", key_dim).min(2).help("Width of a query, both halves.").scales(scaling::channels());
+    f.field("value_dim", value_dim).min(1).help("Width of a value row.").scales(scaling::channels());
     f.field("num_heads", num_heads).min(1).help("Heads; they share the values, each has its own keys.");
-    f.field("top_k", top_k).min(1).help("Slots that a head reads per token.");
+    f.field("top_k", top_k).min(1).help("Slots that a head reads per token.").scales(scaling::slots_per_token);
     f.field("query_norm", query_norm).help("RMSNorm on the query.");
     f.field("glu", glu).help("Gate the reading with silu of a projection of the input.");
     if (f.reading()) {

@@ -27,7 +27,10 @@ RopeSpec extended(RopeSpec spec, const YarnConfig& c) {
 
 void fields(Fields& f, RopeConfig& c) {
   f.field("theta", c.theta).required().above(0).help("Base of the rotary frequencies.");
-  f.field("dims", c.dims).min(2).help("Rotated channels of a head, even; default: all.");
+  f.field("dims", c.dims)
+      .min(2)
+      .help("Rotated channels of a head, even; default: all.")
+      .scales(scaling::rope_channels(c.endpoint ? 4 : 2));
   f.field("endpoint", c.endpoint).help("Frequencies theta^(-i/(dims/2 - 1)) instead of theta^(-2i/dims).");
   f.object("yarn", c.yarn).help("YaRN: evaluation beyond the training length.");
   if (f.reading()) {

@@ -51,18 +51,33 @@ struct SdmConfig final : LayerConfig {
 
 void SdmConfig::fields(Fields& f) {
   const std::vector<std::string> activations{"softmax", "l2", "none"};
-  f.field("num_heads", num_heads).min(1).help("Heads, each with a table of its own.");
+  f.field("num_heads", num_heads)
+      .min(1)
+      .help("Heads, each with a table of its own.")
+      .scales(value_head_dim ? Scaling{} : scaling::heads_of_width(2));
   f.field("slots_per_head", slots_per_head)
       .required()
       .min(1)
       .max(static_cast<double>(kMaxSubkeys * kMaxSubkeys))
-      .help("Slots N = n^2 of a head's table, n sub-keys per half.");
+      .help("Slots N = n^2 of a head's table, n sub-keys per half.")
+      .scales(scaling::squared_subkeys);
   f.require(subkeys() * subkeys() == slots_per_head, "slots_per_head", "a perfect square");
-  f.field("num_writes", num_writes).required().min(1).help("Slots that a head writes per token.");
-  f.field("num_reads", num_reads).required().min(1).help("Slots that a head reads per token.");
+  f.field("num_writes", num_writes)
+      .required()
+      .min(1)
+      .help("Slots that a head writes per token.")
+      .scales(scaling::slots_per_token);
+  f.field("num_reads", num_reads)
+      .required()
+      .min(1)
+      .help("Slots that a head reads per token.")
+      .scales(scaling::slots_per_token);
   f.require(num_writes <= slots_per_head, "num_writes", fmt::format("at most slots_per_head ({:d})", slots_per_head));
   f.require(num_reads <= slots_per_head, "num_reads", fmt::format("at most slots_per_head ({:d})", slots_per_head));
-  f.field("value_head_dim", value_head_dim).min(1).help("Width of a slot; without it hidden_size / num_heads.");
+  f.field("value_head_dim", value_head_dim)
+      .min(1)
+      .help("Width of a slot; without it hidden_size / num_heads.")
+      .scales(scaling::channels());
   f.field("learned_init", learned_init).help("The table begins as a trained parameter; otherwise as zeros.");
   f.field("write_activation", write_activation)
       .one_of(activations)

@@ -35,7 +35,8 @@ void ValueResidualConfig::fields(Fields& f) {
   f.field("value_residual_rank", rank)
       .min(1)
       .help("Rank of the gate's projection.")
-      .only_with(kind == "gated", "value_residual \"gated\"");
+      .only_with(kind == "gated", "value_residual \"gated\"")
+      .scales(kind == "gated" ? scaling::rank : Scaling{});
   f.field("value_residual_group", group)
       .help("Layers of one group share one v_first.")
       .only_with(on(), "value_residual");

@@ -33,7 +33,7 @@ struct VqConfig final : LayerConfig {
 
 void VqConfig::fields(Fields& f) {
   heads.fields(f);
-  f.field("codebook_size", codebook_size).required().min(2).help("Codewords of a kv head.");
+  f.field("codebook_size", codebook_size).required().min(2).help("Codewords of a kv head.").scales(scaling::length());
   f.field("quantizer", quantizer)
       .one_of({"sf_diveq", "diveq"})
       .help("Training-time quantizer: dithered points between neighbouring codewords, or the codewords.");
@@ -43,7 +43,8 @@ void VqConfig::fields(Fields& f) {
   f.field("quantize_after", quantize_after)
       .min(0)
       .help("First steps of training with keys as they are; then the codebook starts from the keys.")
-      .unit("steps");
+      .unit("steps")
+      .scales(scaling::steps);
   f.field("chunk_size", chunk_size).min(1).help("Chunks of the linear form; speed only.").unit("tokens");
 }
 

@@ -39,26 +39,12 @@ Cost cost_of(const Json& config) {
   return {count_parameters(built).non_embedding, built.flops_per_token(size_at(config.at("train"), "sequence_length"))};
 }
 
-/// The shortest window or chunk of a layer.
-double shortest_window(const Json& layer) {
-  double shortest = INFINITY;
-  const auto look = [&](const Json* object, const char* key) {
-    if (object != nullptr && object->is_object() && size_at(*object, key) > 0) {
-      shortest = std::min(shortest, static_cast<double>(size_at(*object, key)));
-    }
-  };
-  look(&layer, "window");
-  look(layer.find("block_window"), "size");
-  if (has_chunks(layer.at("type").as_string())) { look(&layer, "chunk_size"); }
-  return shortest;
-}
-
-bool has_fast_weights(const Json& config) {
-  for (const auto& [name, layer] : config.at("model").at("layers").members()) {
-    const std::string& type = layer.at("type").as_string();
-    if (type == "fwpkm" || type == "fwmlp") { return true; }
-  }
-  return false;
+/// Whether the size of a micro-batch is a part of the model.
+bool learns_per_micro_batch(const Json& config) {
+  ModelConfig model;
+  Fields::read(config.at("model"), "model", model);
+  return std::any_of(model.layers.begin(), model.layers.end(),
+                     [](const LayerDefinition& d) { return d.config->learns_per_micro_batch(); });
 }
 
 class Shrinker {
@@ -221,9 +207,9 @@ class Shrinker {
     return scaled(batch, factor, multiple, multiple);
   }
 
-  /// Fast weights see the rows of a micro-batch together: a part of the model.
   static bool keeps_micro_batch(const Run& run) {
-    return run.train("micro_batch_size") > 0 && (run.train("fast_batch") > 0 || has_fast_weights(run.source->config));
+    return run.train("micro_batch_size") > 0 &&
+           (run.train("fast_batch") > 0 || learns_per_micro_batch(run.source->config));
   }
 
   static int64_t micro_batch_of(const Run& run, int64_t batch, int64_t length) {
@@ -250,15 +236,7 @@ class Shrinker {
       set_size(train, "log_every", std::clamp<int64_t>(steps / kFewestLogs, 1, size_at(train, "log_every")));
     }
     for (const char* key : {"warmup_steps", "decay_steps"}) { set(run.config.find("schedule"), key, 0); }
-    for (auto& [name, layer] : run.config.find("model")->find("layers")->members()) {
-      set(&layer, "quantize_after", 0);
-      Json* threshold = layer.find("threshold");
-      if (threshold == nullptr || !(threshold->at("mode") == Json("learned"))) { continue; }
-      set(threshold, "freeze_steps", 0);
-      if (factor < 1) {
-        threshold->set("lr", Json(std::min(kFastestThreshold, threshold->at("lr").as_double() / factor)));
-      }
-    }
+    for (auto& [name, layer] : run.config.find("model")->find("layers")->members()) { scale_steps(layer, factor); }
   }
 
   /// Passes over validation data read at most a tenth as many rows as training.
@@ -366,8 +344,6 @@ class Shrinker {
     constexpr double kBytes = 900, kFewest = 128, kMost = 40'000;
     return static_cast<int64_t>(std::clamp(most / kBytes, kFewest, kMost)) / joined() + 1;
   }
-
-  static constexpr double kFastestThreshold = 0.01;
 
   const Sweep& sweep_;
   const ShrinkOptions& options_;

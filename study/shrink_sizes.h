@@ -1,7 +1,7 @@
 #pragma once
 // What becomes of the sizes in a run configuration (docs/ladders.md, The rule).
 #include <cstdint>
-#include <string>
+#include <string_view>
 
 #include "core/json.h"
 
@@ -17,21 +17,24 @@ struct ShrinkScale {
 
 constexpr int64_t kSmallestWidth = 16;  // of a model
 
-/// Whether `chunk_size` of a layer type is a length that the model has; elsewhere it is a matter of speed.
-bool has_chunks(const std::string& type);
-
 /// `value` times `factor` as a multiple of `multiple`, at least `least`; never above `value`.
 int64_t scaled(int64_t value, double factor, int64_t multiple, int64_t least);
 
 /// The member `key` where it is a whole number above 0, else 0.
-int64_t size_at(const Json& object, const char* key);
+int64_t size_at(const Json& object, std::string_view key);
 /// Replaces it.
-void set_size(Json& object, const char* key, int64_t value);
+void set_size(Json& object, std::string_view key, int64_t value);
 /// Replaces a member that is a length in tokens.
 void shrink_length(Json& object, const char* key, const ShrinkScale& scale);
 
 /// Shrinks `model`: width, depth, `at`, and every layer definition. The vocabulary stays.
 /// Errors: ConfigError where two changes of `at` meet in one block.
 void shrink_model(Json& model, const ShrinkScale& scale);
+
+/// The shortest window or chunk of a layer definition, in tokens; infinity: it has none.
+double shortest_window(const Json& layer);
+
+/// What a layer counts in optimizer steps, in a run that has `factor` times as many.
+void scale_steps(Json& layer, double factor);
 
 }  // namespace hebb

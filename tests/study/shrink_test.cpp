@@ -3,6 +3,9 @@
 #include <cmath>
 #include <map>
 
+#include "inspect/bench.h"
+#include "inspect/plan.h"
+#include "layers/model.h"
 #include "study/ladder.h"
 #include "study/shrink_sizes.h"
 #include "tests/study/sweep_fixture.h"
@@ -193,6 +196,23 @@ TEST_CASE("levels of a ladder stay different, and tokens for each parameter alik
   const Sweep least = shrunken(before, 1e12).sweep;
   CHECK(at(run_of(least, "L01-sdm"), "model.hidden_size") == 16);
   CHECK(at(run_of(least, "L08-sdm"), "model.hidden_size") == 40);
+}
+
+TEST_CASE("every layer type says how its sizes shrink", "[fast]") {
+  for (const BenchModel& bench : bench_layers()) {
+    INFO(bench.name);
+    Json model = parse_json(bench.json, bench.name);
+    const Json before = model.at("layers").at("x");
+    const auto build = [](const Json& json) {
+      ModelConfig config;
+      Fields::read(json, "model", config);
+      return count_parameters(Model(config)).total;
+    };
+    const int64_t parameters = build(model);
+    shrink_model(model, {.width = 0.25, .lengths = 0.25});
+    CHECK(!(model.at("layers").at("x") == before));
+    CHECK(build(model) < parameters / 3);
+  }
 }
 
 TEST_CASE("blocks that differ stay at their place of the period", "[fast]") {
