@@ -84,8 +84,9 @@ struct Block {
 
 /// What the kernel asks for while it multiplies a panel of A at `at`, in `calls` calls: rows of A at `next`.
 template <class S>
-gemm::Ahead<S> look_ahead(const Problem<S>& g, const Block& at, int64_t calls, const Range& rows, const Block& next) {
-  const int64_t times = calls * divide_up(at.depth, gemm::Ahead<S>::kSteps);
+gemm::Prefetch<S> prefetch_of(const Problem<S>& g, const Block& at, int64_t calls, const Range& rows,
+                              const Block& next) {
+  const int64_t times = calls * divide_up(at.depth, gemm::Prefetch<S>::kSteps);
   const int64_t lines = g.trans_a ? next.depth : rows.size, width = g.trans_a ? rows.size : next.depth;
   return {g.a_at(rows.begin, next.p), g.lda, lines, width, times};
 }
@@ -100,16 +101,16 @@ void multiply_block(const Problem<S>& g, const Block& at, const Block& next, S* 
   for (int64_t panel = 0; panel < panels; ++panel) {
     const Range rows(g.m, 1, panels, panel);
     const int row_count = static_cast<int>(rows.size);
-    gemm::Ahead<S> ahead;
+    gemm::Prefetch<S> prefetch;
     if (panel + 1 < panels) {
-      ahead = look_ahead(g, at, calls, Range(g.m, 1, panels, panel + 1), at);
+      prefetch = prefetch_of(g, at, calls, Range(g.m, 1, panels, panel + 1), at);
     } else if (next.columns > 0) {
-      ahead = look_ahead(g, at, calls, Range(g.m, 1, panels, 0), next);
+      prefetch = prefetch_of(g, at, calls, Range(g.m, 1, panels, 0), next);
     }
-    gemm::Left<S> a{g.a_at(rows.begin, at.p), g.trans_a ? 1 : g.lda, g.trans_a ? g.lda : 1, &ahead};
+    gemm::Left<S> a{g.a_at(rows.begin, at.p), g.trans_a ? 1 : g.lda, g.trans_a ? g.lda : 1, &prefetch};
     if (left != nullptr) {
       gemm::pack_transposed<S>(at.depth, row_count, a.data, g.lda, left, kLeftStep<S>);
-      a = {left, 1, kLeftStep<S>, &ahead};
+      a = {left, 1, kLeftStep<S>, &prefetch};
     }
     const auto wide = adjacent ? gemm::find_kernel<S, true>(row_count, 2) : gemm::find_kernel<S, false>(row_count, 2);
     const auto narrow = adjacent ? gemm::find_kernel<S, true>(row_count, 1) : gemm::find_kernel<S, false>(row_count, 1);

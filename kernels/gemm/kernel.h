@@ -23,13 +23,13 @@ template <class S> inline constexpr int kLeftStep = (kRows + Vec<S>::width - 1) 
 
 /// Asks for the memory of the next panel of A, a line or two every kSteps steps of k: the multiply-adds hide the wait
 /// for it, while a burst of requests fills the processor's queue of misses.
-template <class S> class Ahead {
+template <class S> class Prefetch {
  public:
   static constexpr int64_t kSteps = 8;
 
-  Ahead() = default;
+  Prefetch() = default;
   /// `rows` rows of memory of `width` elements, in `times` calls of fetch.
-  Ahead(const S* data, int64_t stride, int64_t rows, int64_t width, int64_t times)
+  Prefetch(const S* data, int64_t stride, int64_t rows, int64_t width, int64_t times)
       : row_(data),
         stride_(stride),
         rows_(rows),
@@ -59,7 +59,7 @@ template <class S> class Ahead {
 template <class S> struct Left {
   const S* data;
   int64_t row, step;
-  Ahead<S>* ahead = nullptr;  // where row is 1: what to ask for meanwhile
+  Prefetch<S>* prefetch = nullptr;  // where row is 1: what to ask for meanwhile
 };
 /// op(B): row k starts at data + k * step; whole vectors are readable.
 template <class S> struct Right {
@@ -97,7 +97,7 @@ void kernel(int64_t k, const Left<S>& left, const Right<S>& right, const Out<S>&
   for (int i = 0; i < rows; i += 3) { bases[i / 3] = a + i * a_row; }
   for (int64_t p = 0; p < k; ++p) {
     if constexpr (adjacent) {
-      if (p % Ahead<S>::kSteps == 0) { left.ahead->fetch(); }
+      if (p % Prefetch<S>::kSteps == 0) { left.prefetch->fetch(); }
     }
     V bv[vectors];
 #pragma GCC unroll 2
