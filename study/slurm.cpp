@@ -60,7 +60,7 @@ std::map<std::string, std::string> ends_by_controller(const std::string& array) 
 }  // namespace
 
 std::vector<SlurmTask> slurm_queue() {
-  const CommandResult result = run_command({"squeue", "--me", "--noheader", "--array", "--format=%F|%K|%T|%r|%j|%Z"});
+  const CommandResult result = run_command({"squeue", "--noheader", "--array", "--format=%F|%K|%T|%r|%j|%Z"});
   if (result.code != 0) {
     throw Error(ExitCode::kOther, "squeue: " + (result.code == 127 && !is_on_path("squeue") ? "no such program on PATH"
                                                                                             : one_line(result.text())));
