@@ -17,7 +17,7 @@ constexpr int64_t kSharedLimit = 227 * 1024;  // what one block of an sm_90 devi
 constexpr int64_t kZoneBytes = 64;            // guard zone after each array in shared memory
 constexpr unsigned char kZoneByte = 0xC5;
 
-enum class State : unsigned char { ready, spinning, at_barrier, in_collective, finished };
+enum class State : unsigned char { ready, at_barrier, in_collective, finished };
 
 struct AsyncCopy {
   void* to;
@@ -91,8 +91,6 @@ struct Launch {
   const Settings& settings;
   const std::function<void()>& body;
   std::atomic<int64_t> next_block{0};
-  std::atomic<int> active_workers{0};
-  std::atomic<int> waiting_workers{0};  // whose block does nothing but back off
   std::atomic<bool> stopped{false};
   char begin_tag = 0, end_tag = 0;  // happens-before: host -> threads -> host
 };
@@ -123,14 +121,13 @@ class Worker {
   static void thread_entry();
   void run_block(int64_t block);
   void begin_block(int64_t block);
-  void run_pass(bool* progressed);
+  void run_pass();
   Thread& thread_at(int position);
   Thread* next_waiting();
   void resume(Thread& thread);
   void finish(Thread& thread);
   void abandon_block();
   void run_thread(Thread& thread);
-  void check_spin(bool progressed);
   [[noreturn]] void report_deadlock();
 
   Launch* launch_ = nullptr;
@@ -145,8 +142,6 @@ class Worker {
   Where barrier_where_;
   std::array<char, 2> barrier_tags_;
   unsigned char barrier_generation_ = 0;
-  bool spins_ = false;
-  int idle_passes_ = 0;
   std::exception_ptr fault_;
 };
 

@@ -72,11 +72,6 @@ void sync_warp(unsigned mask, Where where) {
   happens_after(tag);
 }
 
-void backoff(Where where) {
-  const Unwatched unwatched;
-  worker().suspend(State::spinning, "backoff", where);
-}
-
 // ---- shared memory
 
 SharedMemory::SharedMemory() { map(); }

@@ -113,7 +113,6 @@ void run_grid(const Grid& grid_as_written, const Settings& settings, const std::
   Launch launch{.grid = grid, .settings = settings, .body = body};
   const int64_t blocks = count(grid.blocks);
   const int workers = static_cast<int>(std::min<int64_t>(blocks, std::max(1, settings.workers)));
-  launch.active_workers = workers;
   happens_before(&launch.begin_tag);
 
   // Each for the whole launch, also if it finds no block left: no stack may be used twice in one launch (see
@@ -156,7 +155,6 @@ Worker::Outcome Worker::run(Launch& launch) {
       launch.stopped = true;
     }
   }
-  --launch.active_workers;
   current_worker = previous_worker;
   self = previous_self;
   return outcome;
@@ -179,8 +177,7 @@ void Worker::begin_block(int64_t block) {
     thread.group_ends.clear();
   }
   for (Warp& warp : warps_) { warp.pending.clear(); }
-  finished_ = at_barrier_ = idle_passes_ = 0;
-  spins_ = false;
+  finished_ = at_barrier_ = 0;
   fault_ = nullptr;
   shared_.begin_block(grid.shared_bytes, device_model().shared_bytes);
 }
@@ -188,12 +185,7 @@ void Worker::begin_block(int64_t block) {
 void Worker::run_block(int64_t block) {
   const Unwatched unwatched;
   begin_block(block);
-  while (finished_ < threads_in_block_) {
-    bool progressed = false;
-    run_pass(&progressed);
-    check_spin(progressed);
-  }
-  check_spin(true);
+  while (finished_ < threads_in_block_) { run_pass(); }
   if (const char* name = shared_.damaged(); name != nullptr) {
     throw Fault(describe(threads_[0], launch_->grid.kernel) + ": something was written past the end of shared " + name);
   }
@@ -204,46 +196,20 @@ Thread& Worker::thread_at(int position) {
   return threads_[static_cast<size_t>(number)];
 }
 
-void Worker::run_pass(bool* progressed) {
+void Worker::run_pass() {
   bool ran = false;
   for (position_ = 0; position_ < threads_in_block_; ++position_) {
     Thread& thread = thread_at(position_);
-    if (thread.state == State::ready || thread.state == State::spinning) {
-      const bool was_spinning = thread.state == State::spinning;
-      thread.state = State::ready;
+    if (thread.state == State::ready) {
       resume(thread);  // and threads after it: position_ moves
       if (fault_) {
         abandon_block();
         std::rethrow_exception(fault_);
       }
       ran = true;
-      *progressed |= !was_spinning || running_ != &thread || thread.state != State::spinning;
     }
   }
   if (!ran) { report_deadlock(); }
-}
-
-// A wait between blocks can end as long as some worker gets on. When every worker's block only backs off, pass after
-// pass, nothing will ever change: on a device too, the blocks that it waits for may never start.
-void Worker::check_spin(bool progressed) {
-  constexpr int kIdlePasses = 2000;
-  if (progressed == spins_) {
-    spins_ = !progressed;
-    launch_->waiting_workers += spins_ ? 1 : -1;
-    idle_passes_ = 0;
-  }
-  if (!spins_) { return; }
-  std::this_thread::yield();
-  idle_passes_ = launch_->waiting_workers == launch_->active_workers ? idle_passes_ + 1 : 0;
-  if (launch_->stopped || idle_passes_ > kIdlePasses) {
-    spins_ = false;
-    --launch_->waiting_workers;
-    const auto stuck = std::find_if(threads_.begin(), threads_.end(),
-                                    [](const Thread& thread) { return thread.state == State::spinning; });
-    const std::string what = describe(*stuck, launch_->grid.kernel) + ": waits for ever at " + text(stuck->where);
-    abandon_block();
-    throw Fault(what);
-  }
 }
 
 SIMT_NO_TSAN void Worker::resume(Thread& thread) {
@@ -336,7 +302,7 @@ void Worker::suspend(State state, const char* waits_in, Where where) {
   thread.state = state;
   thread.waits_in = waits_in;
   thread.where = where;
-  Thread* const next = state == State::spinning ? nullptr : next_waiting();
+  Thread* const next = next_waiting();
   if (next == nullptr) {
     switch_context(thread.context, scheduler_, false);
   } else {
@@ -351,11 +317,11 @@ void Worker::suspend(State state, const char* waits_in, Where where) {
 Thread* Worker::next_waiting() {
   for (int position = position_ + 1; position < threads_in_block_; ++position) {
     Thread& thread = thread_at(position);
-    if (thread.state == State::ready && thread.started) {
+    if (thread.state == State::ready) {
+      if (!thread.started) { return nullptr; }
       position_ = position;
       return &thread;
     }
-    if (thread.state == State::ready || thread.state == State::spinning) { return nullptr; }
   }
   return nullptr;
 }

@@ -58,9 +58,6 @@ void copy_to_shared(void* to, const void* from, int bytes, int from_bytes, Where
 void commit_copies();
 void wait_copies(int groups_left);
 
-/// For loops that wait for another block: lets other threads run; a fault if nothing can ever end the wait.
-void backoff(Where where);
-
 template <class T, class Key> T* shared_static(Key, const char* name, Where where = Where::current()) {
   static char key;  // one per instantiation, as every call site passes a closure type of its own
   return static_cast<T*>(static_shared(&key, sizeof(T), name, where));
