@@ -12,6 +12,12 @@ thread_local Self* self = nullptr;
 
 namespace {
 
+#ifdef SIMT_ONE_THREAD
+constexpr bool kOneThread = true;
+#else
+constexpr bool kOneThread = false;
+#endif
+
 thread_local Worker* current_worker __attribute__((tls_model("initial-exec"))) = nullptr;
 thread_local Settings current_settings;
 
@@ -111,8 +117,8 @@ void run_grid(const Grid& grid_as_written, const Settings& settings, const std::
     ++runs()[grid.kernel];
   }
   Launch launch{.grid = grid, .settings = settings, .body = body};
-  const int64_t blocks = count(grid.blocks);
-  const int workers = static_cast<int>(std::min<int64_t>(blocks, std::max(1, settings.workers)));
+  const int64_t most = kOneThread ? 1 : std::max(1, settings.workers);
+  const int workers = static_cast<int>(std::min(count(grid.blocks), most));
   happens_before(&launch.begin_tag);
 
   // Each for the whole launch, also if it finds no block left: no stack may be used twice in one launch (see
