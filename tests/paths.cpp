@@ -9,6 +9,7 @@ std::string test_data_path() {  // a program that was built elsewhere runs in th
 }
 std::string binary_path() { return HEBB_BINARY_PATH; }
 std::string source_path() { return HEBB_SOURCE_PATH; }
+bool is_sanitized() { return !std::string(HEBB_SANITIZERS).empty(); }
 
 std::vector<std::string> golden_cases(const std::string& prefix) {
   std::vector<std::string> names;

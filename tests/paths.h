@@ -6,6 +6,7 @@ namespace hebb::testing {
 std::string test_data_path();  // the folder tests/
 std::string binary_path();     // the hebb program of this build
 std::string source_path();     // the checkout
+bool is_sanitized();           // the library; tests may not be
 
 /// Names of the layer cases in tests/golden that begin with `prefix`, sorted; a new folder is a new case of every test
 /// that asks here.
