@@ -131,7 +131,8 @@ Var Gdn::forward(Pass& pass, Var x, LayerState* state) {
   const Var o = read(pass, inputs(pass, x), state);  // [N, HV dv]
   const Var z = g_proj_ != nullptr ? linear(pass.tape, x, pass.param(*g_proj_)) : Var{};
   const Var weight = o_norm_ != nullptr ? pass.param(*o_norm_) : Var{};
-  const Var y = gated_norm(pass.tape, o, z, weight, delta_.value_dim, eps_, gate_);
+  const Var y =
+      gated_norm(pass.tape, o, {.z = z, .weight = weight, .head_dim = delta_.value_dim, .eps = eps_, .gate = gate_});
   return linear(pass.tape, y, pass.param(*o_proj_));
 }
 

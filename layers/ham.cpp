@@ -343,8 +343,13 @@ Var Ham::attend(Pass& pass, const Projections& raw, DType dtype, Var factor, con
 
 /// In the given type, which z and gate have; o may be fp32.
 Var Ham::gated(Pass& pass, Var o, Var z, Var gate, const Path& path, DType dtype) const {
-  const Var y = gated_norm(pass.tape, o, z, pass.param(*path.o_norm), path.heads.value_head_dim, eps_,
-                           z ? gate_ : HeadGate::none, false, dtype);
+  const Var y = gated_norm(pass.tape, o,
+                           {.z = z,
+                            .weight = pass.param(*path.o_norm),
+                            .head_dim = path.heads.value_head_dim,
+                            .eps = eps_,
+                            .gate = z ? gate_ : HeadGate::none,
+                            .dtype = dtype});
   return gate ? sigmoid_gate(pass.tape, y, gate, config_.gates == "head" ? path.heads.num_heads : 1) : y;
 }
 

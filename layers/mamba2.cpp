@@ -187,8 +187,13 @@ Var Mamba2::forward(Pass& pass, Var x, LayerState* state) {
   const Var o = read(pass, inputs(pass, x), state);  // [N, H P]
   const Var z = z_proj_ != nullptr ? linear(pass.tape, x, pass.param(*z_proj_)) : Var{};
   const Var weight = o_norm_ != nullptr ? pass.param(*o_norm_) : Var{};
-  const Var y =
-      gated_norm(pass.tape, o, z, weight, norm_width_, eps_, z ? HeadGate::silu : HeadGate::none, !norm_before_gate_);
+  const Var y = gated_norm(pass.tape, o,
+                           {.z = z,
+                            .weight = weight,
+                            .head_dim = norm_width_,
+                            .eps = eps_,
+                            .gate = z ? HeadGate::silu : HeadGate::none,
+                            .gate_first = !norm_before_gate_});
   return linear(pass.tape, y, pass.param(*o_proj_));
 }
 

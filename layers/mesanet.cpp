@@ -150,7 +150,13 @@ Var Mesanet::forward(Pass& pass, Var x, LayerState* state) {
   in.lambda_raw = param(lambda_raw_);
   const Var o = mesa(pass, in, mesa_, state != nullptr ? &static_cast<State*>(state)->mesa : nullptr, name_);
   const Var z = g_proj_ != nullptr ? linear(tape, x, param(g_proj_)) : Var{};
-  const Var y = gated_norm(tape, o, z, param(o_norm_), mesa_.value_dim, eps_, gate_, false, tape.dtype(x));
+  const Var y = gated_norm(tape, o,
+                           {.z = z,
+                            .weight = param(o_norm_),
+                            .head_dim = mesa_.value_dim,
+                            .eps = eps_,
+                            .gate = gate_,
+                            .dtype = tape.dtype(x)});
   return linear(tape, y, param(o_proj_));
 }
 

@@ -233,7 +233,10 @@ Var Sdm::forward(Pass& pass, Var x, LayerState* state) {
     weight = {};
   }
   const Var z = gate_ != HeadGate::none ? project(pass, x, g_) : Var{};
-  return project(pass, gated_norm(tape, y, z, weight, delta_.value_dim, eps_, gate_, false, tape.dtype(x)), o_);
+  const Var gated = gated_norm(
+      tape, y,
+      {.z = z, .weight = weight, .head_dim = delta_.value_dim, .eps = eps_, .gate = gate_, .dtype = tape.dtype(x)});
+  return project(pass, gated, o_);
 }
 
 double Sdm::flops_per_token(int64_t) const {

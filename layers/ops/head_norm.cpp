@@ -62,8 +62,8 @@ Var l2_norm(Tape& tape, Var x, int64_t head_dim) {
   return tape.record(std::move(node), &L2NormNode::n);
 }
 
-Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double eps, HeadGate gate, bool gate_first,
-               std::optional<DType> dtype) {
+Var gated_norm(Tape& tape, Var o, const GatedNorm& options) {
+  const auto& [z, weight, head_dim, eps, gate, gate_first, dtype] = options;
   HEBB_ASSERT(static_cast<bool>(z) == (gate != HeadGate::none));
   const DType type = dtype.value_or(tape.dtype(o));
   if (!z && !weight) { return convert(tape, o, type); }

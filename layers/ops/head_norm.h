@@ -10,12 +10,18 @@ namespace hebb {
 /// Source: docs/model.md, Norms.
 Var l2_norm(Tape& tape, Var x, int64_t head_dim);
 
-/// rms(o; weight) * gate(z) per head of head_dim channels; o, z [N, heads * head_dim], weight [head_dim]
-/// shared by the heads, or [heads * head_dim]. gate_first: rms(o * gate(z); weight). No weight: no norm;
-/// HeadGate::none: no z. Keeps o and z. dtype: of the result and z, o's by default; bf16 where o is fp32, so
-/// that neither o nor its gradient, which the norm makes orthogonal to o, is rounded.
+struct GatedNorm {
+  Var z = {}, weight = {};  // [N, heads * head_dim]; [head_dim] for all heads, or [heads * head_dim]
+  int64_t head_dim = 0;
+  double eps = 0;
+  HeadGate gate = HeadGate::none;   // none: no z
+  bool gate_first = false;          // rms(o * gate(z); weight)
+  std::optional<DType> dtype = {};  // of the result and z, o's by default; bf16 where o is fp32, so that neither o nor
+                                    // its gradient, which the norm makes orthogonal to o, is rounded
+};
+
+/// rms(o; weight) * gate(z) per head of head_dim channels; o [N, heads * head_dim]. No weight: no norm. Keeps o and z.
 /// Source: docs/layers/gdn.md and mamba2.md, Recurrence.
-Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double eps, HeadGate gate,
-               bool gate_first = false, std::optional<DType> dtype = {});
+Var gated_norm(Tape& tape, Var o, const GatedNorm& options);
 
 }  // namespace hebb
