@@ -54,10 +54,15 @@ template <class F> void each_row(int64_t rows, F&& f) {
   });
 }
 
+struct ProductOptions {
+  bool transposed = false, accumulate = false;
+};
+
 /// c [m, n] (+)= a [m, k] b, b [k, n] or, transposed, [n, k].
 template <class S>
-void times(int64_t m, int64_t n, int64_t k, const S* a, const S* b, bool transposed, bool accumulate, S* c) {
-  gemm_parallel<S>(false, transposed, m, n, k, S(1), a, k, b, transposed ? k : n, accumulate, c, n);
+void times(int64_t m, int64_t n, int64_t k, const S* a, const S* b, S* c, const ProductOptions& options = {}) {
+  gemm_parallel<S>(false, options.transposed, m, n, k, S(1), a, k, b, options.transposed ? k : n, options.accumulate, c,
+                   n);
 }
 
 /// c [m, n] (+)= aT b over `rows` rows: the gradient of a weight.
@@ -94,14 +99,14 @@ template <class S> void read(const FwmlpRead& a, S* out) {
   each_row(rows, [&](int64_t r) {
     std::copy_n(a.tokens_q.as<S>() + a.chunk.token(r) * s.key_dim, s.key_dim, q + r * s.key_dim);
   });
-  times(rows, 2 * h, s.key_dim, q, w.in, true, false, act);
+  times(rows, 2 * h, s.key_dim, q, w.in, act, {.transposed = true});
   each_row(rows, [&](int64_t r) {
     S* row = act + r * 2 * h;
     add_bias(2 * h, w.b_in, row);
     for (int64_t i = 0; i < h; ++i) { hid[r * h + i] = row[i] * row[h + i] * sigmoid(row[h + i]); }
   });
   const S* bias = w.b_down;
-  times(rows, s.value_dim, h, hid, w.down, true, false, out);
+  times(rows, s.value_dim, h, hid, w.down, out, {.transposed = true});
   each_row(rows, [&](int64_t r) {
     S* vh = a.vh.as<S>() + a.chunk.token(r) * s.value_dim;
     for (int64_t i = 0; i < s.value_dim; ++i) { vh[i] = out[r * s.value_dim + i] + bias[i]; }
@@ -136,7 +141,7 @@ template <class S> void step(const FwmlpStep& a, const FwmlpStepScratch& scratch
   residuals(a.pairs, s, a.chunk, a.vh, residual);
   outer(dv, h, rows, residual, hid, false, g.down);
   sum_rows(rows, dv, residual, false, g.b_down);
-  times(rows, h, dv, residual, w.down, false, false, d_hid);
+  times(rows, h, dv, residual, w.down, d_hid);
   each_row(rows, [&](int64_t r) {
     for (int64_t i = 0; i < h; ++i) {
       const Silu<S> silu(act[r * 2 * h + h + i]);
@@ -177,7 +182,7 @@ template <class S> struct FwmlpBackwardTask {
 
   /// Derivatives along X: t_act, t_hid, and y = that of vh.
   void tangents() const {
-    times(rows, 2 * h, s.key_dim, q, x.in, true, false, t_act);
+    times(rows, 2 * h, s.key_dim, q, x.in, t_act, {.transposed = true});
     each_row(rows, [&](int64_t r) {
       const S* row = act + r * 2 * h;
       S* t = t_act + r * 2 * h;
@@ -187,8 +192,8 @@ template <class S> struct FwmlpBackwardTask {
         t_hid[r * h + i] = t[i] * silu.value + row[i] * silu.first * t[h + i];
       }
     });
-    times(rows, dv, h, t_hid, w.down, true, false, y);
-    times(rows, dv, h, hid, x.down, true, true, y);
+    times(rows, dv, h, t_hid, w.down, y, {.transposed = true});
+    times(rows, dv, h, hid, x.down, y, {.transposed = true, .accumulate = true});
     each_row(rows, [&](int64_t r) { add_bias(dv, x.b_down, y + r * dv); });
   }
 
@@ -217,10 +222,10 @@ template <class S> struct FwmlpBackwardTask {
   }
 
   void to_activations() const {
-    times(rows, h, dv, y, w.down, false, false, d_hid);
+    times(rows, h, dv, y, w.down, d_hid);
     if (second) {
-      times(rows, h, dv, residual, x.down, false, true, d_hid);
-      times(rows, h, dv, residual, w.down, false, false, d_thid);
+      times(rows, h, dv, residual, x.down, d_hid, {.accumulate = true});
+      times(rows, h, dv, residual, w.down, d_thid);
     }
     each_row(rows, [&](int64_t r) {
       const S *row = act + r * 2 * h, *t = t_act + r * 2 * h;
@@ -241,8 +246,8 @@ template <class S> struct FwmlpBackwardTask {
   }
 
   void to_queries() const {
-    times(rows, s.key_dim, 2 * h, d_act, w.in, false, false, d_local);
-    if (second) { times(rows, s.key_dim, 2 * h, d_tact, x.in, false, true, d_local); }
+    times(rows, s.key_dim, 2 * h, d_act, w.in, d_local);
+    if (second) { times(rows, s.key_dim, 2 * h, d_tact, x.in, d_local, {.accumulate = true}); }
     each_row(rows, [&](int64_t r) {
       S* to = a.d_q.as<S>() + a.chunk.token(r) * s.key_dim;
       for (int64_t i = 0; i < s.key_dim; ++i) { to[i] = (a.accumulate ? to[i] : S(0)) + d_local[r * s.key_dim + i]; }
