@@ -149,7 +149,7 @@ inline RunConfig test_run(const TempFolder& folder, const std::string& changes =
   const fs::path tokens = fs::exists(folder / "tokens.bin") ? folder / "tokens.bin" : write_tokens(folder);
   Json json = parse_json(R"({
     "data": {"sources": [{"path": "TOKENS", "format": "raw_u16", "split_token": 0}]},
-    "train": {"steps": 7, "batch_size": 4, "micro_batch_size": 2, "sequence_length": 9, "seed": 5, "precision": "fp64",
+    "train": {"device": "cpu", "steps": 7, "batch_size": 4, "micro_batch_size": 2, "sequence_length": 9, "seed": 5, "precision": "fp64",
               "log_every": 1, "checkpoint": {"every": 100}},
     "optimizer": {"lr": 0.01, "weight_decay": 0.1}, "schedule": {"type": "cosine", "warmup_steps": 2, "min_lr": 0.001}})",
                          "test.json");
