@@ -68,7 +68,7 @@ class Builder {
     if (last < text_.size() && (text_[last] == '}' || text_[last] == ']')) {
       const size_t before = text_.substr(0, last).find_last_not_of(" \t\r\n");
       if (before != std::string_view::npos && text_[before] == ',') {
-        throw ConfigError(origin(before).str(), "a comma behind the last element", "none: JSON has no trailing commas");
+        throw ConfigError(origin(before).str(), "a comma after the last element", "none: JSON has no trailing commas");
       }
     }
     const std::string message = exception.what();

@@ -138,7 +138,7 @@ void EvalJournal::read(const std::function<void(const std::string& text)>& note)
     is_whole_ = true;
     for (const fs::path& other : others) { fs::remove(other); }
   }
-  if (!items_.empty()) { note(fmt::format("{}: going on behind {:d} finished items", file_.string(), items_.size())); }
+  if (!items_.empty()) { note(fmt::format("{}: going on after {:d} finished items", file_.string(), items_.size())); }
 }
 
 /// Whether the file is there and holds items of this key and nothing else.

@@ -336,7 +336,7 @@ class Mqar final : public Recall {
     f.field("min_distance", min_distance_)
         .min(0)
         .unit("tokens")
-        .help("Count only queries at least so many tokens behind the value that they ask for.");
+        .help("Count only queries at least so many tokens after the value that they ask for.");
     f.field("readings", readings_)
         .min(1)
         .help(

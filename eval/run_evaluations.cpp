@@ -107,7 +107,7 @@ EvalResult run_one(Evaluation& e, EvalContext& context) {
       const int64_t items = kept_items(context);
       throw Error(ExitCode::kStopped,
                   e.name + " (" + e.kind + "): stopped by a signal" +
-                      (items > 0 ? fmt::format(" behind {:d} finished items, which are kept", items) : ""));
+                      (items > 0 ? fmt::format(" after {:d} finished items, which are kept", items) : ""));
     }
     EvalResult failed;
     failed.status = failure.is_missing ? "skipped" : "failed";  // a missing file: something that the user does not have

@@ -53,7 +53,7 @@ void add_encode(Command data) {
       .required()
       .type_name("DIR");
   verb.flag("--add-bos,!--no-add-bos", options.tokenizer.add_bos, "Put BOS in front of every document (default: no)");
-  verb.flag("--add-eos,!--no-add-eos", options.tokenizer.add_eos, "Put EOS behind every document (default: yes)");
+  verb.flag("--add-eos,!--no-add-eos", options.tokenizer.add_eos, "Put EOS after every document (default: yes)");
   verb.option("--shard-tokens", options.shard_tokens, "Size of a shard; a document never straddles two [tokens]");
   verb.option("--val-fraction", options.val_fraction, "Share of the documents for validation, drawn at random")
       .type_name("NUMBER");

@@ -23,7 +23,7 @@ class Reader {
     if (at_ == text_.size()) { return false; }
     do { fields.push_back(text_[at_] == '"' ? quoted() : plain()); } while (skip(','));
     if (at_ < text_.size() && text_[at_] != '\n' && text_[at_] != '\r') {
-      fail("text behind the closing quote of a field", std::string(1, text_[at_]), "a comma or the end of the line");
+      fail("text after the closing quote of a field", std::string(1, text_[at_]), "a comma or the end of the line");
     }
     return true;
   }

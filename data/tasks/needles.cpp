@@ -91,7 +91,7 @@ void fields(Fields& f, HaystackSource& s) {
 
 void fields(Fields& f, NeedleOptions& o) {
   f.field("needle", o.needle).help("Text of a needle, with {key} and {value}.");
-  f.field("question", o.question).help("Text behind the haystack, with {key}; the value is what comes next.");
+  f.field("question", o.question).help("Text after the haystack, with {key}; the value is what comes next.");
   f.field("depths", o.depths).min(0).max(1).help("Where the five needles stand, 0 (start) to 1 (end). Default: drawn.");
   if (f.reading()) {
     const auto has = [](const std::string& text, const char* name) { return text.find(name) != std::string::npos; };

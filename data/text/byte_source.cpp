@@ -139,8 +139,7 @@ class GzipFile final : public CompressedFile {
     }
     if (bytes.empty()) { return false; }
     if (bytes[0] != '\x1F') {
-      throw DataError(where(), "unknown bytes behind a gzip stream", hex_bytes(bytes),
-                      "another gzip stream or the end");
+      throw DataError(where(), "unknown bytes after a gzip stream", hex_bytes(bytes), "another gzip stream or the end");
     }
     ::inflateReset(&stream_);
     is_inside_ = is_later_ = true;

@@ -171,9 +171,7 @@ class LineParser {
     ++at_;
     if (peek() == 'u') { return unicode_escape(out); }
     const size_t which = at_ < line_.size() ? kNames.find(line_[at_]) : std::string_view::npos;
-    if (which == std::string_view::npos) {
-      return fail("broken JSON", "one of \" \\ / b f n r t u behind a backslash");
-    }
+    if (which == std::string_view::npos) { return fail("broken JSON", "one of \" \\ / b f n r t u after a backslash"); }
     ++at_;
     if (out != nullptr) { *out += kValues[which]; }
     return true;

@@ -57,7 +57,7 @@ void fields(Fields& f, TokenizerConfig& config) {
   f.file("file", config.file)
       .help("SentencePiece .model file (BPE or unigram), or tokenizer.json (byte-level BPE); none for bytes.");
   f.field("add_bos", config.add_bos).help("Puts BOS in front of every document.");
-  f.field("add_eos", config.add_eos).help("Puts EOS behind every document.");
+  f.field("add_eos", config.add_eos).help("Puts EOS after every document.");
 }
 
 TokenizerConfig tokenizer_named(const std::string& name) {

@@ -238,8 +238,8 @@ void read_byte_level(const Value& stage, bool is_cut, TokenizerJson& out) {
   const Value space = stage.member("add_prefix_space"), regex = stage.member("use_regex");
   out.adds_space = space.boolean(true);
   const bool uses_regex = regex.boolean(true);
-  if (is_cut && out.adds_space) { space.refuse("true, or none", "false behind a Split"); }
-  if (is_cut && uses_regex) { regex.refuse("true, or none", "false behind a Split"); }
+  if (is_cut && out.adds_space) { space.refuse("true, or none", "false after a Split"); }
+  if (is_cut && uses_regex) { regex.refuse("true, or none", "false after a Split"); }
   if (uses_regex) { out.pattern = PreTokenizer::Pattern::gpt2; }
 }
 

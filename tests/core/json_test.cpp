@@ -63,9 +63,9 @@ TEST_CASE("syntax errors name the exact position", "[fast]") {
   CHECK(error_of("") == "c.json:1:1: found end of input, expected '[', '{', or a literal");
   CHECK(error_of("{\"a\" 12}") == "c.json:1:6: found number literal, expected ':'");
   CHECK(error_of("{\"a\": 1,\n }") ==
-        "c.json:1:8: found a comma behind the last element, expected none: JSON has no trailing commas");
+        "c.json:1:8: found a comma after the last element, expected none: JSON has no trailing commas");
   CHECK(error_of("[1, ]") ==
-        "c.json:1:3: found a comma behind the last element, expected none: JSON has no trailing commas");
+        "c.json:1:3: found a comma after the last element, expected none: JSON has no trailing commas");
   CHECK(error_of("{}}") == "c.json:1:3: found '}', expected end of input");
   CHECK(error_of("[1,\n  ,2]") == "c.json:2:3: found ',', expected '[', '{', or a literal");
   CHECK(error_of("[1, 2") == "c.json:1:6: found end of input, expected ']'");

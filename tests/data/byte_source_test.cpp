@@ -73,7 +73,7 @@ TEST_CASE("gzip streams that are cut off or damaged are errors with file and off
   CHECK_THAT(failure_of(path), Catch::Contains(": gzip stream is damaged: incorrect data check"));
   path = folder.write("f", gzip("x") + "junk");
   CHECK(failure_of(path) == path.string() +
-                                ": byte 21: unknown bytes behind a gzip stream (found 6A 75 6E 6B, "
+                                ": byte 21: unknown bytes after a gzip stream (found 6A 75 6E 6B, "
                                 "expected another gzip stream or the end)");
 }
 #endif

@@ -355,6 +355,6 @@ TEST_CASE_METHOD(Files, "CSV files are read as RFC 4180 says, and refused where 
   CHECK_THROWS_WITH(
       read("\"a\"b\n"),
       Catch::Contains(
-          "t.csv:1: text behind the closing quote of a field (found b, expected a comma or the end of the line)"));
+          "t.csv:1: text after the closing quote of a field (found b, expected a comma or the end of the line)"));
   CHECK_THROWS_WITH(read("a\xFF\n"), Catch::Contains("invalid UTF-8 at byte 1"));
 }

@@ -64,7 +64,7 @@ TEST_CASE("broken lines are reported with offset, found and expected", "[fast]")
   CHECK(message("{\"a\": [1 2]}") == "9: broken JSON | \"2\" | , or ]");
   CHECK(message("{\"a\": tru}") == "6: broken JSON | \"t\" | a value");
   CHECK(message("{,}") == "1: broken JSON | \",\" | a member name");
-  CHECK(message(R"({"text": "\q"})") == R"(11: broken JSON | "q" | one of " \ / b f n r t u behind a backslash)");
+  CHECK(message(R"({"text": "\q"})") == R"(11: broken JSON | "q" | one of " \ / b f n r t u after a backslash)");
   CHECK(message(R"({"text": "\u00g0"})") == "14: broken JSON | \"g\" | four hexadecimal digits");
   CHECK(message("{\"text\": \"a\tb\"}") == "11: broken JSON | \"\t\" | a character of a string");
   CHECK(message(R"({"text": "a", "text": "b"})") == "22: duplicate member \"text\" |  | ");
