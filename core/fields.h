@@ -37,7 +37,7 @@ class Field {
   Field& only_with(bool acts, std::string_view what);
   Field& help(std::string_view text);
   Field& unit(std::string_view text);
-  Field& scales(const Scaling& scaling);
+  Field& scales(const Scaling& scaling);     // in smaller copies of a model; fields without stay
   bool present() const { return present_; }  // written in the configuration (read mode)
 
  private:

@@ -6,14 +6,10 @@
 namespace hebb {
 namespace {
 
-/// Adapters: fields() of what is reached through a pointer.
-struct LayerFields {
-  LayerConfig* config = nullptr;
-};
+/// Adapter: fields() of what is reached through a pointer.
 struct TaskFields {
   EvalTask* task = nullptr;
 };
-void fields(Fields& f, LayerFields& l) { l.config->fields(f); }
 void fields(Fields& f, TaskFields& t) { t.task->fields(f); }
 
 /// The part of a description under `prefix`, with the rest left for other tables.
@@ -52,9 +48,8 @@ std::string configuration_reference() {
   }
   for (const LayerType& type : layer_types()) {
     const std::unique_ptr<LayerConfig> config = type.make();
-    LayerFields layer{config.get()};
     text += "\n## Layer `" + type.name + "` (" + role_text(type.role) + ")\n\n" +
-            reference_markdown(Fields::describe_value("model.layers.NAME", layer));
+            reference_markdown(Fields::describe_value("model.layers.NAME", *config));
   }
   for (const EvalKind& kind : eval_kinds()) {
     const std::unique_ptr<EvalTask> task = kind.make();

@@ -10,7 +10,7 @@ namespace hebb {
 /// Source: docs/model.md, Norms.
 Var l2_norm(Tape& tape, Var x, int64_t head_dim);
 
-struct GatedNorm {
+struct GatedNorm {          // beside o [N, heads * head_dim]
   Var z = {}, weight = {};  // [N, heads * head_dim]; [head_dim] for all heads, or [heads * head_dim]
   int64_t head_dim = 0;
   double eps = 0;

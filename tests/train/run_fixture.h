@@ -108,12 +108,6 @@ inline std::unique_ptr<Layer> TestMixerConfig::make(const BuildContext& c) const
   return std::make_unique<TestMixer>(c, has_memory);
 }
 
-/// Lets Fields read a layer's own fields.
-struct LayerFields {
-  LayerConfig* layer;
-};
-inline void fields(Fields& f, LayerFields& l) { l.layer->fields(f); }
-
 /// A model of two blocks over 29 token ids, with the test mixer.
 inline ModelConfig test_model(bool has_memory = true) {
   ModelConfig model;
@@ -124,8 +118,7 @@ inline ModelConfig test_model(bool has_memory = true) {
   mixer->has_memory = has_memory;
   model.layers.push_back({"mix", "test", Role::mixer, std::move(mixer)});
   model.layers.push_back({"mlp", "swiglu", Role::ffn, find_layer_type("swiglu")->make()});
-  LayerFields mlp{model.layers.back().config.get()};
-  Fields::read(parse_json(R"({"intermediate_size": 10})", "test.json"), "mlp", mlp);
+  Fields::read(parse_json(R"({"intermediate_size": 10})", "test.json"), "mlp", *model.layers.back().config);
   model.pattern.push_back({"mix", "mlp", std::nullopt});
   return model;
 }
