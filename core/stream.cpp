@@ -97,8 +97,7 @@ void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
     });
     return;
   }
-  dispatch_real(y.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(y.dtype, [&]<class S>(S) {
     S* out = y.as<S>();
     const S* in = x.as<S>();
     parallel_for(y.numel(), 1 << 14, [&](int64_t begin, int64_t end) {

@@ -131,8 +131,8 @@ struct Runner {
     std::vector<float> values(static_cast<size_t>(p.grad.numel()));
     for (float& x : values) { x = static_cast<float>(rng.normal()); }
     p.reached = true;
-    dispatch_real(p.grad.dtype, [&](auto zero) {
-      const std::vector<decltype(zero)> typed(values.begin(), values.end());
+    dispatch_real(p.grad.dtype, [&]<class S>(S) {
+      const std::vector<S> typed(values.begin(), values.end());
       copy_to_device(stream, p.grad, typed.data());
     });
   }

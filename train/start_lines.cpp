@@ -50,8 +50,8 @@ std::string group_name(const std::string& name) {
 
 void add_values(Stream& stream, const Tensor& tensor, Moments& moments) {
   constexpr int64_t kPiece = int64_t{1} << 18;  // 1 MiB of fp32 comes through pinned memory
-  dispatch_real(tensor.dtype, [&](auto zero) {
-    std::vector<decltype(zero)> piece;
+  dispatch_real(tensor.dtype, [&]<class S>(S) {
+    std::vector<S> piece;
     for (int64_t begin = 0; begin < tensor.numel(); begin += kPiece) {
       const int64_t count = std::min(kPiece, tensor.numel() - begin);
       piece.resize(static_cast<size_t>(count));

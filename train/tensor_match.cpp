@@ -73,9 +73,9 @@ void load_tensor(const WeightSource& file, const std::string& name, Stream& stre
     }
     copy_to_device(stream, to, narrow.data());
   } else {
-    dispatch_real(to.dtype, [&](auto zero) {
+    dispatch_real(to.dtype, [&]<class S>(S) {
       const std::vector<double> values = file.doubles(name);
-      const std::vector<decltype(zero)> typed(values.begin(), values.end());
+      const std::vector<S> typed(values.begin(), values.end());
       copy_to_device(stream, to, typed.data());
     });
   }

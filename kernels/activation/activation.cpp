@@ -15,8 +15,7 @@ template <class F> void each(int64_t n, F&& f) {
 }  // namespace
 
 void run(Stream&, const SwigluForward& a) {
-  dispatch_real(a.y.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.y.dtype, [&]<class S>(S) {
     S* __restrict y = a.y.as<S>();
     const S* __restrict gate = a.gate.as<S>(), * __restrict up = a.up.as<S>();
     each(a.y.numel(), [=](int64_t i) { y[i] = gate[i] * sigmoid(gate[i]) * up[i]; });
@@ -24,8 +23,7 @@ void run(Stream&, const SwigluForward& a) {
 }
 
 void run(Stream&, const SwigluBackward& a) {
-  dispatch_real(a.d_y.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.d_y.dtype, [&]<class S>(S) {
     S* __restrict d_gate = a.d_gate.as<S>(), * __restrict d_up = a.d_up.as<S>();
     const S* __restrict d_y = a.d_y.as<S>(), * __restrict gate = a.gate.as<S>(), * __restrict up = a.up.as<S>();
     each(a.d_y.numel(), [=](int64_t i) {
@@ -38,8 +36,7 @@ void run(Stream&, const SwigluBackward& a) {
 }
 
 void run(Stream&, const Relu2Forward& a) {
-  dispatch_real(a.y.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.y.dtype, [&]<class S>(S) {
     S* __restrict y = a.y.as<S>();
     const S* __restrict x = a.x.as<S>();
     each(a.y.numel(), [=](int64_t i) {
@@ -50,8 +47,7 @@ void run(Stream&, const Relu2Forward& a) {
 }
 
 void run(Stream&, const Relu2Backward& a) {
-  dispatch_real(a.d_y.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.d_y.dtype, [&]<class S>(S) {
     S* __restrict d_x = a.d_x.as<S>();
     const S* __restrict d_y = a.d_y.as<S>(), * __restrict x = a.x.as<S>();
     each(a.d_y.numel(), [=](int64_t i) { d_x[i] = S(2) * (x[i] > S(0) ? x[i] : S(0)) * d_y[i]; });

@@ -81,8 +81,7 @@ void launch_flat(const char* name, KernelOf kernel_of, Stream& stream, int64_t c
 
 void run(Stream& stream, const SwigluForward& a) {
   if (a.y.numel() > 0) {
-    dispatch_float(a.y.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(a.y.dtype, [&]<class T>(T) {
       launch_flat<T>(
           "swiglu_forward", [](auto vector) { return swiglu_forward_kernel<T, vector()>; }, stream, a.y.numel(),
           a.y.as<T>(), a.gate.as<T>(), a.up.as<T>());
@@ -92,8 +91,7 @@ void run(Stream& stream, const SwigluForward& a) {
 
 void run(Stream& stream, const SwigluBackward& a) {
   if (a.d_y.numel() > 0) {
-    dispatch_float(a.d_y.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(a.d_y.dtype, [&]<class T>(T) {
       launch_flat<T>(
           "swiglu_backward", [](auto vector) { return swiglu_backward_kernel<T, vector()>; }, stream, a.d_y.numel(),
           a.d_gate.as<T>(), a.d_up.as<T>(), a.d_y.as<T>(), a.gate.as<T>(), a.up.as<T>());
@@ -103,8 +101,7 @@ void run(Stream& stream, const SwigluBackward& a) {
 
 void run(Stream& stream, const Relu2Forward& a) {
   if (a.y.numel() > 0) {
-    dispatch_float(a.y.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(a.y.dtype, [&]<class T>(T) {
       launch_flat<T>(
           "relu2_forward", [](auto vector) { return relu2_forward_kernel<T, vector()>; }, stream, a.y.numel(),
           a.y.as<T>(), a.x.as<T>());
@@ -114,8 +111,7 @@ void run(Stream& stream, const Relu2Forward& a) {
 
 void run(Stream& stream, const Relu2Backward& a) {
   if (a.d_y.numel() > 0) {
-    dispatch_float(a.d_y.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(a.d_y.dtype, [&]<class T>(T) {
       launch_flat<T>(
           "relu2_backward", [](auto vector) { return relu2_backward_kernel<T, vector()>; }, stream, a.d_y.numel(),
           a.d_x.as<T>(), a.d_y.as<T>(), a.x.as<T>());

@@ -27,8 +27,7 @@ void update(int64_t n, const Factors<S> f, S* __restrict p, S* __restrict m, S* 
 }  // namespace
 
 void run(Stream&, const SumSquares& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(args.x.dtype, [&]<class S>(S) {
     const int64_t n = args.x.numel();
     const S* x = args.x.as<S>();
     double* partial = args.partial.as<double>();
@@ -66,8 +65,7 @@ void run(Stream&, const AdamW& a) {
   if (a.applies.defined() && *a.applies.as<double>() == 0) { return; }
   const double* rates = a.rates.as<double>();
   const double factor = a.clip.defined() ? *a.clip.as<double>() : 1.0;
-  dispatch_real(a.p.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.p.dtype, [&]<class S>(S) {
     const auto number = [](double x) { return static_cast<S>(x); };
     const Factors<S> f{number(a.beta1), number(a.beta2),  number(1 - a.beta1), number(1 - a.beta2), number(factor),
                        number(a.eps),   number(rates[0]), number(rates[1]),    number(rates[2])};

@@ -5,8 +5,7 @@
 namespace hebb::cpu {
 
 void run(Stream&, const AddScaled& a) {
-  dispatch_real(a.y.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.y.dtype, [&]<class S>(S) {
     S* y = a.y.as<S>();
     const S* x = a.x.as<S>();
     const S alpha = static_cast<S>(a.alpha);

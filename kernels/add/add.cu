@@ -48,8 +48,7 @@ struct ToFloat {
 void run(Stream& stream, const AddScaled& args) {
   const int64_t count = args.y.numel();
   if (count == 0) { return; }
-  dispatch_float(args.y.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(args.y.dtype, [&]<class T>(T) {
     const int64_t packs = (count + kPack<T> - 1) / kPack<T>;
     HEBB_LAUNCH(add_scaled_kernel<T>, blocks_for(packs, kThreads), kThreads, 0, stream, args.y.as<T>(), args.x.as<T>(),
                 static_cast<float>(args.alpha), args.accumulate, count,

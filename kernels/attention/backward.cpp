@@ -276,7 +276,7 @@ template <class S> struct AttentionBackwardTask {
 }  // namespace
 
 void run(Stream&, const AttentionBackward& args, const AttentionBackwardScratch&) {
-  dispatch_real(args.q.dtype, [&](auto zero) { AttentionBackwardTask<decltype(zero)>(args).run(); });
+  dispatch_real(args.q.dtype, [&]<class S>(S) { AttentionBackwardTask<S>(args).run(); });
 }
 
 }  // namespace cpu

@@ -171,7 +171,7 @@ void run(Stream& stream, const AttentionBackward& a, const AttentionBackwardScra
   if (scratch.on_tensor_cores) {
     attention_mma::backward(stream, a, scratch);
   } else {
-    dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
+    dispatch_float(a.q.dtype, [&]<class S>(S) { backward<S>(stream, a); });
   }
 }
 

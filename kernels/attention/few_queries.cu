@@ -192,8 +192,7 @@ template <class T, int kRows> void launch_few(Stream& stream, const FewQueries<T
 }  // namespace
 
 void attention::forward_few(Stream& stream, const AttentionForward& a, const Tensor& partial) {
-  dispatch_float(a.q.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.q.dtype, [&]<class T>(T) {
     const FewQueries<T> f{.in = inputs_of<T>(a.q, a.k, a.v, a.lo, a.hi, a.bias, a.scale),
                           .partial = partial.as<float>(),
                           .blocks = partial.size(1),

@@ -136,7 +136,7 @@ template <class S> void forward(const AttentionForward& a, const AttentionForwar
 }  // namespace
 
 void run(Stream&, const AttentionForward& args, const AttentionForwardScratch& scratch) {
-  dispatch_real(args.q.dtype, [&](auto zero) { forward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.q.dtype, [&]<class S>(S) { forward<S>(args, scratch); });
 }
 
 }  // namespace cpu

@@ -75,8 +75,7 @@ void run(Stream& stream, const AttentionForward& a, const AttentionForwardScratc
     attention_mma::forward(stream, a);
     return;
   }
-  dispatch_float(a.q.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.q.dtype, [&]<class T>(T) {
     const AttentionForwardTask<T> f{inputs_of<T>(a.q, a.k, a.v, a.lo, a.hi, a.bias, a.scale), a.o.as<T>(),
                                     a.lse.as<float>()};
     const int64_t tiles = (f.in.tokens * f.in.group + kTile - 1) / kTile * f.in.kv_heads * a.k.size(0);

@@ -101,8 +101,7 @@ void run(Stream& stream, const RingKeys& a) {
 }
 
 void run(Stream& stream, const RingAppend& a) {
-  dispatch_float(a.ring.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.ring.dtype, [&]<class T>(T) {
     each_element("ring_append", stream, a.ring.size(0), a.ring.size(2),
                  Append<T>{Items<T>(a.ring), Items<T>(a.x), a.doc_start.as<int32_t>(), a.slots, a.first});
   });
@@ -110,8 +109,7 @@ void run(Stream& stream, const RingAppend& a) {
 
 void run(Stream& stream, const RingUnroll& a) {
   const int64_t before = a.slots.range.size() - 1;
-  dispatch_float(a.ring.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.ring.dtype, [&]<class T>(T) {
     each_element(
         "ring_unroll", stream, a.ring.size(0) * before, a.ring.size(2),
         Unroll<T>{Items<T>(a.line), Items<T>(a.ring), a.doc_start.as<int32_t>(), a.slots, a.doc_start.size(1), before});
@@ -120,8 +118,7 @@ void run(Stream& stream, const RingUnroll& a) {
 
 void run(Stream& stream, const RingStore& a) {
   const int64_t size = a.slots.range.size();
-  dispatch_float(a.ring.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.ring.dtype, [&]<class T>(T) {
     each_element(
         "ring_store", stream, a.ring.size(0) * size, a.ring.size(2),
         Store<T>{Items<T>(a.ring), Items<T>(a.line), a.doc_start.as<int32_t>(), a.slots, a.doc_start.size(1), size});

@@ -5,8 +5,7 @@
 namespace hebb::cpu {
 
 void run(Stream&, const AddBias& a) {
-  dispatch_real(a.y.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.y.dtype, [&]<class S>(S) {
     const int64_t n = a.bias.numel(), rows = a.y.numel() / n;
     const S* bias = a.bias.as<S>();
     parallel_for(rows, 64, [&](int64_t begin, int64_t end) {
@@ -19,8 +18,7 @@ void run(Stream&, const AddBias& a) {
 }
 
 void run(Stream&, const ColumnSums& a) {
-  dispatch_real(a.x.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.x.dtype, [&]<class S>(S) {
     const int64_t n = a.out.numel(), rows = a.x.numel() / n;
     S* out = a.out.as<S>();
     parallel_for(n, 64, [&](int64_t begin, int64_t end) {

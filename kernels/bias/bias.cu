@@ -22,8 +22,7 @@ template <class T, int N> struct AddRow {
 
 void run(Stream& stream, const AddBias& a) {
   const int64_t columns = a.bias.numel();
-  dispatch_float(a.y.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.y.dtype, [&]<class T>(T) {
     dispatch_pack<T>(
         columns,
         [&](auto pack) {

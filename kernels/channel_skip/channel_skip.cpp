@@ -78,11 +78,11 @@ template <class S> void backward(const ChannelSkipBackward& a, const ChannelSkip
 }  // namespace
 
 void run(Stream&, const ChannelSkipForward& args) {
-  dispatch_real(args.y.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+  dispatch_real(args.y.dtype, [&]<class S>(S) { forward<S>(args); });
 }
 
 void run(Stream&, const ChannelSkipBackward& args, const ChannelSkipBackwardScratch& scratch) {
-  dispatch_real(args.d_y.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.d_y.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 }  // namespace cpu

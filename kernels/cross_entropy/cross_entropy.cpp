@@ -60,8 +60,7 @@ template <class S> double row_loss(S* x, int64_t vocab, int32_t target, S scale,
 }  // namespace
 
 void run(Stream&, const CrossEntropy& a) {
-  dispatch_real(a.logits.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.logits.dtype, [&]<class S>(S) {
     const double scale = a.factor.defined() ? a.scale * a.factor.as<double>()[0] : a.scale;
     const int64_t rows = a.targets.numel(), vocab = a.logits.numel() / std::max<int64_t>(rows, 1);
     parallel_for(rows, 4, [&](int64_t begin, int64_t end) {

@@ -93,8 +93,7 @@ template <class T, class G> void launch_rows(Stream& stream, const CrossEntropy&
 void run(Stream& stream, const CrossEntropy& a) {
   const int64_t rows = a.targets.numel();
   if (rows == 0) { return; }
-  dispatch_float(a.logits.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.logits.dtype, [&]<class T>(T) {
     if (a.gradient.defined() && a.gradient.dtype == DType::bf16) {
       launch_rows<T, bf16>(stream, a, rows);
     } else {

@@ -114,11 +114,11 @@ template <class S> void backward(const DeltaGatesBackward& a, const DeltaGatesBa
 }  // namespace
 
 void run(Stream&, const DeltaGatesForward& args) {
-  dispatch_real(args.a.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+  dispatch_real(args.a.dtype, [&]<class S>(S) { forward<S>(args); });
 }
 
 void run(Stream&, const DeltaGatesBackward& args, const DeltaGatesBackwardScratch& scratch) {
-  dispatch_real(args.a.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.a.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 }  // namespace cpu

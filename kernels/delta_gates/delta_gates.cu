@@ -71,8 +71,7 @@ template <class T> struct DeltaGatesBackwardBody {
 
 void run(Stream& stream, const DeltaGatesForward& a) {
   const int64_t heads = a.a_log.numel();
-  dispatch_float(a.a.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.a.dtype, [&]<class T>(T) {
     each_element(
         "delta_gates_forward", stream, 1, a.a.numel(),
         DeltaGatesForwardBody<T>{a.g.as<float>(), a.beta.as<float>(), a.a.as<T>(), a.b.as<T>(), a.a_log.as<float>(),
@@ -84,8 +83,7 @@ void run(Stream& stream, const DeltaGatesForward& a) {
 void run(Stream& stream, const DeltaGatesBackward& a, const DeltaGatesBackwardScratch& scratch) {
   const int64_t heads = a.a_log.numel(), tokens = a.a.numel() / heads, blocks = DeltaGatesBlocks::count(tokens);
   float* const partial = scratch.partial.as<float>();
-  dispatch_float(a.a.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.a.dtype, [&]<class T>(T) {
     each_warp("delta_gates_backward", stream, blocks * heads,
               DeltaGatesBackwardBody<T>{.d_a = a.d_a.as<T>(),
                                         .d_b = a.d_b.as<T>(),

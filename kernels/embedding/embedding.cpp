@@ -7,8 +7,7 @@
 namespace hebb::cpu {
 
 void run(Stream&, const EmbeddingForward& args) {
-  dispatch_real(args.table.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(args.table.dtype, [&]<class S>(S) {
     const int64_t d = args.table.size(1);
     const int32_t* ids = args.ids.as<int32_t>();
     const S* table = args.table.as<S>();
@@ -20,8 +19,7 @@ void run(Stream&, const EmbeddingForward& args) {
 }
 
 void run(Stream&, const EmbeddingBackward& args) {
-  dispatch_real(args.d_table.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(args.d_table.dtype, [&]<class S>(S) {
     const int64_t d = args.d_table.size(1), n = args.ids.numel();
     const int32_t* ids = args.ids.as<int32_t>();
     const S* d_y = args.d_y.as<S>();

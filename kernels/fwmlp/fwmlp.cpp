@@ -285,15 +285,15 @@ template <class S> void backward(const FwmlpBackward& a, const FwmlpBackwardScra
 }  // namespace
 
 void run(Stream&, const FwmlpRead& a, const FwmlpReadScratch& scratch) {
-  dispatch_real(a.vh.dtype, [&](auto zero) { read<decltype(zero)>(a, scratch.out.as<decltype(zero)>()); });
+  dispatch_real(a.vh.dtype, [&]<class S>(S) { read<S>(a, scratch.out.as<S>()); });
 }
 
 void run(Stream&, const FwmlpStep& a, const FwmlpStepScratch& scratch) {
-  dispatch_real(a.vh.dtype, [&](auto zero) { step<decltype(zero)>(a, scratch); });
+  dispatch_real(a.vh.dtype, [&]<class S>(S) { step<S>(a, scratch); });
 }
 
 void run(Stream&, const FwmlpBackward& a, const FwmlpBackwardScratch& scratch) {
-  dispatch_real(a.vh.dtype, [&](auto zero) { backward<decltype(zero)>(a, scratch); });
+  dispatch_real(a.vh.dtype, [&]<class S>(S) { backward<S>(a, scratch); });
 }
 
 }  // namespace cpu

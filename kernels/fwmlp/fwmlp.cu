@@ -370,16 +370,16 @@ template <class T> struct FwmlpBackwardTask {
 }  // namespace
 
 void run(Stream& stream, const FwmlpRead& a, const FwmlpReadScratch& scratch) {
-  dispatch_float(a.vh.dtype, [&](auto zero) { read<decltype(zero)>(stream, a, scratch.out); });
+  dispatch_float(a.vh.dtype, [&]<class S>(S) { read<S>(stream, a, scratch.out); });
 }
 
 void run(Stream& stream, const FwmlpStep& a, const FwmlpStepScratch& scratch) {
-  dispatch_float(a.vh.dtype, [&](auto zero) { step<decltype(zero)>(stream, a, scratch); });
+  dispatch_float(a.vh.dtype, [&]<class S>(S) { step<S>(stream, a, scratch); });
 }
 
 void run(Stream& stream, const FwmlpBackward& a, const FwmlpBackwardScratch& scratch) {
-  dispatch_float(a.vh.dtype, [&](auto zero) {
-    FwmlpBackwardTask<decltype(zero)> b{stream, a, scratch};
+  dispatch_float(a.vh.dtype, [&]<class T>(T) {
+    FwmlpBackwardTask<T> b{stream, a, scratch};
     if (b.second) { b.tangents(Weights(scratch.tangent, a.sizes)); }
     b.to_activations(b.second ? Weights(scratch.tangent, a.sizes).b_down.template as<float>() : nullptr);
     b.to_queries();

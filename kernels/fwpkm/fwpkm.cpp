@@ -208,11 +208,11 @@ void index_readers(const FwpkmIndexReaders& a, const FwpkmReaders& out, const Fa
 }  // namespace
 
 void run(Stream&, const FwpkmLookupKeys& a) {
-  dispatch_real(a.q.dtype, [&](auto zero) { lookup<decltype(zero)>(a); });
+  dispatch_real(a.q.dtype, [&]<class S>(S) { lookup<S>(a); });
 }
 
 void run(Stream&, const FwpkmSelectSlots& a) {
-  dispatch_real(a.out.weights.dtype, [&](auto zero) { select_slots<decltype(zero)>(a); });
+  dispatch_real(a.out.weights.dtype, [&]<class S>(S) { select_slots<S>(a); });
 }
 
 void run(Stream&, const FwpkmIndexReaders& a, const FwpkmIndexReadersScratch& scratch) {
@@ -223,8 +223,7 @@ void run(Stream&, const FwpkmIndexReaders& a, const FwpkmIndexReadersScratch& sc
 }
 
 void run(Stream&, const FwpkmReadValues& a) {
-  dispatch_real(a.values.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.values.dtype, [&]<class S>(S) {
     const int64_t dv = a.values.size(1), e = a.lookup.weights.numel() / a.lookup.weights.size(0);
     each_token(a.chunk, [&](int64_t t) {
       S* vh = a.vh.as<S>() + t * dv;
@@ -240,8 +239,7 @@ void run(Stream&, const FwpkmReadValues& a) {
 }
 
 void run(Stream&, const FwpkmRestoreValues& a) {
-  dispatch_real(a.values.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.values.dtype, [&]<class S>(S) {
     const int64_t dv = a.values.size(1);
     parallel_for(a.readers.count.as<int32_t>()[0], 16, [&](int64_t begin, int64_t end) {
       for (int64_t u = begin; u < end; ++u) {
@@ -252,12 +250,11 @@ void run(Stream&, const FwpkmRestoreValues& a) {
 }
 
 void run(Stream&, const FwpkmWriteValues& a) {
-  dispatch_real(a.values.dtype, [&](auto zero) { write_values<decltype(zero)>(a); });
+  dispatch_real(a.values.dtype, [&]<class S>(S) { write_values<S>(a); });
 }
 
 void run(Stream&, const FwpkmMeasureStep& a) {
-  dispatch_real(a.values.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.values.dtype, [&]<class S>(S) {
     const int64_t dv = a.values.size(1);
     double loss = 0, step = 0;
     for (int64_t r = 0; r < a.chunk.tokens(); ++r) {

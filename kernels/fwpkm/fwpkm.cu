@@ -218,8 +218,7 @@ void run(Stream& stream, const FwpkmIndexReaders& a, const FwpkmIndexReadersScra
 
 void run(Stream& stream, const FwpkmReadValues& a) {
   const int64_t entries = entries_of(a.lookup), width = a.values.size(1);
-  dispatch_float(a.vh.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.vh.dtype, [&]<class T>(T) {
     each_element(
         "fwpkm_read", stream, a.chunk.tokens(), width,
         FwpkmRead<T>{a.vh.as<T>(), a.error.as<float>(), a.lookup.slots.as<int32_t>(), a.lookup.weights.as<float>(),
@@ -249,8 +248,7 @@ void run(Stream& stream, const FwpkmMeasureStep& a) {
   auto* const partial = static_cast<double*>(stream_scratch(stream).data);
   const Readers readers(a.readers);
   const int64_t blocks = std::clamp<int64_t>(std::max(a.chunk.tokens(), readers.capacity), 1, kMeasureBlocks);
-  dispatch_float(a.vh.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.vh.dtype, [&]<class T>(T) {
     HEBB_LAUNCH(measure_kernel<T>, blocks_for(blocks, 1), kEachThreads, 0, stream, partial, a.values.as<float>(),
                 a.before.as<float>(), a.vh.as<T>(), Pairs<T>(a.pairs), readers, a.chunk, a.chunk.tokens(),
                 a.values.size(1));

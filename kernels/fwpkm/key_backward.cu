@@ -221,7 +221,7 @@ void keys_backward(Stream& stream, const FwpkmKeysBackward& a, const FwpkmKeysBa
 }  // namespace
 
 void run(Stream& stream, const FwpkmKeysBackward& a, const FwpkmKeysBackwardScratch& scratch) {
-  dispatch_float(a.q.dtype, [&](auto zero) { keys_backward<decltype(zero)>(stream, a, scratch); });
+  dispatch_float(a.q.dtype, [&]<class S>(S) { keys_backward<S>(stream, a, scratch); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -306,15 +306,15 @@ template <class S> void keys_backward(const FwpkmKeysBackward& a, const FwpkmKey
 }  // namespace
 
 void run(Stream&, const FwpkmEntropyStep& a, const FwpkmEntropyStepScratch& scratch) {
-  dispatch_real(a.q.dtype, [&](auto zero) { entropy_step(a, scratch.gamma.as<decltype(zero)>()); });
+  dispatch_real(a.q.dtype, [&]<class S>(S) { entropy_step(a, scratch.gamma.as<S>()); });
 }
 
 void run(Stream&, const FwpkmMemoryStep& a, const FwpkmMemoryStepScratch& scratch) {
-  dispatch_real(a.q.dtype, [&](auto zero) { memory_step<decltype(zero)>(a, scratch); });
+  dispatch_real(a.q.dtype, [&]<class S>(S) { memory_step<S>(a, scratch); });
 }
 
 void run(Stream&, const FwpkmKeysBackward& a, const FwpkmKeysBackwardScratch& scratch) {
-  dispatch_real(a.q.dtype, [&](auto zero) { keys_backward<decltype(zero)>(a, scratch); });
+  dispatch_real(a.q.dtype, [&]<class S>(S) { keys_backward<S>(a, scratch); });
 }
 
 }  // namespace cpu

@@ -128,11 +128,11 @@ template <class T> void memory_step(Stream& stream, const FwpkmMemoryStep& a, co
 }  // namespace
 
 void run(Stream& stream, const FwpkmEntropyStep& a, const FwpkmEntropyStepScratch& scratch) {
-  dispatch_float(a.q.dtype, [&](auto zero) { entropy_step<decltype(zero)>(stream, a, scratch); });
+  dispatch_float(a.q.dtype, [&]<class S>(S) { entropy_step<S>(stream, a, scratch); });
 }
 
 void run(Stream& stream, const FwpkmMemoryStep& a, const FwpkmMemoryStepScratch& scratch) {
-  dispatch_float(a.q.dtype, [&](auto zero) { memory_step<decltype(zero)>(stream, a, scratch); });
+  dispatch_float(a.q.dtype, [&]<class S>(S) { memory_step<S>(stream, a, scratch); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

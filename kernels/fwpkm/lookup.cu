@@ -255,7 +255,7 @@ void find_slots(Stream& stream, const Found& out, int64_t n, int64_t k, int64_t 
 }
 
 void run(Stream& stream, const FwpkmLookupKeys& a) {
-  dispatch_float(a.q.dtype, [&](auto zero) { lookup<decltype(zero)>(stream, a); });
+  dispatch_float(a.q.dtype, [&]<class S>(S) { lookup<S>(stream, a); });
 }
 
 void run(Stream& stream, const FwpkmSelectSlots& a) {

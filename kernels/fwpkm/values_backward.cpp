@@ -126,7 +126,7 @@ template <class S> void values_backward(const FwpkmValuesBackward& a, const Fwpk
 }  // namespace
 
 void run(Stream&, const FwpkmValuesBackward& a, const FwpkmValuesBackwardScratch& scratch) {
-  dispatch_real(a.values.dtype, [&](auto zero) { values_backward<decltype(zero)>(a, scratch); });
+  dispatch_real(a.values.dtype, [&]<class S>(S) { values_backward<S>(a, scratch); });
 }
 
 }  // namespace cpu

@@ -201,7 +201,7 @@ void values_backward(Stream& stream, const FwpkmValuesBackward& a, const FwpkmVa
 }  // namespace
 
 void run(Stream& stream, const FwpkmValuesBackward& a, const FwpkmValuesBackwardScratch& scratch) {
-  dispatch_float(a.d_out.dtype, [&](auto zero) { values_backward<decltype(zero)>(stream, a, scratch); });
+  dispatch_float(a.d_out.dtype, [&]<class S>(S) { values_backward<S>(stream, a, scratch); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -357,7 +357,7 @@ template <class S> void backward(const GatedDeltaBackward& a, const GatedDeltaBa
 }  // namespace
 
 void run(Stream&, const GatedDeltaBackward& args, const GatedDeltaBackwardScratch& scratch) {
-  dispatch_real(args.v.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.v.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 }  // namespace cpu

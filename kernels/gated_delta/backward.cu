@@ -281,8 +281,7 @@ __global__ void __launch_bounds__(kBlockThreads) gated_delta_backward_kernel(Gat
 void on_plain_cores(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch) {
   const DeltaSizes n(a.k, a.v);
   HEBB_ASSERT(scratch.work.size(0) >= n.batch * n.key_heads);
-  dispatch_float(a.v.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.v.dtype, [&]<class T>(T) {
     const GatedDeltaBackwardTask<T> b{.n = n,
                                       .in = Inputs<T>(a, n),
                                       .chunks = Chunks(a.grid),

@@ -199,11 +199,11 @@ template <class S> void steps(const GatedDeltaSteps& a) {
 }  // namespace
 
 void run(Stream&, const GatedDeltaForward& args, const GatedDeltaForwardScratch& scratch) {
-  dispatch_real(args.v.dtype, [&](auto zero) { forward<decltype(zero)>(args, scratch.work); });
+  dispatch_real(args.v.dtype, [&]<class S>(S) { forward<S>(args, scratch.work); });
 }
 
 void run(Stream&, const GatedDeltaSteps& args) {
-  dispatch_real(args.v.dtype, [&](auto zero) { steps<decltype(zero)>(args); });
+  dispatch_real(args.v.dtype, [&]<class S>(S) { steps<S>(args); });
 }
 
 }  // namespace cpu

@@ -126,8 +126,7 @@ void run(Stream& stream, const GatedDeltaForward& a, const GatedDeltaForwardScra
     delta_mma::forward(stream, a);
     return;
   }
-  dispatch_float(a.v.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.v.dtype, [&]<class T>(T) {
     const GatedDeltaForwardTask<T> f{.n = n,
                                      .in = Inputs<T>(a, n),
                                      .chunks = Chunks(a.grid),
@@ -147,8 +146,7 @@ void run(Stream& stream, const GatedDeltaForward& a, const GatedDeltaForwardScra
 
 void run(Stream& stream, const GatedDeltaSteps& a) {
   const DeltaSizes n(a.k, a.v);
-  dispatch_float(a.v.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.v.dtype, [&]<class T>(T) {
     each_element(
         "gated_delta_steps", stream, n.batch * n.value_heads, n.value_dim,
         Steps<T>{n, Inputs<T>(a, n), a.o.as<T>(), a.prediction.as<T>(), a.state.as<float>(),

@@ -200,29 +200,28 @@ template <class S> void unpack(const PackTokensBackward& a) {
 }  // namespace
 
 void run(Stream&, const PredictionScore& args) {
-  dispatch_real(args.p.dtype, [&](auto zero) { score<decltype(zero)>(args); });
+  dispatch_real(args.p.dtype, [&]<class S>(S) { score<S>(args); });
 }
 void run(Stream&, const RouterInput& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { join<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { join<S>(args); });
 }
 void run(Stream&, const RouterInputBackward& args) {
-  dispatch_real(args.d_y.dtype, [&](auto zero) { join_backward<decltype(zero)>(args); });
+  dispatch_real(args.d_y.dtype, [&]<class S>(S) { join_backward<S>(args); });
 }
 void run(Stream&, const Gelu& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { gelu<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { gelu<S>(args); });
 }
 void run(Stream&, const GeluBackward& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { gelu_backward<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { gelu_backward<S>(args); });
 }
 void run(Stream&, const RouterScore& args) {
-  dispatch_real(args.logits.dtype, [&](auto zero) { route<decltype(zero)>(args); });
+  dispatch_real(args.logits.dtype, [&]<class S>(S) { route<S>(args); });
 }
 void run(Stream&, const RouterScoreBackward& args) {
-  dispatch_real(args.d_score.dtype, [&](auto zero) { route_backward<decltype(zero)>(args); });
+  dispatch_real(args.d_score.dtype, [&]<class S>(S) { route_backward<S>(args); });
 }
 void run(Stream&, const SelectTokens& args) {
-  dispatch_real(args.score.defined() ? args.score.dtype : DType::f32,
-                [&](auto zero) { select_tokens<decltype(zero)>(args); });
+  dispatch_real(args.score.defined() ? args.score.dtype : DType::f32, [&]<class S>(S) { select_tokens<S>(args); });
 }
 void run(Stream&, const CountSelected& a) {
   const int32_t* selected = a.selected.as<int32_t>();
@@ -237,16 +236,13 @@ void run(Stream&, const ThresholdGradient& a) {
     sum += static_cast<double>(counters[2 * i]) / static_cast<double>(counters[2 * i + 1]);
   }
   const double gradient = std::clamp(-a.gain * (sum / static_cast<double>(layers) - a.target), -a.clip, a.clip);
-  dispatch_real(a.gradient.dtype, [&](auto zero) {
-    using S = decltype(zero);
-    a.gradient.as<S>()[0] = static_cast<S>(gradient);
-  });
+  dispatch_real(a.gradient.dtype, [&]<class S>(S) { a.gradient.as<S>()[0] = static_cast<S>(gradient); });
 }
 void run(Stream&, const PackTokens& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { pack<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { pack<S>(args); });
 }
 void run(Stream&, const PackTokensBackward& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { unpack<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { unpack<S>(args); });
 }
 
 }  // namespace hebb::cpu

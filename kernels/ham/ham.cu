@@ -281,24 +281,21 @@ struct Steer {
 }  // namespace
 
 void run(Stream& stream, const PredictionScore& a) {
-  dispatch_float(a.p.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.p.dtype, [&]<class T>(T) {
     each_warp("prediction_score", stream, a.p.size(0),
               Score<T>{a.score.as<float>(), a.p.as<T>(), a.v.as<T>(), a.p.size(1), a.p.size(2), a.takes_max});
   });
 }
 
 void run(Stream& stream, const RouterInput& a) {
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     each_warp("router_input", stream, a.p.size(0) * a.p.size(1),
               Join<T>{a.y.as<T>(), a.p.as<T>(), a.v.as<T>(), a.x.as<T>(), a.p.size(1), a.p.size(2), a.x.size(1)});
   });
 }
 
 void run(Stream& stream, const RouterInputBackward& a) {
-  dispatch_float(a.d_x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.d_x.dtype, [&]<class T>(T) {
     each_element(
         "router_input_backward", stream, a.d_x.size(0), a.d_x.size(1),
         JoinBackward<T>{a.d_x.as<T>(), a.d_y.as<T>(), a.d_y.size(1), a.d_y.size(2), a.d_x.size(1), a.accumulate});
@@ -307,16 +304,14 @@ void run(Stream& stream, const RouterInputBackward& a) {
 
 void run(Stream& stream, const Gelu& a) {
   const int64_t rows = a.x.size(0), columns = a.x.numel() / rows;
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     each_element("gelu", stream, rows, columns, GeluOf<T>{a.y.as<T>(), a.x.as<T>(), columns});
   });
 }
 
 void run(Stream& stream, const GeluBackward& a) {
   const int64_t rows = a.x.size(0), columns = a.x.numel() / rows;
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     each_element("gelu_backward", stream, rows, columns,
                  GeluGradient<T>{a.d_x.as<T>(), a.d_y.as<T>(), a.x.as<T>(), columns, a.accumulate});
   });
@@ -324,8 +319,7 @@ void run(Stream& stream, const GeluBackward& a) {
 
 void run(Stream& stream, const RouterScore& a) {
   const int64_t tokens = a.score.numel();
-  dispatch_float(a.logits.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.logits.dtype, [&]<class T>(T) {
     each_element("router_score", stream, 1, tokens,
                  Route<T>{a.score.as<float>(), a.own.as<float>(), a.winner.as<int32_t>(), a.logits.as<T>(),
                           a.previous.as<float>(), a.eda_logit.as<float>(), a.logits.numel() / tokens, a.takes_max});
@@ -335,8 +329,7 @@ void run(Stream& stream, const RouterScore& a) {
 void run(Stream& stream, const RouterScoreBackward& a) {
   const int64_t tokens = a.d_score.numel();
   const DType dtype = a.d_logits.defined() ? a.d_logits.dtype : DType::f32;
-  dispatch_float(dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(dtype, [&]<class T>(T) {
     each_element("router_score_backward", stream, 1, tokens,
                  RouteBackward<T>{a.d_logits.as<T>(), a.d_previous.as<float>(), a.d_score.as<float>(),
                                   a.own.as<float>(), a.previous.as<float>(), a.eda_logit.as<float>(),
@@ -381,8 +374,7 @@ void run(Stream& stream, const ThresholdGradient& a) {
 
 void run(Stream& stream, const PackTokens& a) {
   const int64_t length = a.x.size(1), channels = a.x.size(2);
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     each_element("pack_tokens", stream, a.slot.numel(), channels,
                  Pack<T>{a.list.as<T>(), a.x.as<T>(), a.slot.as<int32_t>(), a.factor.as<float>(), length,
                          a.list.size(0) > 1 ? a.list.size(1) : 0, channels});
@@ -390,8 +382,7 @@ void run(Stream& stream, const PackTokens& a) {
 }
 
 void run(Stream& stream, const PackTokensBackward& a) {
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     each_warp("pack_tokens_backward", stream, a.slot.numel(),
               Unpack<T>{a.d_x.as<T>(), a.d_factor.as<float>(), a.d_list.as<T>(), a.x.as<T>(), a.slot.as<int32_t>(),
                         a.factor.as<float>(), a.x.size(2), a.accumulate_x, a.accumulate_factor});

@@ -188,19 +188,19 @@ template <class S> void backward(const GatedNormBackward& a, const GatedNormBack
 }  // namespace
 
 void run(Stream&, const L2NormForward& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { forward<S>(args); });
 }
 
 void run(Stream&, const L2NormBackward& args) {
-  dispatch_real(args.n.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+  dispatch_real(args.n.dtype, [&]<class S>(S) { backward<S>(args); });
 }
 
 void run(Stream&, const GatedNormForward& args) {
-  dispatch_real(args.o.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+  dispatch_real(args.o.dtype, [&]<class S>(S) { forward<S>(args); });
 }
 
 void run(Stream&, const GatedNormBackward& args, const GatedNormBackwardScratch& scratch) {
-  dispatch_real(args.o.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.o.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 }  // namespace cpu

@@ -302,8 +302,8 @@ void backward(Stream& stream, const GatedNormBackward& a, const GatedNormBackwar
 
 /// f(zero of o's type, zero of y's type): both the same, or fp32 and bf16.
 template <class F> void dispatch_gated(DType o, DType y, F&& f) {
-  dispatch_float(o, [&](auto zero) {
-    if constexpr (std::is_same_v<decltype(zero), float>) {
+  dispatch_float(o, [&]<class T>(T zero) {
+    if constexpr (std::is_same_v<T, float>) {
       if (y == DType::bf16) {
         f(zero, bf16{});
         return;
@@ -316,8 +316,7 @@ template <class F> void dispatch_gated(DType o, DType y, F&& f) {
 }  // namespace
 
 void run(Stream& stream, const L2NormForward& a) {
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     const int lanes = lanes_for<kPack<T>>(a.head_dim);
     dispatch_flag(can_vectorise<kPack<T>>(a.head_dim, a.n.data, a.x.data), [&](auto whole) {
       each_group("l2_norm_forward", stream, a.x.numel() / a.head_dim, lanes,
@@ -327,8 +326,7 @@ void run(Stream& stream, const L2NormForward& a) {
 }
 
 void run(Stream& stream, const L2NormBackward& a) {
-  dispatch_float(a.n.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.n.dtype, [&]<class T>(T) {
     const int lanes = lanes_for<kPack<T>>(a.head_dim);
     dispatch_flag(can_vectorise<kPack<T>>(a.head_dim, a.d_x.data, a.d_n.data, a.n.data), [&](auto whole) {
       each_group("l2_norm_backward", stream, a.n.numel() / a.head_dim, lanes,

@@ -314,8 +314,7 @@ void add_partial(const Tensor& d, const Tensor& partial, int64_t first, int64_t 
 }  // namespace
 
 void run(Stream&, const KvmBackward& args, const KvmBackwardScratch& scratch) {
-  dispatch_real(args.q.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(args.q.dtype, [&]<class S>(S) {
     const int64_t d = args.q.size(3), group = args.q.size(2) / args.k.size(2);
     run_units<KvmBackwardUnit<S>>(args, scratch);
     add_partial<S>(args.d_norm_weight, scratch.partial, 0, d, false);

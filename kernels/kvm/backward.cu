@@ -363,7 +363,7 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
 
 void run(Stream& stream, const KvmBackward& a, const KvmBackwardScratch& scratch) {
   if (a.q.numel() > 0) {
-    dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a, scratch); });
+    dispatch_float(a.q.dtype, [&]<class S>(S) { backward<S>(stream, a, scratch); });
   }
 }
 

@@ -252,7 +252,7 @@ template <class S> class KvmForwardUnit : DictionaryUnit {
 }  // namespace
 
 void run(Stream&, const KvmForward& args, const KvmForwardScratch& scratch) {
-  dispatch_real(args.q.dtype, [&](auto zero) { run_units<KvmForwardUnit<decltype(zero)>>(args, scratch); });
+  dispatch_real(args.q.dtype, [&]<class S>(S) { run_units<KvmForwardUnit<S>>(args, scratch); });
 }
 
 }  // namespace cpu

@@ -260,7 +260,7 @@ template <class T> void forward(Stream& stream, const KvmForward& a, const KvmFo
 
 void run(Stream& stream, const KvmForward& a, const KvmForwardScratch& scratch) {
   if (a.q.numel() > 0) {
-    dispatch_float(a.q.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a, scratch); });
+    dispatch_float(a.q.dtype, [&]<class S>(S) { forward<S>(stream, a, scratch); });
   }
 }
 

@@ -352,7 +352,7 @@ template <class S> void backward(const LactBackward& a, const LactBackwardScratc
 }  // namespace
 
 void run(Stream&, const LactBackward& args, const LactBackwardScratch& scratch) {
-  dispatch_real(args.q.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.q.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 }  // namespace cpu

@@ -431,7 +431,7 @@ template <class S> void backward(Stream& stream, const LactBackward& a, const La
 }  // namespace
 
 void run(Stream& stream, const LactBackward& a, const LactBackwardScratch& scratch) {
-  dispatch_real(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a, scratch); });
+  dispatch_real(a.q.dtype, [&]<class S>(S) { backward<S>(stream, a, scratch); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -86,7 +86,7 @@ template <class S> void forward(const LactForward& a, const Tensor& memory) {
 }  // namespace
 
 void run(Stream&, const LactForward& args, const LactForwardScratch& scratch) {
-  dispatch_real(args.q.dtype, [&](auto zero) { forward<decltype(zero)>(args, scratch.memory); });
+  dispatch_real(args.q.dtype, [&]<class S>(S) { forward<S>(args, scratch.memory); });
 }
 
 }  // namespace cpu

@@ -80,7 +80,7 @@ template <class S> void forward(Stream& stream, const LactForward& a, const Tens
 }  // namespace
 
 void run(Stream& stream, const LactForward& a, const LactForwardScratch& scratch) {
-  dispatch_real(a.q.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a, scratch.memory); });
+  dispatch_real(a.q.dtype, [&]<class S>(S) { forward<S>(stream, a, scratch.memory); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

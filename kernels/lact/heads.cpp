@@ -154,20 +154,19 @@ template <class S> void mix_backward(const LactMixBackward& a) {
 }  // namespace
 
 void run(Stream&, const LactKeysForward& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { keys_forward<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { keys_forward<S>(args); });
 }
 void run(Stream&, const LactKeysBackward& args, const LactKeysBackwardScratch& scratch) {
-  dispatch_real(args.x.dtype, [&](auto zero) { keys_backward(args, scratch.partial.as<decltype(zero)>()); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { keys_backward(args, scratch.partial.as<S>()); });
 }
 void run(Stream&, const LactMixForward& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { mix_forward<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { mix_forward<S>(args); });
 }
 void run(Stream&, const LactMixBackward& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { mix_backward<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { mix_backward<S>(args); });
 }
 void run(Stream&, const HalfIdentity& a) {
-  dispatch_real(a.y.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.y.dtype, [&]<class S>(S) {
     const int64_t rows = a.y.size(1), columns = a.y.size(2);
     std::fill_n(a.y.as<S>(), a.y.numel(), S(0));
     for (int64_t head = 0; head < a.y.size(0); ++head) {

@@ -127,8 +127,7 @@ template <class Args> Affine affine_of(const Args& a) {
 
 void run(Stream& stream, const LactKeysForward& a) {
   const int64_t heads = a.x.size(1), d = a.x.size(2);
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     each_warp("lact_keys", stream, a.x.size(0) * heads, Keys<T>{a.y.as<T>(), a.x.as<T>(), affine_of(a), heads, d});
   });
 }
@@ -136,8 +135,7 @@ void run(Stream& stream, const LactKeysForward& a) {
 void run(Stream& stream, const LactKeysBackward& a, const LactKeysBackwardScratch& scratch) {
   const int64_t tokens = a.x.size(0), heads = a.x.size(1), d = a.x.size(2), blocks = lact_keys_blocks(tokens);
   float* const partial = scratch.partial.as<float>();
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     each_warp("lact_keys_backward", stream, blocks * heads,
               KeysBackward<T>{a.d_x.as<T>(), partial, a.d_y.as<T>(), a.x.as<T>(), affine_of(a), tokens, heads, d,
                               a.accumulate});
@@ -154,16 +152,14 @@ void run(Stream& stream, const LactKeysBackward& a, const LactKeysBackwardScratc
 
 void run(Stream& stream, const LactMixForward& a) {
   const int64_t d = a.x.size(2);
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     each_element("lact_mix", stream, a.x.size(0) * a.x.size(1), d,
                  Mix<T>{a.y.as<T>(), a.base.as<T>(), a.x.as<T>(), a.gate.as<T>(), d});
   });
 }
 
 void run(Stream& stream, const LactMixBackward& a) {
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     each_warp("lact_mix_backward", stream, a.x.size(0) * a.x.size(1),
               MixBackward<T>{a.d_x.as<T>(), a.d_gate.as<T>(), a.d_y.as<T>(), a.x.as<T>(), a.gate.as<T>(), a.x.size(2),
                              a.accumulate_x, a.accumulate_gate});
@@ -171,8 +167,7 @@ void run(Stream& stream, const LactMixBackward& a) {
 }
 
 void run(Stream& stream, const HalfIdentity& a) {
-  dispatch_float(a.y.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.y.dtype, [&]<class T>(T) {
     each_element("half_identity", stream, a.y.size(0) * a.y.size(1), a.y.size(2),
                  Half<T>{a.y.as<T>(), a.y.size(1), a.y.size(2)});
   });

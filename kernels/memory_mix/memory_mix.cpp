@@ -18,8 +18,7 @@ template <class S> void put(S* to, int64_t i, S value, bool accumulate) { to[i] 
 }  // namespace
 
 void run(Stream&, const ZScore& a) {
-  dispatch_real(a.x.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.x.dtype, [&]<class S>(S) {
     const int64_t size = a.x.size(1);
     each_row(a.x.size(0), [&](int64_t r) {
       const S* x = a.x.as<S>() + r * size;
@@ -34,8 +33,7 @@ void run(Stream&, const ZScore& a) {
 }
 
 void run(Stream&, const ZScoreBackward& a) {
-  dispatch_real(a.y.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.y.dtype, [&]<class S>(S) {
     const int64_t size = a.y.size(1);
     each_row(a.y.size(0), [&](int64_t r) {
       const S *y = a.y.as<S>() + r * size, *d_y = a.d_y.as<S>() + r * size;
@@ -50,8 +48,7 @@ void run(Stream&, const ZScoreBackward& a) {
 }
 
 void run(Stream&, const MeanGate& a) {
-  dispatch_real(a.x.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.x.dtype, [&]<class S>(S) {
     const int64_t width = a.x.size(1);
     each_row(a.x.size(0), [&](int64_t r) {
       S sum = 0;
@@ -62,8 +59,7 @@ void run(Stream&, const MeanGate& a) {
 }
 
 void run(Stream&, const MeanGateBackward& a) {
-  dispatch_real(a.g.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.g.dtype, [&]<class S>(S) {
     const int64_t width = a.d_x.size(1);
     each_row(a.d_x.size(0), [&](int64_t r) {
       const S g = a.g.as<S>()[r], d = a.d_g.as<S>()[r] * g * (S(1) - g) / S(width);
@@ -73,8 +69,7 @@ void run(Stream&, const MeanGateBackward& a) {
 }
 
 void run(Stream&, const GateMix& m) {
-  dispatch_real(m.o.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(m.o.dtype, [&]<class S>(S) {
     const int64_t size = m.o.size(1);
     each_row(m.o.size(0), [&](int64_t r) {
       const S g = m.g.as<S>()[r], *a = m.a.as<S>() + r * size, *b = m.b.as<S>() + r * size;
@@ -85,8 +80,7 @@ void run(Stream&, const GateMix& m) {
 }
 
 void run(Stream&, const GateMixBackward& m) {
-  dispatch_real(m.d_o.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(m.d_o.dtype, [&]<class S>(S) {
     const int64_t size = m.a.size(1);
     each_row(m.a.size(0), [&](int64_t r) {
       const S g = m.g.as<S>()[r], *a = m.a.as<S>() + r * size, *b = m.b.as<S>() + r * size,

@@ -169,8 +169,7 @@ template <class T> struct MixGradient {
 }  // namespace
 
 void run(Stream& stream, const ZScore& a) {
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     each_warp("z_score", stream, a.x.size(0),
               Score<T>{a.y.as<T>(), a.rstd.as<float>(), a.x.as<T>(), a.x.size(1),
                        can_vectorise<kPack<T>>(a.x.size(1), a.y.data, a.x.data)});
@@ -178,8 +177,7 @@ void run(Stream& stream, const ZScore& a) {
 }
 
 void run(Stream& stream, const ZScoreBackward& a) {
-  dispatch_float(a.y.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.y.dtype, [&]<class T>(T) {
     each_warp("z_score_backward", stream, a.y.size(0),
               ScoreGradient<T>{a.d_x.as<T>(), a.d_y.as<T>(), a.y.as<T>(), a.rstd.as<float>(), a.y.size(1), a.accumulate,
                                can_vectorise<kPack<T>>(a.y.size(1), a.d_x.data, a.d_y.data, a.y.data)});
@@ -187,16 +185,14 @@ void run(Stream& stream, const ZScoreBackward& a) {
 }
 
 void run(Stream& stream, const MeanGate& a) {
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     each_warp("mean_gate", stream, a.x.size(0),
               Mean<T>{a.g.as<T>(), a.x.as<T>(), a.x.size(1), can_vectorise<kPack<T>>(a.x.size(1), a.x.data)});
   });
 }
 
 void run(Stream& stream, const MeanGateBackward& a) {
-  dispatch_float(a.g.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.g.dtype, [&]<class T>(T) {
     const int64_t width = a.d_x.size(1);
     dispatch_pack<T>(
         width,
@@ -209,8 +205,7 @@ void run(Stream& stream, const MeanGateBackward& a) {
 }
 
 void run(Stream& stream, const GateMix& m) {
-  dispatch_float(m.o.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(m.o.dtype, [&]<class T>(T) {
     const int64_t size = m.o.size(1);
     dispatch_pack<T>(
         size,
@@ -223,8 +218,7 @@ void run(Stream& stream, const GateMix& m) {
 }
 
 void run(Stream& stream, const GateMixBackward& m) {
-  dispatch_float(m.d_o.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(m.d_o.dtype, [&]<class T>(T) {
     each_warp(
         "gate_mix_backward", stream, m.a.size(0),
         MixGradient<T>{m.d_g.as<T>(), m.d_a.as<T>(), m.d_b.as<T>(), m.d_o.as<T>(), m.g.as<T>(), m.a.as<T>(),

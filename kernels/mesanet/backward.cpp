@@ -273,7 +273,7 @@ template <class S> void backward(const MesanetBackward& a, const MesanetBackward
 }  // namespace
 
 void run(Stream&, const MesanetBackward& args, const MesanetBackwardScratch& scratch) {
-  dispatch_real(args.v.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.v.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 }  // namespace cpu

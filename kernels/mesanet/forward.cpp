@@ -181,11 +181,11 @@ template <class S> void steps(const MesanetSteps& a, const Tensor& work) {
 }  // namespace
 
 void run(Stream&, const MesanetForward& args, const MesanetForwardScratch& scratch) {
-  dispatch_real(args.v.dtype, [&](auto zero) { forward<decltype(zero)>(args, scratch.work); });
+  dispatch_real(args.v.dtype, [&]<class S>(S) { forward<S>(args, scratch.work); });
 }
 
 void run(Stream&, const MesanetSteps& args, const MesanetStepsScratch& scratch) {
-  dispatch_real(args.v.dtype, [&](auto zero) { steps<decltype(zero)>(args, scratch.work); });
+  dispatch_real(args.v.dtype, [&]<class S>(S) { steps<S>(args, scratch.work); });
 }
 
 }  // namespace cpu

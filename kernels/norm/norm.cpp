@@ -107,11 +107,11 @@ template <class S> void backward(const NormBackward& a, const NormBackwardScratc
 }  // namespace
 
 void run(Stream&, const NormForward& args) {
-  dispatch_real(args.h.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+  dispatch_real(args.h.dtype, [&]<class S>(S) { forward<S>(args); });
 }
 
 void run(Stream&, const NormBackward& args, const NormBackwardScratch& scratch) {
-  dispatch_real(args.h.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.h.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 }  // namespace cpu

@@ -334,13 +334,13 @@ template <class T> void backward(Stream& stream, const NormBackward& a, const No
 
 void run(Stream& stream, const NormForward& args) {
   if (args.h.numel() > 0) {
-    dispatch_float(args.h.dtype, [&](auto zero) { forward<decltype(zero)>(stream, args); });
+    dispatch_float(args.h.dtype, [&]<class S>(S) { forward<S>(stream, args); });
   }
 }
 
 void run(Stream& stream, const NormBackward& args, const NormBackwardScratch& scratch) {
   if (args.h.numel() > 0) {
-    dispatch_float(args.h.dtype, [&](auto zero) { backward<decltype(zero)>(stream, args, scratch); });
+    dispatch_float(args.h.dtype, [&]<class S>(S) { backward<S>(stream, args, scratch); });
   }
 }
 

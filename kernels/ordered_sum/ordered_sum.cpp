@@ -46,8 +46,7 @@ template <class S> void tree_sum(S* to, const Parts<S>& parts, int64_t count, S*
 void run(Stream&, const OrderedSum& a) {
   const int64_t parts = a.parts.size(0), count = a.to.numel(), leaves = tree_size(parts);
   HEBB_ASSERT(parts > 0 && a.parts.numel() == parts * count && a.to.dtype == a.parts.dtype);
-  dispatch_real(a.to.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.to.dtype, [&]<class S>(S) {
     parallel_for(count, 16 * kRun, [&](int64_t begin, int64_t end) {
       std::vector<S> scratch(static_cast<size_t>(kRun * (std::countr_zero(static_cast<uint64_t>(leaves)) + 1)));
       for (int64_t at = begin; at < end; at += kRun) {
@@ -66,8 +65,7 @@ void run(Stream&, const OrderedSum& a) {
 void run(Stream&, const SegmentSquares& a) {
   const int64_t *begins = a.begin.as<int64_t>(), *ends = a.end.as<int64_t>();
   double* partial = a.partial.as<double>();
-  dispatch_real(a.x.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.x.dtype, [&]<class S>(S) {
     parallel_for(a.partial.numel(), 1, [&](int64_t first, int64_t last) {
       for (int64_t s = first; s < last; ++s) {
         const S* x = a.x.as<S>() + begins[s];

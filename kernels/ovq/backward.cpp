@@ -200,7 +200,7 @@ template <class S> class OvqBackwardUnit : DictionaryUnit {
 }  // namespace
 
 void run(Stream&, const OvqBackward& args, const OvqBackwardScratch& scratch) {
-  dispatch_real(args.q.dtype, [&](auto zero) { run_units<OvqBackwardUnit<decltype(zero)>>(args, scratch); });
+  dispatch_real(args.q.dtype, [&]<class S>(S) { run_units<OvqBackwardUnit<S>>(args, scratch); });
 }
 
 }  // namespace cpu

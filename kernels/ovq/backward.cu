@@ -205,7 +205,7 @@ template <class T> void backward(Stream& stream, const OvqBackward& a, const Ovq
 
 void run(Stream& stream, const OvqBackward& a, const OvqBackwardScratch& scratch) {
   if (a.q.numel() > 0) {
-    dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a, scratch); });
+    dispatch_float(a.q.dtype, [&]<class S>(S) { backward<S>(stream, a, scratch); });
   }
 }
 

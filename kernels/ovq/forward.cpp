@@ -122,7 +122,7 @@ template <class S> class OvqForwardUnit : DictionaryUnit {
 }  // namespace
 
 void run(Stream&, const OvqForward& args, const OvqForwardScratch& scratch) {
-  dispatch_real(args.q.dtype, [&](auto zero) { run_units<OvqForwardUnit<decltype(zero)>>(args, scratch); });
+  dispatch_real(args.q.dtype, [&]<class S>(S) { run_units<OvqForwardUnit<S>>(args, scratch); });
 }
 
 }  // namespace cpu

@@ -322,7 +322,7 @@ template <class T> void forward(Stream& stream, const OvqForward& a, const OvqFo
 
 void run(Stream& stream, const OvqForward& a, const OvqForwardScratch& scratch) {
   if (a.q.numel() > 0) {
-    dispatch_float(a.q.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a, scratch); });
+    dispatch_float(a.q.dtype, [&]<class S>(S) { forward<S>(stream, a, scratch); });
   }
 }
 

@@ -75,11 +75,11 @@ template <class S> void backward(const PairShiftBackward& a, const PairShiftBack
 }  // namespace
 
 void run(Stream&, const PairShiftForward& args) {
-  dispatch_real(args.k.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+  dispatch_real(args.k.dtype, [&]<class S>(S) { forward<S>(args); });
 }
 
 void run(Stream&, const PairShiftBackward& args, const PairShiftBackwardScratch& scratch) {
-  dispatch_real(args.v.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.v.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 }  // namespace cpu

@@ -127,8 +127,7 @@ template <class T> void backward(Stream& stream, const PairShiftBackward& a) {
 void run(Stream& stream, const PairShiftForward& a) {
   const int64_t length = a.k.size(1), tokens = a.k.size(0) * length;
   const int32_t* doc_start = a.doc_start.as<int32_t>();
-  dispatch_float(a.k.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.k.dtype, [&]<class T>(T) {
     const auto shift = [&](const Tensor& out, const Tensor& x, const Tensor& previous, const float* weight) {
       const int64_t channels = x.size(2);
       dispatch_pack<T>(
@@ -147,7 +146,7 @@ void run(Stream& stream, const PairShiftForward& a) {
 
 void run(Stream& stream, const PairShiftBackward& a, const PairShiftBackwardScratch&) {
   if (a.v.numel() > 0) {
-    dispatch_float(a.v.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
+    dispatch_float(a.v.dtype, [&]<class S>(S) { backward<S>(stream, a); });
   }
 }
 

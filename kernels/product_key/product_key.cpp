@@ -129,12 +129,11 @@ template <class S> void backward(const ProductKeyBackward& a, const ProductKeyBa
 }  // namespace
 
 void run(Stream&, const ProductKeyTopK& args, const ProductKeyTopKScratch&) {
-  dispatch_real(args.q.dtype, [&](auto zero) { top_k_tokens<decltype(zero)>(args); });
+  dispatch_real(args.q.dtype, [&]<class S>(S) { top_k_tokens<S>(args); });
 }
 
 void run(Stream&, const ProductKeyScore& a) {
-  dispatch_real(a.q.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.q.dtype, [&]<class S>(S) {
     const ProductKeySizes s = sizes(a.slots, a.keys);
     parallel_for(s.tokens * s.heads, 16, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -151,8 +150,7 @@ void run(Stream&, const ProductKeyScore& a) {
 }
 
 void run(Stream&, const SoftmaxRows& a) {
-  dispatch_real(a.sums.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.sums.dtype, [&]<class S>(S) {
     parallel_for(a.sums.numel() / a.size, 64, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const S* s = a.sums.as<S>() + r * a.size;
@@ -170,8 +168,7 @@ void run(Stream&, const SoftmaxRows& a) {
 }
 
 void run(Stream&, const SlotRead& a) {
-  dispatch_real(a.values.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.values.dtype, [&]<class S>(S) {
     const int64_t entries = a.slots.numel() / a.r.size(0), dv = a.values.size(1);
     parallel_for(a.r.size(0), 8, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
@@ -188,8 +185,7 @@ void run(Stream&, const SlotRead& a) {
 }
 
 void run(Stream&, const SlotReadBackward& a) {
-  dispatch_real(a.values.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.values.dtype, [&]<class S>(S) {
     const int64_t tokens = a.d_r.size(0), entries = a.slots.numel() / tokens, dv = a.values.size(1);
     const S* d_r = a.d_r.as<S>();
     const int32_t* slots = a.slots.as<int32_t>();
@@ -212,7 +208,7 @@ void run(Stream&, const SlotReadBackward& a) {
 }
 
 void run(Stream&, const ProductKeyBackward& args, const ProductKeyBackwardScratch& scratch) {
-  dispatch_real(args.q.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.q.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 }  // namespace cpu

@@ -227,9 +227,9 @@ void select_mma(Stream& stream, const ProductKeyTopK& a, const Keys<bf16>& in) {
 
 void run(Stream& stream, const ProductKeyTopK& a, const ProductKeyTopKScratch& scratch) {
   if (a.slots.numel() == 0) { return; }
-  dispatch_float(a.q.dtype, [&](auto zero) {
-    const auto keys = keys_of<decltype(zero)>(a);
-    if constexpr (std::is_same_v<decltype(zero), bf16>) {
+  dispatch_float(a.q.dtype, [&]<class T>(T) {
+    const auto keys = keys_of<T>(a);
+    if constexpr (std::is_same_v<T, bf16>) {
       if (scratch.on_tensor_cores) { return select_mma(stream, a, keys); }
     }
     {
@@ -237,16 +237,15 @@ void run(Stream& stream, const ProductKeyTopK& a, const ProductKeyTopKScratch& s
       const int64_t all = a.slots.size(0), word = static_cast<int64_t>(sizeof(float)),
                     of_token = 2 * (size.padded + keys.half) * word;
       const int64_t tokens = std::clamp<int64_t>(kScoreBytes / of_token, 1, kTokens);
-      HEBB_LAUNCH(product_key_kernel<decltype(zero)>, blocks_for((all + tokens - 1) / tokens * keys.heads, 1),
-                  kSelectThreads, size.bytes(tokens) + tokens * 2 * keys.half * word, stream, a.slots.as<int32_t>(),
-                  a.sums.as<float>(), keys, size, all, static_cast<int>(tokens));
+      HEBB_LAUNCH(product_key_kernel<T>, blocks_for((all + tokens - 1) / tokens * keys.heads, 1), kSelectThreads,
+                  size.bytes(tokens) + tokens * 2 * keys.half * word, stream, a.slots.as<int32_t>(), a.sums.as<float>(),
+                  keys, size, all, static_cast<int>(tokens));
     }
   });
 }
 
 void run(Stream& stream, const ProductKeyScore& a) {
-  dispatch_float(a.q.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.q.dtype, [&]<class T>(T) {
     each_warp("product_key_score", stream, a.slots.numel(),
               Score<T>{a.sums.as<float>(), a.slots.as<int32_t>(), keys_of<T>(a)});
   });
@@ -259,8 +258,7 @@ void run(Stream& stream, const SoftmaxRows& a) {
 
 void run(Stream& stream, const SlotRead& a) {
   const int64_t tokens = a.r.size(0), width = a.values.size(1);
-  dispatch_float(a.r.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.r.dtype, [&]<class T>(T) {
     each_element("slot_read", stream, tokens, width,
                  ProductKeyRead<T>{a.r.as<T>(), a.slots.as<int32_t>(), a.weights.as<float>(), a.values.as<T>(),
                                    a.slots.numel() / tokens, width});
@@ -269,8 +267,7 @@ void run(Stream& stream, const SlotRead& a) {
 
 void run(Stream& stream, const SlotReadBackward& a) {
   const int64_t entries = a.slots.numel() / a.d_r.size(0), width = a.values.size(1);
-  dispatch_float(a.d_r.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.d_r.dtype, [&]<class T>(T) {
     each_warp("slot_read_backward", stream, a.slots.numel(),
               WeightGradient<T>{a.d_weights.as<float>(), a.slots.as<int32_t>(), a.d_r.as<T>(), a.values.as<T>(),
                                 entries, width});
@@ -304,7 +301,7 @@ void backward(Stream& stream, const ProductKeyBackward& a, const ProductKeyBackw
 }  // namespace
 
 void run(Stream& stream, const ProductKeyBackward& a, const ProductKeyBackwardScratch& scratch) {
-  dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a, scratch); });
+  dispatch_float(a.q.dtype, [&]<class S>(S) { backward<S>(stream, a, scratch); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -91,11 +91,11 @@ template <class S> void rotate(const Rope& a) {
 }  // namespace
 
 void run(Stream&, const RopeTable& args) {
-  dispatch_real(args.table.dtype, [&](auto zero) { table<decltype(zero)>(args); });
+  dispatch_real(args.table.dtype, [&]<class S>(S) { table<S>(args); });
 }
 
 void run(Stream&, const Rope& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { rotate<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { rotate<S>(args); });
 }
 
 }  // namespace cpu

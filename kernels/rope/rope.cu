@@ -88,8 +88,7 @@ void run(Stream& stream, const RopeTable& a) {
 
 void run(Stream& stream, const Rope& a) {
   const int64_t heads = a.x.size(2), head_width = a.x.size(3), pairs = a.table.size(2);
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     // One width for both kinds of parts of a head: its pairs and what is behind them.
     dispatch_pack<T>(
         pairs % kPack<T> == 0 ? head_width : 1,

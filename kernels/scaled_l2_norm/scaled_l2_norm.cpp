@@ -73,11 +73,11 @@ template <class S> void backward(const ScaledL2NormBackward& a, const ScaledL2No
 }  // namespace
 
 void run(Stream&, const ScaledL2NormForward& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { forward<S>(args); });
 }
 
 void run(Stream&, const ScaledL2NormBackward& args, const ScaledL2NormBackwardScratch& scratch) {
-  dispatch_real(args.x.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 }  // namespace cpu

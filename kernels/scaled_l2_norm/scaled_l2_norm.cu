@@ -81,8 +81,7 @@ template <class T> struct ScaledL2NormBackwardBody {
 }  // namespace
 
 void run(Stream& stream, const ScaledL2NormForward& a) {
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     const int lanes = lanes_for<kPack<T>>(a.x.size(2));
     each_group("scaled_l2_norm_forward", stream, a.x.size(0) * a.x.size(1), lanes,
                ScaledL2NormForwardBody<T>{a.y.as<T>(), a.x.as<T>(), a.scale.as<float>(), a.x.size(1), a.x.size(2),
@@ -92,8 +91,7 @@ void run(Stream& stream, const ScaledL2NormForward& a) {
 
 void run(Stream& stream, const ScaledL2NormBackward& a, const ScaledL2NormBackwardScratch& scratch) {
   const int64_t tokens = a.x.size(0), heads = a.x.size(1), blocks = ScaledL2NormBlocks::count(tokens);
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     const int lanes = lanes_for<kPack<T>>(a.x.size(2));
     each_group("scaled_l2_norm_backward", stream, blocks * heads, lanes,
                ScaledL2NormBackwardBody<T>{a.d_x.as<T>(), scratch.partial.as<float>(), a.d_y.as<T>(), a.x.as<T>(),

@@ -245,7 +245,7 @@ template <class S> void shift(const ShortConvShift& a) {
 }  // namespace
 
 void run(Stream& stream, const ShortConvForward& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { forward<S>(args); });
   if (args.scale.defined()) {
     const Tensor y = args.y.view({args.y.size(0) * args.y.size(1), args.y.size(2)});
     cpu::run(stream, L2NormForward{.n = y, .scale = args.scale, .x = y, .head_dim = args.head_dim});
@@ -262,11 +262,11 @@ void run(Stream& stream, const ShortConvBackward& args, const ShortConvBackwardS
                                     .head_dim = args.head_dim,
                                     .accumulate = false});
   }
-  dispatch_real(args.x.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 void run(Stream&, const ShortConvShift& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { shift<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { shift<S>(args); });
 }
 
 }  // namespace cpu

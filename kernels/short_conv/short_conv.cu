@@ -490,18 +490,17 @@ template <class T> struct Shift {
 }  // namespace
 
 void run(Stream& stream, const ShortConvForward& a) {
-  dispatch_float(a.x.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a); });
+  dispatch_float(a.x.dtype, [&]<class S>(S) { forward<S>(stream, a); });
 }
 
 void run(Stream& stream, const ShortConvBackward& a, const ShortConvBackwardScratch& scratch) {
   if (a.x.numel() > 0) {
-    dispatch_float(a.x.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a, scratch); });
+    dispatch_float(a.x.dtype, [&]<class S>(S) { backward<S>(stream, a, scratch); });
   }
 }
 
 void run(Stream& stream, const ShortConvShift& a) {
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     each_element("short_conv_shift", stream, a.x.size(0), a.x.size(2),
                  Shift<T>{a.previous.as<T>(), a.x.as<T>(), a.previous.size(1), a.x.size(1), a.x.size(2)});
   });

@@ -59,11 +59,11 @@ template <class S> void backward(const SigmoidGateBackward& a) {
 }  // namespace
 
 void run(Stream&, const SigmoidGateForward& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { forward<S>(args); });
 }
 
 void run(Stream&, const SigmoidGateBackward& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { backward<S>(args); });
 }
 
 }  // namespace hebb::cpu

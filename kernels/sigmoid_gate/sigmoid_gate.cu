@@ -67,8 +67,7 @@ template <class T> struct SigmoidGateBackwardBody {
 
 void run(Stream& stream, const SigmoidGateForward& a) {
   const int64_t channels = a.x.size(2);
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     const bool by_head = a.gate.numel() != a.x.numel();
     dispatch_pack<T>(
         channels,
@@ -82,8 +81,7 @@ void run(Stream& stream, const SigmoidGateForward& a) {
 
 void run(Stream& stream, const SigmoidGateBackward& a) {
   const int64_t channels = a.x.size(2);
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     constexpr int N = kPack<T>;
     const bool by_head = a.gate.numel() != a.x.numel(),
                vector = can_vectorise<N>(channels, a.d_x.data, a.d_y.data, a.x.data);

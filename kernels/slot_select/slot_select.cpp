@@ -109,15 +109,15 @@ template <class S> void backward(const SlotWeightsBackward& a) {
 }  // namespace
 
 void run(Stream&, const SlotSelect& args) {
-  dispatch_real(args.scores.dtype, [&](auto zero) { select<decltype(zero)>(args); });
+  dispatch_real(args.scores.dtype, [&]<class S>(S) { select<S>(args); });
 }
 
 void run(Stream&, const SlotWeights& args) {
-  dispatch_real(args.scores.dtype, [&](auto zero) { weigh<decltype(zero)>(args); });
+  dispatch_real(args.scores.dtype, [&]<class S>(S) { weigh<S>(args); });
 }
 
 void run(Stream&, const SlotWeightsBackward& args) {
-  dispatch_real(args.scores.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+  dispatch_real(args.scores.dtype, [&]<class S>(S) { backward<S>(args); });
 }
 
 }  // namespace hebb::cpu

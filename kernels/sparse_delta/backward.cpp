@@ -237,11 +237,11 @@ template <class S> void scan(const SparseDeltaScan& a, const Tensor& carry) {
 }  // namespace
 
 void run(Stream&, const SparseDeltaBackward& args, const SparseDeltaBackwardScratch& scratch) {
-  dispatch_real(args.d_y.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.d_y.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 void run(Stream&, const SparseDeltaScan& args, const SparseDeltaScanScratch& scratch) {
-  dispatch_real(args.d_beta.dtype, [&](auto zero) { scan<decltype(zero)>(args, scratch.carry); });
+  dispatch_real(args.d_beta.dtype, [&]<class S>(S) { scan<S>(args, scratch.carry); });
 }
 
 }  // namespace cpu

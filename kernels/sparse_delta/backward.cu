@@ -374,8 +374,7 @@ void run(Stream& stream, const SparseDeltaBackward& a, const SparseDeltaBackward
   float* const sums = a.d_memory.defined() ? scratch.sums.as<float>() : nullptr;
   if (sums != nullptr) { zero_bytes(stream, sums, scratch.sums.bytes()); }
   const int64_t batch = a.in.batch;
-  const auto launch = [&](auto zero) {
-    using Stored = decltype(zero);
+  const auto launch = [&]<class Stored>(Stored) {
     const Inputs<Stored> in = inputs_of<Stored>(a.in, scratch.table, {});
     HEBB_ASSERT(a.products.by_token.size(0) == in.slices && a.in.uses.paired_read.defined());
     const unsigned blocks = blocks_for(batch * in.heads * in.slices, 1),

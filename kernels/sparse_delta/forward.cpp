@@ -145,8 +145,7 @@ void run(Stream&, const SparseDeltaIndex& a, const SparseDeltaIndexScratch& scra
 }
 
 void run(Stream&, const SparseDeltaDecay& a) {
-  dispatch_real(a.g.dtype, [&](auto zero) {
-    using S = decltype(zero);
+  dispatch_real(a.g.dtype, [&]<class S>(S) {
     const int64_t heads = a.g.numel(), writes = a.decay.numel() / heads;
     const bool by_key = a.write_weights.defined();
     const S *g = a.g.as<S>(), *k = by_key ? a.write_weights.as<S>() : nullptr;
@@ -169,7 +168,7 @@ void run(Stream&, const SparseDeltaDecay& a) {
 }
 
 void run(Stream&, const SparseDeltaForward& args, const SparseDeltaForwardScratch& scratch) {
-  dispatch_real(args.y.dtype, [&](auto zero) { forward<decltype(zero)>(args, scratch.table); });
+  dispatch_real(args.y.dtype, [&]<class S>(S) { forward<S>(args, scratch.table); });
 }
 
 }  // namespace cpu

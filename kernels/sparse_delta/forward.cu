@@ -259,8 +259,7 @@ void run(Stream& stream, const SparseDeltaDecay& a) {
 }
 
 void run(Stream& stream, const SparseDeltaForward& a, const SparseDeltaForwardScratch& scratch) {
-  const auto launch = [&](auto zero) {
-    using Stored = decltype(zero);
+  const auto launch = [&]<class Stored>(Stored) {
     const Inputs<Stored> in = inputs_of<Stored>(a.in, scratch.table, a.state);
     HEBB_LAUNCH(sparse_delta_forward_kernel<Stored>, blocks_for(a.in.batch * in.heads * in.slices, 1),
                 threads_for<Stored>(in.writes, in.reads), 0, stream, a.y.as<float>(), a.error.as<float>(), in);

@@ -76,11 +76,11 @@ template <class S> void backward(const TokenShiftBackward& a, const TokenShiftBa
 }  // namespace
 
 void run(Stream&, const TokenShiftForward& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { forward<S>(args); });
 }
 
 void run(Stream&, const TokenShiftBackward& args, const TokenShiftBackwardScratch& scratch) {
-  dispatch_real(args.x.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.x.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 }  // namespace cpu

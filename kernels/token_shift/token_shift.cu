@@ -90,8 +90,7 @@ template <class T, int N> struct TokenShiftBackwardBody {
 
 void run(Stream& stream, const TokenShiftForward& a) {
   const int64_t length = a.x.size(1), channels = a.x.size(2);
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     dispatch_pack<T>(
         channels,
         [&](auto pack) {
@@ -112,8 +111,7 @@ void run(Stream& stream, const TokenShiftForward& a) {
 void run(Stream& stream, const TokenShiftBackward& a, const TokenShiftBackwardScratch& scratch) {
   const int64_t length = a.x.size(1), channels = a.x.size(2), tokens = a.x.size(0) * length;
   const int64_t blocks = TokenShiftBlocks::count(tokens);
-  dispatch_float(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.x.dtype, [&]<class T>(T) {
     dispatch_pack<T>(
         channels,
         [&](auto pack) {

@@ -77,11 +77,11 @@ template <class S> void backward(const ValueResidualBackward& a, const ValueResi
 }  // namespace
 
 void run(Stream&, const ValueResidualForward& args) {
-  dispatch_real(args.v.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+  dispatch_real(args.v.dtype, [&]<class S>(S) { forward<S>(args); });
 }
 
 void run(Stream&, const ValueResidualBackward& args, const ValueResidualBackwardScratch& scratch) {
-  dispatch_real(args.v.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.v.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 }  // namespace cpu

@@ -85,8 +85,7 @@ template <class T, int N> struct ValueResidualBackwardBody {
 
 void run(Stream& stream, const ValueResidualForward& a) {
   const int64_t tokens = a.v.size(0), channels = a.v.size(1);
-  dispatch_float(a.v.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.v.dtype, [&]<class T>(T) {
     dispatch_pack<T>(
         channels,
         [&](auto pack) {
@@ -101,8 +100,7 @@ void run(Stream& stream, const ValueResidualForward& a) {
 void run(Stream& stream, const ValueResidualBackward& a, const ValueResidualBackwardScratch& scratch) {
   const int64_t tokens = a.v.size(0), channels = a.v.size(1), blocks = ValueResidualBlocks::count(tokens);
   const Tensor& partial = scratch.partial;
-  dispatch_float(a.v.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(a.v.dtype, [&]<class T>(T) {
     T* const d_gate = a.gated ? a.d_mix.as<T>() : nullptr;
     dispatch_pack<T>(
         channels,

@@ -203,22 +203,22 @@ template <class S> void start(const VqStart& a) {
 }  // namespace
 
 void run(Stream&, const VqPoints& args) {
-  dispatch_real(args.codes.dtype, [&](auto zero) { make_points<decltype(zero)>(args); });
+  dispatch_real(args.codes.dtype, [&]<class S>(S) { make_points<S>(args); });
 }
 void run(Stream&, const VqSelect& args) {
-  dispatch_real(args.k.dtype, [&](auto zero) { select<decltype(zero)>(args); });
+  dispatch_real(args.k.dtype, [&]<class S>(S) { select<S>(args); });
 }
 void run(Stream&, const VqGather& args) {
-  dispatch_real(args.kq.dtype, [&](auto zero) { gather<decltype(zero)>(args); });
+  dispatch_real(args.kq.dtype, [&]<class S>(S) { gather<S>(args); });
 }
 void run(Stream&, const VqKeysBackward& args, const VqKeysBackwardScratch& scratch) {
-  dispatch_real(args.k.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
+  dispatch_real(args.k.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 void run(Stream&, const VqSimilarity& args) {
-  dispatch_real(args.k.dtype, [&](auto zero) { compare<decltype(zero)>(args); });
+  dispatch_real(args.k.dtype, [&]<class S>(S) { compare<S>(args); });
 }
 void run(Stream&, const VqStart& args) {
-  dispatch_real(args.k.dtype, [&](auto zero) { start<decltype(zero)>(args); });
+  dispatch_real(args.k.dtype, [&]<class S>(S) { start<S>(args); });
 }
 void run(Stream&, const VqMark& args) {
   const int64_t heads = args.ids.size(1), length = args.ids.size(2), codewords = args.used.size(1);

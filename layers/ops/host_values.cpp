@@ -16,8 +16,8 @@ std::vector<double> host_values(Stream& stream, const Tensor& tensor) {
     std::transform(raw.begin(), raw.end(), values.begin(), [](bf16 x) { return static_cast<double>(widened(x)); });
     return values;
   }
-  dispatch_real(tensor.dtype, [&](auto zero) {
-    std::vector<decltype(zero)> raw(values.size());
+  dispatch_real(tensor.dtype, [&]<class S>(S) {
+    std::vector<S> raw(values.size());
     copy_to_host(stream, raw.data(), tensor);
     std::copy(raw.begin(), raw.end(), values.begin());
   });

@@ -48,8 +48,8 @@ double mean_similarity(Pass& pass, const Tensor& k, const Tensor& points, const 
 
 Tensor upload(Tape& tape, const std::vector<double>& values, Shape shape, DType dtype) {
   const Tensor to = tape.saved(shape, dtype, "dither");
-  dispatch_real(dtype, [&](auto zero) {
-    const std::vector<decltype(zero)> typed(values.begin(), values.end());
+  dispatch_real(dtype, [&]<class S>(S) {
+    const std::vector<S> typed(values.begin(), values.end());
     copy_to_device(tape.stream(), to, typed.data());
   });
   return to;

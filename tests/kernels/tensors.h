@@ -33,8 +33,7 @@ class Tensors {
   Tensor make(Shape shape, const Values& values) {
     const Tensor t = empty(shape);
     REQUIRE(t.numel() == static_cast<int64_t>(values.size()));
-    dispatch_real(dtype_, [&](auto zero) {
-      using S = decltype(zero);
+    dispatch_real(dtype_, [&]<class S>(S) {
       std::transform(values.begin(), values.end(), t.as<S>(), [](double v) { return static_cast<S>(v); });
     });
     return t;
@@ -47,7 +46,7 @@ class Tensors {
   }
   static Values read(const Tensor& t) {
     Values values(static_cast<size_t>(t.numel()));
-    dispatch_real(t.dtype, [&](auto zero) { std::copy_n(t.as<decltype(zero)>(), t.numel(), values.begin()); });
+    dispatch_real(t.dtype, [&]<class S>(S) { std::copy_n(t.as<S>(), t.numel(), values.begin()); });
     return values;
   }
 

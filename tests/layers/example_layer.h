@@ -47,9 +47,9 @@ template <class S> void fade_row(const Fade& a, int64_t row) {
 }
 
 inline void run(Stream&, const Fade& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) {
+  dispatch_real(args.x.dtype, [&]<class S>(S) {
     parallel_for(args.x.size(0), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) { fade_row<decltype(zero)>(args, row); }
+      for (int64_t row = begin; row < end; ++row) { fade_row<S>(args, row); }
     });
   });
 }

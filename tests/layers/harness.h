@@ -114,8 +114,8 @@ class TestModel {
   }
 
   void set(Param& p, const std::vector<double>& values) {
-    dispatch_real(p.value.dtype, [&](auto zero) {
-      const std::vector<decltype(zero)> typed(values.begin(), values.end());
+    dispatch_real(p.value.dtype, [&]<class S>(S) {
+      const std::vector<S> typed(values.begin(), values.end());
       copy_to_device(stream, p.value, typed.data());
     });
   }

@@ -32,17 +32,15 @@ struct Fixture {
   }
   std::vector<double> get(const Tensor& t) {
     std::vector<double> values(static_cast<size_t>(t.numel()));
-    dispatch_real(t.dtype, [&](auto zero) { std::copy_n(t.as<decltype(zero)>(), values.size(), values.begin()); });
+    dispatch_real(t.dtype, [&]<class S>(S) { std::copy_n(t.as<S>(), values.size(), values.begin()); });
     return values;
   }
   void set_grads(int64_t step) {
     for (const auto& p : params.all()) {
       if (!p->trained()) { continue; }
       Rng rng(9, p->name(), static_cast<uint64_t>(step));
-      dispatch_real(p->grad.dtype, [&](auto zero) {
-        for (int64_t i = 0; i < p->grad.numel(); ++i) {
-          p->grad.as<decltype(zero)>()[i] = static_cast<decltype(zero)>(rng.normal());
-        }
+      dispatch_real(p->grad.dtype, [&]<class S>(S) {
+        for (int64_t i = 0; i < p->grad.numel(); ++i) { p->grad.as<S>()[i] = static_cast<S>(rng.normal()); }
       });
       p->reached = true;
     }

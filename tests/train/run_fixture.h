@@ -66,7 +66,7 @@ class TestMixer final : public Layer {
   void after_step(Stream& stream, int64_t step, const Tensor& applies) override {
     if (memory_ != nullptr && !stream.counting() && *applies.as<double>() != 0) {
       set(*threshold_, 0, get(*threshold_, 0) + 0.25);
-      dispatch_real(threshold_->m.dtype, [&](auto zero) { threshold_->m.as<decltype(zero)>()[1] += 1; });
+      dispatch_real(threshold_->m.dtype, [&]<class S>(S) { threshold_->m.as<S>()[1] += 1; });
       threshold_->updates += 1;
       *count_->value.as<int32_t>() += 1;
     }
@@ -77,19 +77,18 @@ class TestMixer final : public Layer {
 
  private:
   static void set(Param& p, int64_t i, double value) {
-    dispatch_real(p.value.dtype,
-                  [&](auto zero) { p.value.as<decltype(zero)>()[i] = static_cast<decltype(zero)>(value); });
+    dispatch_real(p.value.dtype, [&]<class S>(S) { p.value.as<S>()[i] = static_cast<S>(value); });
   }
   static double get(const Param& p, int64_t i) {
     double value = 0;
-    dispatch_real(p.value.dtype, [&](auto zero) { value = static_cast<double>(p.value.as<decltype(zero)>()[i]); });
+    dispatch_real(p.value.dtype, [&]<class S>(S) { value = static_cast<double>(p.value.as<S>()[i]); });
     return value;
   }
   void advance_memory(Pass& pass, const Tensor& x) {
     if (pass.stream().counting()) { return; }
     for (int64_t i = 0; i < d_; ++i) {
       double first = 0;
-      dispatch_real(x.dtype, [&](auto zero) { first = static_cast<double>(x.as<decltype(zero)>()[i]); });
+      dispatch_real(x.dtype, [&]<class S>(S) { first = static_cast<double>(x.as<S>()[i]); });
       set(*memory_, i, 0.875 * get(*memory_, i) + 0.0625 * first);
     }
     if (pass.statistics != nullptr) {

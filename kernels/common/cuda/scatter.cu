@@ -164,8 +164,7 @@ void scatter_rows(Stream& stream, float* table, int64_t table_rows, int64_t widt
                   const ScatterRows& from) {
   int64_t run = std::max<int64_t>(count, 1);
   while (run > 1 && Scratch(run, width).end > stream_scratch(stream).bytes) { run = (run + 1) / 2; }
-  dispatch_float(from.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(from.dtype, [&]<class T>(T) {
     for (int64_t first = 0; first < count; first += run) {
       scatter_run(stream, table, table_rows, width, std::min(run, count - first), ids, first, Source<T>(from, first));
     }
