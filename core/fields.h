@@ -79,6 +79,12 @@ class Fields {
     fields(f, value);
     f.finish();
   }
+  /// The same for a new value.
+  template <class T> static T read(const Json& json, const std::string& path) {
+    T value;
+    read(json, path, value);
+    return value;
+  }
   template <class T> static Json write(const T& value) {
     Fields f(Mode::write, "");
     fields(f, const_cast<T&>(value));

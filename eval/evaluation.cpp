@@ -82,8 +82,7 @@ std::vector<std::pair<Json, Entry>> read_entries(const Json& json, const std::st
       if (keys.count(key) > 0) { merged.set(key, value); }
     }
     merge_json(merged, list->items()[i]);
-    Entry entry;
-    Fields::read(merged, where, entry);
+    auto entry = Fields::read<Entry>(merged, where);
     if (!names.insert(entry.header.name).second) {
       throw ConfigError(list->items()[i].origin().str() + ": " + where + ".name", "\"" + entry.header.name + "\" again",
                         "a name that no other evaluation has");

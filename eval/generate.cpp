@@ -62,8 +62,7 @@ std::optional<TokenizerConfig> tokenizer_of(const ModelSource& source) {
   const Json* data = source.config.find("data");
   const Json* json = data != nullptr && data->is_object() ? data->find("tokenizer") : nullptr;
   if (json == nullptr || !json->is_object()) { return std::nullopt; }
-  TokenizerConfig config;
-  Fields::read(*json, "data.tokenizer", config);
+  auto config = Fields::read<TokenizerConfig>(*json, "data.tokenizer");
   const fs::path kept = source.weights.parent_path().parent_path().parent_path() / tokenizer_copy_name(config);
   if (!config.file.empty() && !fs::exists(config.file) && !source.weights.empty() && fs::exists(kept)) {
     config.file = kept.string();

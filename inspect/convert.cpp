@@ -406,8 +406,7 @@ Json hf_of_model(const ModelConfig& model, int64_t length) {
     add_transformer_keys(model, *attention, type, hf);
   }
   // What the file says, read again, must be the whole model.
-  ModelConfig back;
-  Fields::read(model_of_hf(hf), "model", back);
+  const auto back = Fields::read<ModelConfig>(model_of_hf(hf), "model");
   const std::vector<ConfigDifference> lost = all_differences(whole, written_out(back));
   if (!lost.empty()) {
     throw ConfigError("model." + lost.front().path, lost.front().stored,
@@ -524,8 +523,7 @@ std::string summary(const Model& model, const std::string& what, const Tensors& 
 
 std::string from_hf(const fs::path& source, const Json& config, const fs::path& target, const std::string& dtype) {
   const Json object = model_of_hf(config);
-  ModelConfig model_config;
-  Fields::read(object, "model", model_config);
+  const auto model_config = Fields::read<ModelConfig>(object, "model");
   const Model model(model_config);
   const Naming& naming = naming_of(config.at("model_type").as_string());
   const WeightSource weights(source);

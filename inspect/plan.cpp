@@ -51,8 +51,7 @@ Fit largest_fitting(const RunConfig& config, const std::string& recompute, doubl
     Json json = to_json(config);
     apply_override(json, fmt::format("train.micro_batch_size={:d}", micro));
     apply_override(json, "train.recompute=" + recompute);
-    RunConfig other;
-    Fields::read(json, "", other);
+    const auto other = Fields::read<RunConfig>(json, "");
     const int64_t bytes = plan_memory(other).total_bytes();
     if (static_cast<double>(bytes) > limit) { break; }
     best.micro_batch = micro;

@@ -29,9 +29,7 @@ ModelConfig model_of(const LayerType& type, DType dtype) {
     "full": {"type": "attention", "num_heads": 3, "head_dim": 16, "rope": {"theta": 100.0}}},
     "pattern": [{)" + roles +
                            R"(}, {"mixer": "full", "ffn": "mlp"}]})";
-  ModelConfig config;
-  Fields::read(parse_json(json, "selftest " + type.name), "model", config);
-  return config;
+  return Fields::read<ModelConfig>(parse_json(json, "selftest " + type.name), "model");
 }
 
 /// Two rows; the second holds three documents.

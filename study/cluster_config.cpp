@@ -41,9 +41,7 @@ ClusterConfig read_cluster(const Json& cluster, const std::vector<std::string>& 
     value.set_origin({}, {});
     merged.set(key, value);
   }
-  ClusterConfig config;
-  Fields::read(merged, "cluster", config);
-  return config;
+  return Fields::read<ClusterConfig>(merged, "cluster");
 }
 
 }  // namespace hebb

@@ -80,8 +80,7 @@ class Ladder {
     if (ranks_ == 1 || todo.empty()) { return; }
     const int64_t at_a_time = std::min(parallel_, static_cast<int64_t>(todo.size()));
     for (const size_t i : todo) {
-      RunConfig config;
-      Fields::read(sweep_.runs[i].config, "", config);
+      const auto config = Fields::read<RunConfig>(sweep_.runs[i].config, "");
       if (at_a_time > 1 && device_of(config, false) == DeviceKind::cuda) {
         throw ConfigError("--ranks", fmt::format("{:d} runs of {:d} ranks at a time on GPUs", at_a_time, ranks_),
                           "--parallel 1: each run takes the first GPUs");

@@ -45,8 +45,7 @@ void write_sweep(const Sweep& sweep, const fs::path& folder) {
   Json json = Json::object(), runs = Json::array(), planned = Json::array();
   json.set("name", sweep.name);
   for (const SweepRun& run : sweep.runs) {
-    RunConfig config;
-    Fields::read(run.config, "", config);
+    const auto config = Fields::read<RunConfig>(run.config, "");
     const int64_t tokens = config.train.steps * config.train.tokens_per_step();
     const Model model(config.model);
     Json item = Json::object();

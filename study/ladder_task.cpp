@@ -126,8 +126,7 @@ class LadderTask {
   bool may_go_on(int code) const {
     if (code == kStopped || code == kComm) { return true; }
     if (stopped_ && (code == 0 || code > 128)) { return true; }
-    RunConfig config;
-    Fields::read(parse_json_file((run_ / kLadderConfig).string()), "", config);
+    const auto config = Fields::read<RunConfig>(parse_json_file((run_ / kLadderConfig).string()), "");
     return code != 0 && code == config.train.exit_code_on_stop;
   }
 

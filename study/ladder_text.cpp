@@ -92,8 +92,7 @@ std::string start_problems(const Sweep& sweep, const LadderOptions& options) {
   std::string text;
   size_t others = 0;
   for (const SweepRun& run : sweep.runs) {
-    RunConfig config;
-    Fields::read(run.config, "", config);
+    auto config = Fields::read<RunConfig>(run.config, "");
     bool is_here = options.launcher.empty();
     try {
       device_of(config);
@@ -118,8 +117,7 @@ std::string describe_ladder(const Sweep& sweep, const LadderOptions& ladder, dou
   PlanOptions options;
   options.open_data = false;
   for (const SweepRun& run : sweep.runs) {
-    RunConfig config;
-    Fields::read(run.config, "", config);
+    auto config = Fields::read<RunConfig>(run.config, "");
     resolve(config, 1, false);
     plans.push_back(plan_run(config, options));
     Plan& plan = plans.back();

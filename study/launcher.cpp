@@ -59,8 +59,7 @@ std::vector<Group> groups_of(const Sweep& sweep, const std::vector<size_t>& runs
     std::vector<std::string> words = options.cluster;
     if (options.ranks > 0) { words.push_back("ranks=" + std::to_string(options.ranks)); }
     ClusterConfig cluster = read_cluster(sweep.runs[i].cluster, words);
-    RunConfig config;
-    Fields::read(sweep.runs[i].config, "", config);
+    const auto config = Fields::read<RunConfig>(sweep.runs[i].config, "");
     if (!cluster.gpus) { cluster.gpus = config.train.device == "cuda" ? 1 : 0; }
     const std::string key = Fields::write(cluster).dump();
     size_t g = groups.size();

@@ -38,8 +38,7 @@ double median(std::vector<double> values) {
 }
 
 void add_plan(Json& result, const Json& config, int64_t tokens) {
-  RunConfig run;
-  Fields::read(config, "", run);
+  const auto run = Fields::read<RunConfig>(config, "");
   const Plan plan = plan_model(run.model, run.train.sequence_length);
   const ParameterCounts& n = plan.parameters;
   for (const auto& [key, value] :

@@ -33,16 +33,14 @@ struct Cost {
 };
 
 Cost cost_of(const Json& config) {
-  ModelConfig model;
-  Fields::read(config.at("model"), "model", model);
+  const auto model = Fields::read<ModelConfig>(config.at("model"), "model");
   const Model built(model);
   return {count_parameters(built).non_embedding, built.flops_per_token(size_at(config.at("train"), "sequence_length"))};
 }
 
 /// Whether the size of a micro-batch is a part of the model.
 bool learns_per_micro_batch(const Json& config) {
-  ModelConfig model;
-  Fields::read(config.at("model"), "model", model);
+  const auto model = Fields::read<ModelConfig>(config.at("model"), "model");
   return std::any_of(model.layers.begin(), model.layers.end(),
                      [](const LayerDefinition& d) { return d.config->learns_per_micro_batch(); });
 }
@@ -192,8 +190,7 @@ class Shrinker {
       if (scale_.width < 1 || tokens_ < 1) { limit_validation(run, steps * batch); }
       set_rates(run);
       run.config.set("eval", Json());
-      RunConfig config;
-      Fields::read(run.config, "", config);
+      const auto config = Fields::read<RunConfig>(run.config, "");
       check_tasks(config);
       run.config = to_json(config);
     } catch (const ConfigError& error) { throw ConfigError(error.what(), "in the shrunken run " + run.source->id); }
@@ -291,8 +288,7 @@ class Shrinker {
 
   void add_changes(Shrinking& result) const {
     for (const Run& run : runs_) {
-      ModelConfig model;
-      Fields::read(run.config.at("model"), "model", model);
+      const auto model = Fields::read<ModelConfig>(run.config.at("model"), "model");
       const std::vector<std::string> unused = model.unused();
       const auto is_unused = [&](const std::string& key) {
         return std::any_of(unused.begin(), unused.end(),
@@ -365,8 +361,7 @@ bool has_text(const Sweep& sweep) {
     } catch (const DataError&) { return false; }
   };
   for (const SweepRun& run : sweep.runs) {
-    RunConfig config;
-    Fields::read(run.config, "", config);
+    const auto config = Fields::read<RunConfig>(run.config, "");
     for (const SourceConfig& source : config.data.sources) {
       if (!is_there(source)) { return false; }
     }

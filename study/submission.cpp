@@ -52,8 +52,7 @@ Submission read_submission(const fs::path& ladder, const std::string& number) {
                           "one that hebb ladder made");
   }
   try {
-    Stored stored;
-    Fields::read(parse_json(read_file(path), path.string()), "", stored);
+    auto stored = Fields::read<Stored>(parse_json(read_file(path), path.string()), "");
     stored.submission.number = number;
     return stored.submission;
   } catch (const ConfigError& error) {

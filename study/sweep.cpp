@@ -310,8 +310,7 @@ class Composer {
   /// Reads the run strictly and writes it with absolute paths.
   static void finish(SweepRun& run) {
     run.config.set("name", Json(run.id));
-    RunConfig config;
-    Fields::read(run.config, "", config);
+    const auto config = Fields::read<RunConfig>(run.config, "");
     const Model model(config.model);
     Json written = to_json(config);
     run.config = std::move(written);
@@ -359,8 +358,7 @@ Sweep read_sweep(const fs::path& path) {
 }
 
 Json planned_result(const SweepRun& run) {
-  RunConfig config;
-  Fields::read(run.config, "", config);
+  const auto config = Fields::read<RunConfig>(run.config, "");
   const Model model(config.model);
   const ParameterCounts n = count_parameters(model);
   const double tokens = static_cast<double>(config.train.steps) * static_cast<double>(config.train.tokens_per_step());

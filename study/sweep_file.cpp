@@ -170,8 +170,7 @@ Dimension dimension_of_axis(const std::string& axis, const Json& choices) {
       fail_at(json.origin(), path + "." + name, "the name \"" + name + "\"",
               "a name that can be a folder and does not start with a dot");
     }
-    Choice choice;
-    Fields::read(json, path + "." + name, choice);
+    auto choice = Fields::read<Choice>(json, path + "." + name);
     choice.name = name;
     if (const Json* tag = choice.tags.find(axis)) {
       fail_tag(tag->origin(), choice.path + ".tags." + axis, tag->found(), axis);

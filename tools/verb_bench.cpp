@@ -44,11 +44,7 @@ struct Options {
 ModelConfig find_model(const std::string& name) {
   for (const auto& list : {bench_models(), bench_layers()}) {
     for (const BenchModel& m : list) {
-      if (m.name == name) {
-        ModelConfig config;
-        Fields::read(parse_json(m.json, name), "model", config);
-        return config;
-      }
+      if (m.name == name) { return Fields::read<ModelConfig>(parse_json(m.json, name), "model"); }
     }
   }
   std::error_code error;

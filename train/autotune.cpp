@@ -68,9 +68,7 @@ void fields(Fields& f, TunedProducts& t) {
 std::string to_text(const TunedProducts& tuned) { return Fields::write(tuned).dump(1) + "\n"; }
 
 TunedProducts tuned_products(std::string_view text, const std::string& where) {
-  TunedProducts tuned;
-  Fields::read(parse_json(text, where), "", tuned);
-  return tuned;
+  return Fields::read<TunedProducts>(parse_json(text, where), "");
 }
 
 std::string TuningReport::text() const {

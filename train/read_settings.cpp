@@ -49,8 +49,7 @@ void check(const ReadSettings& settings, const ModelConfig& model) {
   if (ropes == 0) {
     throw ConfigError("rope_scaling", "a model without rope", "a model with a layer that has a rope object");
   }
-  ModelConfig extended;
-  Fields::read(json, "rope_scaling: model", extended);
+  const auto extended = Fields::read<ModelConfig>(json, "rope_scaling: model");
 }
 
 }  // namespace hebb

@@ -20,8 +20,7 @@ namespace {
 /// The tokenizer that the data configuration names, with an absolute path; null when the data has none.
 Json resolve_tokenizer(const DataConfig& data) {
   if (!data.tokenizer.is_null()) {
-    TokenizerConfig tokenizer;
-    Fields::read(data.tokenizer, "data.tokenizer", tokenizer);
+    const auto tokenizer = Fields::read<TokenizerConfig>(data.tokenizer, "data.tokenizer");
     return Fields::write(tokenizer);
   }
   const SourceConfig& first = data.sources.front();
@@ -34,8 +33,7 @@ Json resolve_tokenizer(const DataConfig& data) {
   if (!file) { return {}; }
   const Dataset dataset = read_dataset(*file);
   if (dataset.tokenizer.is_null()) { return {}; }
-  TokenizerConfig tokenizer;
-  Fields::read(dataset.tokenizer, "tokenizer", tokenizer);
+  const auto tokenizer = Fields::read<TokenizerConfig>(dataset.tokenizer, "tokenizer");
   return Fields::write(tokenizer);
 }
 
@@ -109,8 +107,7 @@ template <class T> void add_errors(const Json& source, const std::string& name, 
       Json absent = Json::object();
       absent.set_origin(json.origin());
       const Json* section = json.find(name);
-      T value{};
-      Fields::read(section != nullptr ? *section : absent, name, value);
+      const auto value = Fields::read<T>(section != nullptr ? *section : absent, name);
     });
   } catch (const ConfigError& error) { add_lines(error, lines); }
 }
@@ -125,10 +122,7 @@ void fields(Fields& f, Sections&) {
 /// Adds the sections that do not exist.
 void add_unknown(const Json& source, std::vector<std::string>& lines) {
   try {
-    read_keys(source, [](const Json& json) {
-      Sections sections;
-      Fields::read(json, "", sections);
-    });
+    read_keys(source, [](const Json& json) { Fields::read<Sections>(json, ""); });
   } catch (const ConfigError& error) { add_lines(error, lines); }
 }
 

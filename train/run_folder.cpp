@@ -282,8 +282,7 @@ void RunFolder::note_lanes(const Json& stored) {
 void RunFolder::keep_tokenizer(RunConfig& config, const RunOptions& options) const {
   Json* file = config.data.tokenizer.is_object() ? config.data.tokenizer.find("file") : nullptr;
   if (file == nullptr || !file->is_string() || file->as_string().empty()) { return; }
-  TokenizerConfig tokenizer;
-  Fields::read(config.data.tokenizer, "data.tokenizer", tokenizer);
+  const auto tokenizer = Fields::read<TokenizerConfig>(config.data.tokenizer, "data.tokenizer");
   const fs::path kept = path_ / tokenizer_copy_name(tokenizer), given = file->as_string();
   if (!fs::exists(kept) || !fs::equivalent(kept, given)) {
     const std::string bytes = read_file(given);

@@ -116,8 +116,7 @@ LoaderOptions Trainer::loader_options() const {
   loader.vocab_size = config_.model.vocab_size;
   loader.document_mask = config_.train.document_mask;
   if (config_.data.tokenizer.is_object()) {
-    TokenizerConfig tokenizer;
-    Fields::read(config_.data.tokenizer, "data.tokenizer", tokenizer);
+    const auto tokenizer = Fields::read<TokenizerConfig>(config_.data.tokenizer, "data.tokenizer");
     loader.tokenizer_hash = tokenizer_hash(tokenizer);
   }
   return loader;

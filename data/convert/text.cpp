@@ -132,8 +132,7 @@ std::string worded(std::string_view wording, const std::string& context, const s
 /// Wording out of a file, or `built_in`. Both placeholders must stand in it.
 template <class Wording> Wording wording_of(const ConvertOptions& o, Wording built_in) {
   if (o.template_file.empty()) { return built_in; }
-  Wording wording;
-  Fields::read(parse_json_file(o.template_file), "", wording);
+  const auto wording = Fields::read<Wording>(parse_json_file(o.template_file), "");
   for (const char* placeholder : {"{context}", "{question}"}) {
     if (wording.all().find(placeholder) == std::string::npos) {
       throw ConfigError(o.template_file, fmt::format("no text contains the placeholder {}", placeholder));

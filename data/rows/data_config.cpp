@@ -156,8 +156,7 @@ void fields(Fields& f, DataConfig& c) {
   f.field("tokenizer", c.tokenizer).help("Tokenizer of the text. Default: that of the first source.");
   if (f.reading()) {
     if (!c.tokenizer.is_null()) {  // checked here, and its path made absolute
-      TokenizerConfig tokenizer;
-      Fields::read(c.tokenizer, f.path() + ".tokenizer", tokenizer);
+      const auto tokenizer = Fields::read<TokenizerConfig>(c.tokenizer, f.path() + ".tokenizer");
       c.tokenizer = Fields::write(tokenizer);
     }
     std::set<std::string> names;

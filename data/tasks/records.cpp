@@ -152,8 +152,7 @@ template <class R> std::vector<R> read_records(const std::string& path) {
 
 template <class R> void check_record(const R& record, const std::string& where) {
   try {
-    R again;
-    Fields::read(Fields::write(record), "", again);
+    const auto again = Fields::read<R>(Fields::write(record), "");
   } catch (const ConfigError& error) { throw ConfigError(where, error.what()); }
 }
 

@@ -75,11 +75,7 @@ using namespace hebb;
 
 namespace {
 
-template <class T> T read(const std::string& text) {
-  T value;
-  Fields::read(parse_json(text, "c.json"), "", value);
-  return value;
-}
+template <class T> T read(const std::string& text) { return Fields::read<T>(parse_json(text, "c.json"), ""); }
 
 template <class T> std::string error_of(const std::string& text) {
   return thrown<ConfigError>([&] { read<T>(text); });
@@ -127,8 +123,7 @@ TEST_CASE("paths are relative to the file that wrote them, overrides to the curr
   folder.write("base/base.json", R"({"one": "../x.txt", "many": ["y", "/z"], "maybe": ""})");
   const fs::path top = folder.write("runs/top.json", R"({"extends": "../base/base.json", "maybe": "w"})");
   Json config = load_config(top.string());
-  Paths p;
-  Fields::read(config, "", p);
+  auto p = Fields::read<Paths>(config, "");
   CHECK(p.one == (folder / "x.txt").string());
   CHECK(p.many == std::vector<std::string>{(folder / "base/y").string(), "/z"});
   CHECK(p.maybe == (folder / "runs/w").string());

@@ -99,9 +99,7 @@ using namespace hebb;
 namespace {
 
 template <class T> T read(const std::string& text, const std::string& path = "") {
-  T value;
-  Fields::read(parse_json(text, "c.json"), path, value);
-  return value;
+  return Fields::read<T>(parse_json(text, "c.json"), path);
 }
 
 template <class T> std::string error_of(const std::string& text, const std::string& path = "") {
@@ -256,8 +254,7 @@ TEST_CASE("what write emits reads back to the same values", "[fast]") {
   Model m = read<Model>(R"({"gdn": {"decay": 0.1, "limit": 3, "names": ["right"]}, "windows": [{"size": 4}]})");
   const Json out = Fields::write(m);
   CHECK(out.at("window").is_null());
-  Model back;
-  Fields::read(parse_json(out.dump(2), "c.json"), "", back);
+  const auto back = Fields::read<Model>(parse_json(out.dump(2), "c.json"), "");
   CHECK(Fields::write(back) == out);
   CHECK(out.at("gdn").dump() ==
         R"({"num_heads":4,"slots":7,"decay":0.1,"is_gated":false,"mode":"skip","limit":3,"seed":null,"tau":2.5,)"

@@ -9,9 +9,7 @@ using namespace hebb;
 namespace {
 
 DataConfig read_config(const std::string& text) {
-  DataConfig config;
-  Fields::read(parse_json(text, "run.json"), "data", config);
-  return config;
+  return Fields::read<DataConfig>(parse_json(text, "run.json"), "data");
 }
 
 std::string error_of(const std::string& text) {

@@ -9,8 +9,7 @@
 using namespace hebb;
 
 TEST_CASE("the documented data section is valid", "[fast]") {
-  DataConfig config;
-  Fields::read(parse_json(page_blocks("data.md")[0], "run.json"), "data", config);
+  const auto config = Fields::read<DataConfig>(parse_json(page_blocks("data.md")[0], "run.json"), "data");
   CHECK(config.sources.size() == 3);
   CHECK(resolve_packing(config.sources[1].packing, config.packing, false).packing == Packing::document);
   CHECK(resolve_task(config.sources[2].synthetic, "data.sources.2", 0, 64, 4).pairs == 8);

@@ -104,8 +104,7 @@ TEST_CASE("documents come back from the shards with their special ids", "[fast]"
   CHECK(verify_shards((folder / "out").string()).ok());
   const Dataset dataset = read_dataset(folder / "out/dataset.json");
   CHECK(dataset.total_documents == 3);
-  TokenizerConfig stored;
-  Fields::read(dataset.tokenizer, "tokenizer", stored);
+  const auto stored = Fields::read<TokenizerConfig>(dataset.tokenizer, "tokenizer");
   CHECK(stored.type == "bytes");
   CHECK(stored.file.empty());
   CHECK(stored.add_bos == options.tokenizer.add_bos);
@@ -383,8 +382,7 @@ TEST_CASE("a SentencePiece data set carries its model", "[fast]") {
   CHECK(read_file(folder / "out/tokenizer.model") == model);
 
   const Dataset dataset = read_dataset(folder / "out/dataset.json");
-  TokenizerConfig stored;
-  Fields::read(dataset.tokenizer, "tokenizer", stored);
+  const auto stored = Fields::read<TokenizerConfig>(dataset.tokenizer, "tokenizer");
   CHECK(stored.file == (folder / "out/tokenizer.model").string());
   const auto tokenizer = Tokenizer::load(stored);
   CHECK(tokenizer->hash() == dataset.tokenizer_hash);

@@ -20,9 +20,7 @@ NeedleOptions seeded(uint64_t seed) {
 }
 
 NeedleOptions options_of(const std::string& keys) {
-  NeedleOptions options;
-  Fields::read(parse_json("{" + keys + "}", "eval.json"), "", options);
-  return options;
+  return Fields::read<NeedleOptions>(parse_json("{" + keys + "}", "eval.json"), "");
 }
 
 /// All pieces of a text file or of JSONL, as lines.
@@ -102,8 +100,7 @@ TEST_CASE("wording and depths that cannot work are refused", "[fast]") {
   CHECK_THROWS_WITH(options_of(R"("depths": [0.5])"), Catch::Contains("5 depths"));
   CHECK_THROWS_WITH(options_of(R"("depths": [0, 0.2, 0.4, 0.6, 1.1])"), Catch::Contains("depths.4"));
   const auto source = [](const char* json) {
-    HaystackSource s;
-    Fields::read(parse_json(json, "eval.json"), "text", s);
+    const auto s = Fields::read<HaystackSource>(parse_json(json, "eval.json"), "text");
   };
   CHECK_THROWS_WITH(source(R"({"path": "x", "seed": 1})"), Catch::Contains("built-in"));
   CHECK_THROWS_WITH(source(R"({"field": "x"})"), Catch::Contains("path"));

@@ -85,8 +85,7 @@ TEST_CASE("tokenizer configurations that do not fit are refused", "[fast]") {
   CHECK_THROWS_WITH(Tokenizer::load({"wordpiece", "", false, true}),
                     "tokenizer.type: found \"wordpiece\", expected \"sentencepiece\", \"huggingface\" or \"bytes\"");
   Json json = parse_json(R"({"type": "bytes", "add_eos": false})", "t.json");
-  TokenizerConfig config;
-  Fields::read(json, "tokenizer", config);
+  const auto config = Fields::read<TokenizerConfig>(json, "tokenizer");
   CHECK(config.type == "bytes");
   CHECK_FALSE(config.add_eos);
   CHECK_FALSE(config.add_bos);

@@ -21,8 +21,7 @@ RunConfig device_run(bool autotune) {
     "schedule": {"type": "constant"}, "optimizer": {"lr": 0.01}})",
                          "products.json");
   json.find("train")->set("autotune", Json(autotune));
-  RunConfig config;
-  Fields::read(json, "", config);
+  auto config = Fields::read<RunConfig>(json, "");
   resolve(config);
   return config;
 }

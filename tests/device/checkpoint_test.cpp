@@ -26,8 +26,7 @@ RunConfig device_run(int64_t steps) {
     "optimizer": {"lr": 0.01}})",
                          "checkpoints.json");
   json.find("train")->set("steps", Json(steps));
-  RunConfig config;
-  Fields::read(json, "", config);
+  auto config = Fields::read<RunConfig>(json, "");
   resolve(config);
   return config;
 }

@@ -27,8 +27,7 @@ TEST_CASE("200 steps of the quickstart's model in fp32 have the same losses on a
                                 "changes"));
     json.find("train")->erase("val_every");
     json.find("train")->set("device", Json(device));
-    RunConfig config;
-    Fields::read(json, "", config);
+    auto config = Fields::read<RunConfig>(json, "");
     resolve(config);
     REQUIRE(run_in(folder / device, std::move(config)) == 0);
     return metric(folder / device, "loss");

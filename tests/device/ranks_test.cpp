@@ -32,8 +32,7 @@ RunConfig small_run(int lanes, const std::string& precision) {
   Json& train = *json.find("train");
   train.set("precision", Json(precision));
   train.set("lanes", Json(lanes));
-  RunConfig config;
-  Fields::read(json, "", config);
+  auto config = Fields::read<RunConfig>(json, "");
   resolve(config);
   return config;
 }

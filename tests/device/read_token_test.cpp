@@ -15,18 +15,17 @@ ModelConfig model_of(const LayerType& type) {
   const std::string roles = type.role == Role::mixer ? R"("mixer": "x", "ffn": "mlp")"
                             : type.role == Role::ffn ? R"("mixer": "full", "ffn": "x")"
                                                      : R"("mixer": "full", "ffn": "mlp", "memory": "x")";
-  ModelConfig config;
-  Fields::read(parse_json(R"({"vocab_size": 61, "hidden_size": 48, "num_layers": 3, "init_std": 0.2, "layers": {
-        "x": {"type": ")" + type.name +
-                              "\", " + type.small + R"(},
+  return Fields::read<ModelConfig>(
+      parse_json(R"({"vocab_size": 61, "hidden_size": 48, "num_layers": 3, "init_std": 0.2, "layers": {
+        "x": {"type": ")" +
+                     type.name + "\", " + type.small + R"(},
         "mlp": {"type": "relu2", "intermediate_size": 40, "token_shift": true},
         "full": {"type": "attention", "num_heads": 3, "head_dim": 16, "rope": {"theta": 100.0}, "token_shift": true},
         "window": {"type": "attention", "num_heads": 3, "head_dim": 16, "window": 9}},
       "pattern": [{"mixer": "full", "ffn": "mlp"}, {)" +
-                              roles + R"(}, {"mixer": "window", "ffn": "mlp"}]})",
-                          "read_token " + type.name),
-               "model", config);
-  return config;
+                     roles + R"(}, {"mixer": "window", "ffn": "mlp"}]})",
+                 "read_token " + type.name),
+      "model");
 }
 
 struct Decoded {

@@ -28,8 +28,7 @@ RunConfig small_run(const TempFolder& folder, const std::string& model, int64_t 
   json.find("train")->set("steps", Json(steps));
   json.find("train")->set("cuda_graphs", Json(graphs));
   merge_json(json, parse_json(changes, "changes.json"));
-  RunConfig config;
-  Fields::read(json, "", config);
+  auto config = Fields::read<RunConfig>(json, "");
   resolve(config);
   return config;
 }

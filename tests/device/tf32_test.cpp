@@ -20,8 +20,7 @@ RunConfig small_run(bool allow_tf32) {
     "optimizer": {"lr": 0.01}})",
                          "tf32.json");
   json.find("train")->set("allow_tf32", Json(allow_tf32));
-  RunConfig config;
-  Fields::read(json, "", config);
+  auto config = Fields::read<RunConfig>(json, "");
   resolve(config);
   return config;
 }

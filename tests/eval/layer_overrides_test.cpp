@@ -19,9 +19,7 @@ const char* const kModel = R"({"vocab_size": 23, "hidden_size": 12, "num_layers"
   "pattern": [{"mixer": "g", "ffn": "m"}, {"mixer": "h", "ffn": "m"}]})";
 
 LayerOverrides from_json(const std::string& text) {
-  LayerOverrides o;
-  Fields::read(parse_json("{\"thresholds\": " + text + "}", "e.json"), "", o);
-  return o;
+  return Fields::read<LayerOverrides>(parse_json("{\"thresholds\": " + text + "}", "e.json"), "");
 }
 
 LayerOverrides from_options(const std::vector<std::string>& taus, const std::vector<std::string>& modes) {
@@ -111,8 +109,7 @@ TEST_CASE_METHOD(Fixture, "thresholds are replaced while one evaluation runs", "
 TEST_CASE("a model without ham layers has no thresholds to replace", "[fast]") {
   Json json = parse_json(kModel, "model.json");
   apply_override(json, "pattern.1.mixer=g");
-  ModelConfig config;
-  Fields::read(json, "model", config);
+  const auto config = Fields::read<ModelConfig>(json, "model");
   Model model(config);
   apply(LayerOverrides(), model);
   CHECK_THROWS_WITH(apply(from_options({"0.5"}, {}), model),

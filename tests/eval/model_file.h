@@ -15,8 +15,7 @@ namespace hebb::testing {
 inline void write_random_model(const TempFolder& folder, const std::string& json, DType dtype,
                                const std::function<void(Param&)>& change = {}) {
   folder.write("model.json", json);
-  ModelConfig config;
-  Fields::read(parse_json(json, "model.json"), "model", config);
+  auto config = Fields::read<ModelConfig>(parse_json(json, "model.json"), "model");
   Stream stream;
   Arena arena(DeviceKind::cpu);
   Model model(config);

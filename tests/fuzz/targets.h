@@ -95,8 +95,7 @@ inline void config(std::string_view text) {
     Fields::read(root, "", value);
   } catch (const ConfigError&) { return; }
   const Json written = Fields::write(value);
-  Config back;
-  Fields::read(parse_json(written.dump(2), "written.json"), "", back);
+  auto back = Fields::read<Config>(parse_json(written.dump(2), "written.json"), "");
   expect(Fields::write(back) == written, "a written configuration reads back");
 }
 

@@ -9,11 +9,7 @@ using namespace hebb;
 
 namespace {
 
-ModelConfig read(const BenchModel& m) {
-  ModelConfig config;
-  Fields::read(parse_json(m.json, m.name), "model", config);
-  return config;
-}
+ModelConfig read(const BenchModel& m) { return Fields::read<ModelConfig>(parse_json(m.json, m.name), "model"); }
 
 }  // namespace
 

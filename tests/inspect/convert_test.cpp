@@ -28,11 +28,7 @@ const char* const kDelta =
     R"({"layers": {"gdn": {"type": "gdn", "num_heads": 1, "num_value_heads": 2, "key_head_dim": 6,
   "value_head_dim": 9, "chunk_size": 16}}, "at": {"0": {"mixer": "gdn"}}})";
 
-ModelConfig read_model_of(const Json& json) {
-  ModelConfig model;
-  Fields::read(json, "model", model);
-  return model;
-}
+ModelConfig read_model_of(const Json& json) { return Fields::read<ModelConfig>(json, "model"); }
 
 Json changed(const std::string& text, const std::string& changes) {
   Json json = parse_json(text, "config.json");
@@ -51,8 +47,7 @@ fs::path trained(const TempFolder& folder, const std::string& attention, const s
   json.find("data")->find("sources")->items()[0].set("path", Json(write_tokens(folder).string()));
   merge_json(*json.find("model")->find("layers")->find("att"), parse_json(attention, "attention.json"));
   merge_json(*json.find("model"), parse_json(model, "model.json"));
-  RunConfig config;
-  Fields::read(json, "", config);
+  auto config = Fields::read<RunConfig>(json, "");
   resolve(config);
   REQUIRE(run_in(folder / "run", std::move(config)) == 0);
   return checkpoint_in(folder / "run", 1);

@@ -11,9 +11,7 @@ using Catch::Contains;
 namespace {
 
 ModelConfig model_of(const std::string& text) {
-  ModelConfig model;
-  Fields::read(parse_json(text, "model.json"), "model", model);
-  return model;
+  return Fields::read<ModelConfig>(parse_json(text, "model.json"), "model");
 }
 
 /// d 12, two blocks; SDM with 9 slots of 12 numbers, PKM with 4 rows of 3 and 2 x 2 keys of 2.

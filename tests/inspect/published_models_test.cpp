@@ -207,8 +207,7 @@ TEST_CASE("every configuration trains when it is shrunk", "[slow]") {
     const double flops = config.ends_with("-128k.json") ? 1e11 : 1e9;  // a step and more
     const Sweep sweep = shrink_sweep(read_sweep(file), {flops, (folder / "corpus").string()}).sweep;
     write_corpus(*sweep.shrunk, quiet);
-    RunConfig run;
-    Fields::read(sweep.runs[0].config, "", run);
+    auto run = Fields::read<RunConfig>(sweep.runs[0].config, "");
     run.train.device = "cpu";
     resolve(run);
     const fs::path out = folder / "run";

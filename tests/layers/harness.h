@@ -80,9 +80,7 @@ inline std::string mixer_model_json(const std::string& mixer, int64_t d, int64_t
 }
 
 inline ModelConfig read_model(const std::string& json) {
-  ModelConfig config;
-  Fields::read(parse_json(json, "test.json"), "model", config);
-  return config;
+  return Fields::read<ModelConfig>(parse_json(json, "test.json"), "model");
 }
 
 class TestModel {

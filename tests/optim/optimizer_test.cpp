@@ -12,9 +12,7 @@ using namespace hebb;
 namespace {
 
 OptimizerConfig read(const std::string& json) {
-  OptimizerConfig config;
-  Fields::read(parse_json(json, "test.json"), "optimizer", config);
-  return config;
+  return Fields::read<OptimizerConfig>(parse_json(json, "test.json"), "optimizer");
 }
 
 /// A store with a matrix, an exempt matrix and a vector, values and gradients from a stream.

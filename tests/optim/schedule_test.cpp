@@ -10,9 +10,7 @@ using namespace hebb;
 namespace {
 
 ScheduleConfig read(const std::string& json) {
-  ScheduleConfig config;
-  Fields::read(parse_json(json, "test.json"), "schedule", config);
-  return config;
+  return Fields::read<ScheduleConfig>(parse_json(json, "test.json"), "schedule");
 }
 
 void check(const Schedule& schedule, const std::vector<double>& expected) {

@@ -21,9 +21,7 @@ Json result(const std::string& id, double parameters, double loss) {
 
 PublishedTable table() {
   const Json json = parse_json("{" + kPublished + "}", "sweep.json");
-  PublishedTable table;
-  Fields::read(json.at("published"), "published", table);
-  return table;
+  return Fields::read<PublishedTable>(json.at("published"), "published");
 }
 
 std::string sweep_with(const std::string& published) {

@@ -204,8 +204,7 @@ TEST_CASE("every layer type says how its sizes shrink", "[fast]") {
     Json model = parse_json(bench.json, bench.name);
     const Json before = model.at("layers");
     const auto build = [](const Json& json) {
-      ModelConfig config;
-      Fields::read(json, "model", config);
+      const auto config = Fields::read<ModelConfig>(json, "model");
       return count_parameters(Model(config)).total;
     };
     const int64_t parameters = build(model);

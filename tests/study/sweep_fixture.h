@@ -26,8 +26,7 @@ inline int64_t width(const SweepRun& run) {
 }
 
 inline int64_t non_embedding(const SweepRun& run) {
-  ModelConfig config;
-  Fields::read(run.config.at("model"), "model", config);
+  auto config = Fields::read<ModelConfig>(run.config.at("model"), "model");
   return count_parameters(Model(config)).non_embedding;
 }
 

@@ -317,8 +317,7 @@ RunConfig mixed_run(const TempFolder& folder, const std::string& device, const s
   json.find("train")->set("device", Json(device));
   json.find("train")->set("precision", Json(precision));
   merge_json(json, parse_json(changes, "changes.json"));
-  RunConfig config;
-  Fields::read(json, "", config);
+  auto config = Fields::read<RunConfig>(json, "");
   resolve(config);
   return config;
 }

@@ -15,18 +15,18 @@ constexpr int64_t kVocab = 40, kWidth = 12;
 ModelConfig small_model(const std::string& init) {
   const std::string shared = R"("num_heads": 2, "head_dim": 6, "qk_norm": "layer", "token_shift": true,
     "value_residual": "gated", "value_residual_rank": 3)";
-  ModelConfig config;
-  Fields::read(parse_json(R"({"vocab_size": 40, "hidden_size": 12, "num_layers": 2, "norm": "layer", "embed_norm": true,
-    "init": ")" + init + R"(", "layers": {
+  return Fields::read<ModelConfig>(
+      parse_json(R"({"vocab_size": 40, "hidden_size": 12, "num_layers": 2, "norm": "layer", "embed_norm": true,
+    "init": ")" + init +
+                     R"(", "layers": {
     "a": {"type": "attention", "window": 4, "gate": "head", )" +
-                              shared + R"(},
+                     shared + R"(},
     "x": {"type": "kvm", "chunk_size": 4, "state": {"mode": "fixed", "rows": 4}, )" +
-                              shared + R"(},
+                     shared + R"(},
     "mlp": {"type": "relu2", "intermediate_size": 9, "token_shift": true}},
     "pattern": [{"mixer": "a", "ffn": "mlp"}, {"mixer": "x", "ffn": "mlp"}]})",
-                          "test.json"),
-               "model", config);
-  return config;
+                 "test.json"),
+      "model");
 }
 
 std::vector<double> values(Model& model, const std::string& name) {

@@ -109,8 +109,7 @@ TEST_CASE("tokens give the steps, and both must agree", "[fast]") {
     Json json = parse_json(kRun, "run.json");
     json.find("train")->erase("steps");
     json.find("train")->set("tokens", parse_json(tokens, "t"));
-    RunConfig c;
-    Fields::read(json, "", c);
+    const auto c = Fields::read<RunConfig>(json, "");
     return c.train.steps;
   };
   CHECK(steps("1") == 1);
