@@ -16,4 +16,11 @@ int threads();
 /// exception of a body is rethrown here.
 void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
 
+/// parallel_for with body(i) for each i of a range, in order.
+template <class Body> void parallel_each(int64_t n, int64_t grain, Body&& body) {
+  parallel_for(n, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) { body(i); }
+  });
+}
+
 }  // namespace hebb

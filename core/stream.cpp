@@ -92,26 +92,20 @@ void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
   if (y.dtype == DType::bf16) {
     bf16* out = y.as<bf16>();
     const bf16* in = x.as<bf16>();
-    parallel_for(y.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) { out[i] = nearest_bf16(widened(out[i]) + widened(in[i])); }
-    });
+    parallel_each(y.numel(), 1 << 14, [&](int64_t i) { out[i] = nearest_bf16(widened(out[i]) + widened(in[i])); });
     return;
   }
   dispatch_real(y.dtype, [&]<class S>(S) {
     S* out = y.as<S>();
     const S* in = x.as<S>();
-    parallel_for(y.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) { out[i] += in[i]; }
-    });
+    parallel_each(y.numel(), 1 << 14, [&](int64_t i) { out[i] += in[i]; });
   });
 }
 
 namespace {
 
 template <class To, class From, class F> void convert_each(const Tensor& to, const Tensor& from, F&& one) {
-  parallel_for(to.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) { to.as<To>()[i] = one(from.as<From>()[i]); }
-  });
+  parallel_each(to.numel(), 1 << 14, [&](int64_t i) { to.as<To>()[i] = one(from.as<From>()[i]); });
 }
 
 }  // namespace

@@ -7,9 +7,7 @@ namespace hebb::cpu {
 namespace {
 
 template <class F> void each(int64_t n, F&& f) {
-  parallel_for(n, 1 << 13, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) { f(i); }
-  });
+  parallel_each(n, 1 << 13, [&](int64_t i) { f(i); });
 }
 
 }  // namespace

@@ -31,12 +31,10 @@ void run(Stream&, const SumSquares& args) {
     const int64_t n = args.x.numel();
     const S* x = args.x.as<S>();
     double* partial = args.partial.as<double>();
-    parallel_for(args.partial.numel(), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        const S* block = x + b * kSumSquaresBlock;
-        const int64_t size = std::min(kSumSquaresBlock, n - b * kSumSquaresBlock);
-        partial[b] = lane_sum<double>(size, [&](int64_t i) { return double(block[i]) * double(block[i]); });
-      }
+    parallel_each(args.partial.numel(), 1, [&](int64_t b) {
+      const S* block = x + b * kSumSquaresBlock;
+      const int64_t size = std::min(kSumSquaresBlock, n - b * kSumSquaresBlock);
+      partial[b] = lane_sum<double>(size, [&](int64_t i) { return double(block[i]) * double(block[i]); });
     });
   });
 }

@@ -259,11 +259,7 @@ template <class S> struct AttentionBackwardTask {
     const int64_t pairs = heads.spaces * heads.kv_heads, workers = threads();
     // In products of a head: 5 as a whole; 4 and 3 in two parts, spread over all threads.
     const bool whole = (pairs + workers - 1) / workers * 5 * workers <= 7 * pairs || tiles == 1;
-    const auto each = [](int64_t n, auto&& f) {
-      parallel_for(n, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) { f(i); }
-      });
-    };
+    const auto each = [](int64_t n, auto&& f) { parallel_each(n, 1, [&](int64_t i) { f(i); }); };
     if (whole) {
       each(pairs, [&](int64_t i) { run_head(i); });
     } else {

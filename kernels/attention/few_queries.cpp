@@ -112,21 +112,19 @@ void forward_few(const AttentionForward& a, const AttentionForwardScratch& scrat
     return QueryRow{row, heads.at(space, head), heads.rows_of(a.o.as<S>(), dv, space, head).row(row),
                     lse.data != nullptr ? lse.row(row) : nullptr};
   };
-  parallel_for(all_rows * std::max<int64_t>(blocks, 1), 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const int64_t block = blocks > 1 ? i % blocks : 0;
-      const QueryRow at = query_row(blocks > 1 ? i / blocks : i);
-      const int64_t token = at.row / at.head.group;
-      const int64_t begin = std::max<int64_t>(at.head.lo[token], block * kFewKeys);
-      const int64_t end = std::min<int64_t>(at.head.hi[token], (block + 1) * kFewKeys);
-      if (blocks > 1) {
-        S* p = partial + i * (dv + 2);
-        attend(at.head, at.row, begin, end, KeyBlockSums<S>{p, p + 1, p + 2});
-      } else {
-        S top, sum;
-        attend(at.head, at.row, begin, end, KeyBlockSums<S>{&top, &sum, at.o});
-        finish(dv, top, sum, at.o, at.lse);
-      }
+  parallel_each(all_rows * std::max<int64_t>(blocks, 1), 1, [&](int64_t i) {
+    const int64_t block = blocks > 1 ? i % blocks : 0;
+    const QueryRow at = query_row(blocks > 1 ? i / blocks : i);
+    const int64_t token = at.row / at.head.group;
+    const int64_t begin = std::max<int64_t>(at.head.lo[token], block * kFewKeys);
+    const int64_t end = std::min<int64_t>(at.head.hi[token], (block + 1) * kFewKeys);
+    if (blocks > 1) {
+      S* p = partial + i * (dv + 2);
+      attend(at.head, at.row, begin, end, KeyBlockSums<S>{p, p + 1, p + 2});
+    } else {
+      S top, sum;
+      attend(at.head, at.row, begin, end, KeyBlockSums<S>{&top, &sum, at.o});
+      finish(dv, top, sum, at.o, at.lse);
     }
   });
   for (int64_t i = 0; blocks > 1 && i < all_rows; ++i) {

@@ -125,11 +125,9 @@ template <class S> void forward(const AttentionForward& a, const AttentionForwar
     return;
   }
   const int64_t tiles = (heads.rows + kTileRows - 1) / kTileRows;
-  parallel_for(heads.spaces * heads.kv_heads * tiles, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t space = i / tiles / heads.kv_heads, head = i / tiles % heads.kv_heads;
-      forward_rows(heads.at(space, head), output(space, head), i % tiles * kTileRows);
-    }
+  parallel_each(heads.spaces * heads.kv_heads * tiles, 1, [&](int64_t i) {
+    const int64_t space = i / tiles / heads.kv_heads, head = i / tiles % heads.kv_heads;
+    forward_rows(heads.at(space, head), output(space, head), i % tiles * kTileRows);
   });
 }
 

@@ -8,11 +8,9 @@ void run(Stream&, const AddBias& a) {
   dispatch_real(a.y.dtype, [&]<class S>(S) {
     const int64_t n = a.bias.numel(), rows = a.y.numel() / n;
     const S* bias = a.bias.as<S>();
-    parallel_for(rows, 64, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        S* y = a.y.as<S>() + r * n;
-        for (int64_t i = 0; i < n; ++i) { y[i] += bias[i]; }
-      }
+    parallel_each(rows, 64, [&](int64_t r) {
+      S* y = a.y.as<S>() + r * n;
+      for (int64_t i = 0; i < n; ++i) { y[i] += bias[i]; }
     });
   });
 }

@@ -43,10 +43,8 @@ template <class S> void add_scaled(const Tensor& scale, int64_t channels, const 
 
 template <class S> void forward(const ChannelSkipForward& a) {
   const int64_t tokens = a.y.size(0), channels = a.y.numel() / tokens;
-  parallel_for(tokens, 64, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      add_scaled<S>(a.scale, channels, a.x.as<S>() + t * channels, a.y.as<S>() + t * channels);
-    }
+  parallel_each(tokens, 64, [&](int64_t t) {
+    add_scaled<S>(a.scale, channels, a.x.as<S>() + t * channels, a.y.as<S>() + t * channels);
   });
 }
 

@@ -63,15 +63,13 @@ void run(Stream&, const CrossEntropy& a) {
   dispatch_real(a.logits.dtype, [&]<class S>(S) {
     const double scale = a.factor.defined() ? a.scale * a.factor.as<double>()[0] : a.scale;
     const int64_t rows = a.targets.numel(), vocab = a.logits.numel() / std::max<int64_t>(rows, 1);
-    parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        S* x = a.logits.as<S>() + r * vocab;
-        if (a.gradient.defined() && a.gradient.data != a.logits.data) {
-          x = std::copy(x, x + vocab, a.gradient.as<S>() + r * vocab) - vocab;
-        }
-        a.loss.as<double>()[r] =
-            row_loss<S>(x, vocab, a.targets.as<int32_t>()[r], static_cast<S>(scale), a.gradient.defined());
+    parallel_each(rows, 4, [&](int64_t r) {
+      S* x = a.logits.as<S>() + r * vocab;
+      if (a.gradient.defined() && a.gradient.data != a.logits.data) {
+        x = std::copy(x, x + vocab, a.gradient.as<S>() + r * vocab) - vocab;
       }
+      a.loss.as<double>()[r] =
+          row_loss<S>(x, vocab, a.targets.as<int32_t>()[r], static_cast<S>(scale), a.gradient.defined());
     });
   });
 }

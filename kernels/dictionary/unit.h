@@ -44,9 +44,7 @@ struct DictionaryUnit {
 };
 
 template <class Unit, class Args, class Scratch> void run_units(const Args& a, const Scratch& scratch) {
-  parallel_for(a.k.size(0) * a.k.size(2), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t unit = begin; unit < end; ++unit) { Unit(a, scratch, unit).run(); }
-  });
+  parallel_each(a.k.size(0) * a.k.size(2), 1, [&](int64_t unit) { Unit(a, scratch, unit).run(); });
 }
 
 }  // namespace hebb::cpu

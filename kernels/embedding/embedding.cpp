@@ -12,9 +12,7 @@ void run(Stream&, const EmbeddingForward& args) {
     const int32_t* ids = args.ids.as<int32_t>();
     const S* table = args.table.as<S>();
     S* y = args.y.as<S>();
-    parallel_for(args.ids.numel(), 64, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) { std::copy_n(table + ids[t] * d, d, y + t * d); }
-    });
+    parallel_each(args.ids.numel(), 64, [&](int64_t t) { std::copy_n(table + ids[t] * d, d, y + t * d); });
   });
 }
 

@@ -49,9 +49,7 @@ namespace {
 
 /// f(r) for the rows of a chunk, in parallel.
 template <class F> void each_row(int64_t rows, F&& f) {
-  parallel_for(rows, 8, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) { f(r); }
-  });
+  parallel_each(rows, 8, [&](int64_t r) { f(r); });
 }
 
 struct ProductOptions {
@@ -152,9 +150,8 @@ template <class S> void step(const FwmlpStep& a, const FwmlpStepScratch& scratch
   outer(2 * h, s.key_dim, rows, d_act, a.kept.q.as<S>(), false, g.in);
   sum_rows(rows, 2 * h, d_act, false, g.b_in);
   const S clip = a.clip > 0 ? static_cast<S>(a.clip) : S(INFINITY), rate = static_cast<S>(a.rate);
-  parallel_for(s.total(), 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) { a.next.as<S>()[i] = w.in[i] - rate * std::clamp(g.in[i], -clip, clip); }
-  });
+  parallel_each(s.total(), 4096,
+                [&](int64_t i) { a.next.as<S>()[i] = w.in[i] - rate * std::clamp(g.in[i], -clip, clip); });
 }
 
 template <class S> struct FwmlpBackwardTask {
@@ -172,11 +169,9 @@ template <class S> struct FwmlpBackwardTask {
   /// X = -rate d_next where the step was not clipped.
   void directions() const {
     const S clip = a.clip > 0 ? static_cast<S>(a.clip) : S(INFINITY);
-    parallel_for(s.total(), 4096, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const bool moved = a.clip <= 0 || std::abs(a.gradient.as<S>()[i]) < clip;
-        x.in[i] = moved ? static_cast<S>(-a.rate) * a.d_next.as<S>()[i] : S(0);
-      }
+    parallel_each(s.total(), 4096, [&](int64_t i) {
+      const bool moved = a.clip <= 0 || std::abs(a.gradient.as<S>()[i]) < clip;
+      x.in[i] = moved ? static_cast<S>(-a.rate) * a.d_next.as<S>()[i] : S(0);
     });
   }
 

@@ -241,10 +241,8 @@ void run(Stream&, const FwpkmReadValues& a) {
 void run(Stream&, const FwpkmRestoreValues& a) {
   dispatch_real(a.values.dtype, [&]<class S>(S) {
     const int64_t dv = a.values.size(1);
-    parallel_for(a.readers.count.as<int32_t>()[0], 16, [&](int64_t begin, int64_t end) {
-      for (int64_t u = begin; u < end; ++u) {
-        std::copy_n(a.before.as<S>() + u * dv, dv, a.values.as<S>() + a.readers.slots.as<int32_t>()[u] * dv);
-      }
+    parallel_each(a.readers.count.as<int32_t>()[0], 16, [&](int64_t u) {
+      std::copy_n(a.before.as<S>() + u * dv, dv, a.values.as<S>() + a.readers.slots.as<int32_t>()[u] * dv);
     });
   });
 }

@@ -61,24 +61,22 @@ template <class S> void copy_keys(const Tensor& to, const Tensor& from) {
 
 /// usage[c, i] = mean over counted tokens and heads of probs.
 template <class S> void count_usage(const FwpkmEntropyStep& a, const FwpkmSizes& s) {
-  parallel_for(2, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t c = begin; c < end; ++c) {
-      static thread_local std::vector<double> sums;
-      sums.assign(static_cast<size_t>(s.n), 0.0);
-      for (int64_t r = 0; r < a.chunk.tokens(); ++r) {
-        const int64_t t = a.chunk.token(r);
-        for (int64_t h = 0; h < s.heads && counts(a.pairs, t); ++h) {
-          const int64_t at = ((t * s.heads + h) * 2 + c) * s.k;
-          for (int64_t j = at; j < at + s.k; ++j) {
-            sums[static_cast<size_t>(a.lookup.entries.as<int32_t>()[j])] +=
-                static_cast<double>(a.lookup.probs.as<S>()[j]);
-          }
+  parallel_each(2, 1, [&](int64_t c) {
+    static thread_local std::vector<double> sums;
+    sums.assign(static_cast<size_t>(s.n), 0.0);
+    for (int64_t r = 0; r < a.chunk.tokens(); ++r) {
+      const int64_t t = a.chunk.token(r);
+      for (int64_t h = 0; h < s.heads && counts(a.pairs, t); ++h) {
+        const int64_t at = ((t * s.heads + h) * 2 + c) * s.k;
+        for (int64_t j = at; j < at + s.k; ++j) {
+          sums[static_cast<size_t>(a.lookup.entries.as<int32_t>()[j])] +=
+              static_cast<double>(a.lookup.probs.as<S>()[j]);
         }
       }
-      for (int64_t i = 0; i < s.n; ++i) {
-        a.usage.as<S>()[c * s.n + i] =
-            static_cast<S>(sums[static_cast<size_t>(i)] / (a.count * static_cast<double>(s.heads)));
-      }
+    }
+    for (int64_t i = 0; i < s.n; ++i) {
+      a.usage.as<S>()[c * s.n + i] =
+          static_cast<S>(sums[static_cast<size_t>(i)] / (a.count * static_cast<double>(s.heads)));
     }
   });
 }
@@ -291,9 +289,7 @@ template <class S> void keys_backward(const FwpkmKeysBackward& a, const FwpkmKey
       const EntropyBackward<S> e{
           a, scratch, s, chunk, keys, a.usage.as<S>() + c * 2 * s.n, d_next, S(chunk.tokens()) * S(s.heads)};
       each_token(chunk, [&](int64_t t) { e.project(t); });
-      parallel_for(2, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t codebook = begin; codebook < end; ++codebook) { e.sum_mean(codebook); }
-      });
+      parallel_each(2, 1, [&](int64_t codebook) { e.sum_mean(codebook); });
       each_token(chunk, [&](int64_t t) { e.finish(t); });
     }
     if (c < last && c > 0) {

@@ -19,9 +19,7 @@ inline FwpkmSizes fwpkm_sizes(const Tensor& slots, const Tensor& keys) {
 
 /// f(token) for the tokens of a chunk, in parallel.
 template <class F> void each_token(const FastChunk& chunk, F&& f) {
-  parallel_for(chunk.tokens(), 8, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) { f(chunk.token(r)); }
-  });
+  parallel_each(chunk.tokens(), 8, [&](int64_t r) { f(chunk.token(r)); });
 }
 
 template <class S> S squared_distance(int64_t n, const S* a, const S* b) {
@@ -35,11 +33,9 @@ template <class S> S fwpkm_score(int64_t half, const S* q, const S* key, const F
 /// norms [H, 2, n] = |key|^2.
 template <class S> void write_key_norms(const Tensor& norms, const Tensor& keys) {
   const int64_t half = keys.size(3);
-  parallel_for(norms.numel(), 64, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const S* key = keys.as<S>() + i * half;
-      norms.as<S>()[i] = dot(half, key, key);
-    }
+  parallel_each(norms.numel(), 64, [&](int64_t i) {
+    const S* key = keys.as<S>() + i * half;
+    norms.as<S>()[i] = dot(half, key, key);
   });
 }
 

@@ -117,9 +117,7 @@ template <class S> void values_backward(const FwpkmValuesBackward& a, const Fwpk
     const FwpkmReaders readers = readers_of(a.readers, a.chunks, c, entries, table);
     const ValuesBackward<S> b{a, scratch, a.chunks.at(c), readers, dv, entries, c * most, (c + 1) * most};
     each_token(b.chunk, [&](int64_t t) { b.token(t); });
-    parallel_for(a.through && c > 0 ? readers.count.as<int32_t>()[0] : 0, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t u = begin; u < end; ++u) { b.slot(u); }
-    });
+    parallel_each(a.through && c > 0 ? readers.count.as<int32_t>()[0] : 0, 4, [&](int64_t u) { b.slot(u); });
   }
 }
 

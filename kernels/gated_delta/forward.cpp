@@ -189,11 +189,8 @@ template <class S> void steps_of_head(const GatedDeltaSteps& a, const DeltaSizes
 template <class S> void steps(const GatedDeltaSteps& a) {
   const DeltaSizes n(a.k, a.v);
   const int64_t grain = std::max<int64_t>(1, 32768 / (n.state() * n.length));  // waking a thread costs microseconds
-  parallel_for(n.batch * n.value_heads, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      steps_of_head<S>(a, n, task / n.value_heads, task % n.value_heads);
-    }
-  });
+  parallel_each(n.batch * n.value_heads, grain,
+                [&](int64_t task) { steps_of_head<S>(a, n, task / n.value_heads, task % n.value_heads); });
 }
 
 }  // namespace

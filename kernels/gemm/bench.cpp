@@ -38,11 +38,8 @@ template <class S> S multiply_adds(S start) {
 
 template <class S> double peak_gflops() {
   std::vector<S> results(static_cast<size_t>(threads()));
-  const double time = seconds_of([&] {
-    parallel_for(threads(), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) { results[static_cast<size_t>(i)] = multiply_adds(S(1)); }
-    });
-  });
+  const double time = seconds_of(
+      [&] { parallel_each(threads(), 1, [&](int64_t i) { results[static_cast<size_t>(i)] = multiply_adds(S(1)); }); });
   // The sum is positive; using it keeps the loop.
   return results[0] > S(0) ? 2e-9 * kSteps * kChains * Vec<S>::width * threads() / time : 0;
 }

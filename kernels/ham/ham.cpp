@@ -15,9 +15,7 @@ constexpr int64_t kTokens = 32;      // of a range
 constexpr int64_t kElements = 4096;  // of a range
 
 template <class F> void each_token(int64_t tokens, F&& f) {
-  parallel_for(tokens, kTokens, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) { f(n); }
-  });
+  parallel_each(tokens, kTokens, [&](int64_t n) { f(n); });
 }
 
 template <class S> S product(int64_t n, const S* a, const S* b) {
@@ -81,19 +79,16 @@ template <class S> void join_backward(const RouterInputBackward& a) {
 }
 
 template <class S> void gelu(const Gelu& a) {
-  parallel_for(a.x.numel(), kElements, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) { a.y.as<S>()[i] = a.x.as<S>()[i] * normal_cdf(a.x.as<S>()[i]); }
-  });
+  parallel_each(a.x.numel(), kElements,
+                [&](int64_t i) { a.y.as<S>()[i] = a.x.as<S>()[i] * normal_cdf(a.x.as<S>()[i]); });
 }
 
 template <class S> void gelu_backward(const GeluBackward& a) {
-  parallel_for(a.x.numel(), kElements, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const S x = a.x.as<S>()[i];
-      const S d = a.d_y.as<S>()[i] * (normal_cdf(x) + x * kNormalPeak<S> * std::exp(S(-0.5) * x * x));
-      S& to = a.d_x.as<S>()[i];
-      to = a.accumulate ? to + d : d;
-    }
+  parallel_each(a.x.numel(), kElements, [&](int64_t i) {
+    const S x = a.x.as<S>()[i];
+    const S d = a.d_y.as<S>()[i] * (normal_cdf(x) + x * kNormalPeak<S> * std::exp(S(-0.5) * x * x));
+    S& to = a.d_x.as<S>()[i];
+    to = a.accumulate ? to + d : d;
   });
 }
 

@@ -338,13 +338,11 @@ template <class S> void backward(const LactBackward& a, const LactBackwardScratc
                      scratch.memory.as<S>() + slot * scratch.memory.size(1));
   });
   S* d[3] = {a.d_w0.as<S>(), a.d_w1.as<S>(), a.d_w2.as<S>()};
-  parallel_for(n.heads * 3, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t head = i / 3, m = i % 3;
-      for (int64_t row = 0; d[m] != nullptr && row < n.batch; ++row) {
-        delta::add_row(n.matrix(), S(1), scratch.sums.as<S>() + ((row * n.heads + head) * 3 + m) * n.matrix(),
-                       d[m] + head * n.matrix());
-      }
+  parallel_each(n.heads * 3, 1, [&](int64_t i) {
+    const int64_t head = i / 3, m = i % 3;
+    for (int64_t row = 0; d[m] != nullptr && row < n.batch; ++row) {
+      delta::add_row(n.matrix(), S(1), scratch.sums.as<S>() + ((row * n.heads + head) * 3 + m) * n.matrix(),
+                     d[m] + head * n.matrix());
     }
   });
 }

@@ -41,14 +41,12 @@ template <class S> S activate(int64_t n, const S* x, const S* scale, const S* of
 template <class S> void keys_forward(const LactKeysForward& a) {
   const int64_t tokens = a.x.size(0), heads = a.x.size(1), d = a.x.size(2);
   const std::vector<S> scale = column_of<S>(a.scale, a.column), offset = column_of<S>(a.offset, a.column);
-  parallel_for(tokens * heads, kBlock, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t channel = r % heads * d;
-      S* y = a.y.as<S>() + r * d;
-      const S length = activate(d, a.x.as<S>() + r * d, scale.data() + channel, offset.data() + channel, y);
-      const Vec<S> inverse(S(1) / (length + static_cast<S>(kEps)));
-      vector_loop<S>(d, [&](int64_t i, auto lanes) { store(y + i, load(y + i, lanes) * inverse, lanes); });
-    }
+  parallel_each(tokens * heads, kBlock, [&](int64_t r) {
+    const int64_t channel = r % heads * d;
+    S* y = a.y.as<S>() + r * d;
+    const S length = activate(d, a.x.as<S>() + r * d, scale.data() + channel, offset.data() + channel, y);
+    const Vec<S> inverse(S(1) / (length + static_cast<S>(kEps)));
+    vector_loop<S>(d, [&](int64_t i, auto lanes) { store(y + i, load(y + i, lanes) * inverse, lanes); });
   });
 }
 
@@ -115,38 +113,31 @@ template <class S> void keys_backward(const LactKeysBackward& a, S* partial) {
 
 template <class S> void mix_forward(const LactMixForward& a) {
   const int64_t rows = a.x.size(0) * a.x.size(1), d = a.x.size(2);
-  parallel_for(rows, kBlock, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const Vec<S> gate(a.gate.as<S>()[r]), factor = gate * sigmoid(gate);
-      const S *x = a.x.as<S>() + r * d, *base = a.base.as<S>() + r * d;
-      S* y = a.y.as<S>() + r * d;
-      vector_loop<S>(d, [&](int64_t i, auto lanes) {
-        store(y + i, fma(factor, load(x + i, lanes), load(base + i, lanes)), lanes);
-      });
-    }
+  parallel_each(rows, kBlock, [&](int64_t r) {
+    const Vec<S> gate(a.gate.as<S>()[r]), factor = gate * sigmoid(gate);
+    const S *x = a.x.as<S>() + r * d, *base = a.base.as<S>() + r * d;
+    S* y = a.y.as<S>() + r * d;
+    vector_loop<S>(
+        d, [&](int64_t i, auto lanes) { store(y + i, fma(factor, load(x + i, lanes), load(base + i, lanes)), lanes); });
   });
 }
 
 template <class S> void mix_backward(const LactMixBackward& a) {
   const int64_t rows = a.x.size(0) * a.x.size(1), d = a.x.size(2);
   S *all_d_x = a.d_x.as<S>(), *d_gate = a.d_gate.as<S>();
-  parallel_for(rows, kBlock, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const Vec<S> gate(a.gate.as<S>()[r]), s = sigmoid(gate), factor = gate * s, one(S(1));
-      const S *x = a.x.as<S>() + r * d, *d_y = a.d_y.as<S>() + r * d;
-      S* d_x = all_d_x != nullptr ? all_d_x + r * d : nullptr;
-      Vec<S> total(S(0));
-      vector_loop<S>(d, [&](int64_t i, auto lanes) {
-        const Vec<S> g = load(d_y + i, lanes);
-        total = fma(g, load(x + i, lanes), total);
-        if (d_x != nullptr) {
-          store(d_x + i, a.accumulate_x ? fma(g, factor, load(d_x + i, lanes)) : g * factor, lanes);
-        }
-      });
-      if (d_gate != nullptr) {
-        const S d = sum(total) * (s * fma(gate, one - s, one))[0];
-        d_gate[r] = a.accumulate_gate ? d_gate[r] + d : d;
-      }
+  parallel_each(rows, kBlock, [&](int64_t r) {
+    const Vec<S> gate(a.gate.as<S>()[r]), s = sigmoid(gate), factor = gate * s, one(S(1));
+    const S *x = a.x.as<S>() + r * d, *d_y = a.d_y.as<S>() + r * d;
+    S* d_x = all_d_x != nullptr ? all_d_x + r * d : nullptr;
+    Vec<S> total(S(0));
+    vector_loop<S>(d, [&](int64_t i, auto lanes) {
+      const Vec<S> g = load(d_y + i, lanes);
+      total = fma(g, load(x + i, lanes), total);
+      if (d_x != nullptr) { store(d_x + i, a.accumulate_x ? fma(g, factor, load(d_x + i, lanes)) : g * factor, lanes); }
+    });
+    if (d_gate != nullptr) {
+      const S d = sum(total) * (s * fma(gate, one - s, one))[0];
+      d_gate[r] = a.accumulate_gate ? d_gate[r] + d : d;
     }
   });
 }

@@ -8,9 +8,7 @@ namespace {
 
 /// f(row) for rows [0, rows) on the thread pool.
 template <class F> void each_row(int64_t rows, F&& f) {
-  parallel_for(rows, 8, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) { f(r); }
-  });
+  parallel_each(rows, 8, [&](int64_t r) { f(r); });
 }
 
 template <class S> void put(S* to, int64_t i, S value, bool accumulate) { to[i] = accumulate ? to[i] + value : value; }

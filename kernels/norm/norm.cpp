@@ -27,28 +27,26 @@ template <class S> void forward(const NormForward& a) {
   const S *h = a.h.as<S>(), *branch = a.branch.as<S>(), *w = a.weight.as<S>(), *bias = a.bias.as<S>();
   S *y = a.y.as<S>(), *h_out = a.h_out.as<S>(), *mean = a.mean.as<S>(), *rstd = a.rstd.as<S>();
   const S rho = static_cast<S>(a.rho), offset = a.kind == NormKind::rms_unit_offset ? S(1) : S(0);
-  parallel_for(rows, kRowGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const S* x = h + r * d;
-      if (branch != nullptr) {
-        const S* br = branch + r * d;
-        S* sum = h_out + r * d;
-        for (int64_t i = 0; i < d; ++i) { sum[i] = x[i] + rho * br[i]; }
-        x = sum;
-      }
-      S* out = y + r * d;
-      if (a.kind == NormKind::layer) {
-        const S m = lane_sum<S>(d, [&](int64_t i) { return x[i]; }) / static_cast<S>(d);
-        const S var = lane_sum<S>(d, [&](int64_t i) { return (x[i] - m) * (x[i] - m); }) / static_cast<S>(d);
-        const S s = S(1) / std::sqrt(var + static_cast<S>(a.eps));
-        for (int64_t i = 0; i < d; ++i) { out[i] = (x[i] - m) * s * w[i] + bias[i]; }
-        mean[r] = m;
-        rstd[r] = s;
-      } else {
-        const S s = S(1) / std::sqrt(dot(d, x, x) / static_cast<S>(d) + static_cast<S>(a.eps));
-        for (int64_t i = 0; i < d; ++i) { out[i] = x[i] * s * (w[i] + offset); }
-        rstd[r] = s;
-      }
+  parallel_each(rows, kRowGrain, [&](int64_t r) {
+    const S* x = h + r * d;
+    if (branch != nullptr) {
+      const S* br = branch + r * d;
+      S* sum = h_out + r * d;
+      for (int64_t i = 0; i < d; ++i) { sum[i] = x[i] + rho * br[i]; }
+      x = sum;
+    }
+    S* out = y + r * d;
+    if (a.kind == NormKind::layer) {
+      const S m = lane_sum<S>(d, [&](int64_t i) { return x[i]; }) / static_cast<S>(d);
+      const S var = lane_sum<S>(d, [&](int64_t i) { return (x[i] - m) * (x[i] - m); }) / static_cast<S>(d);
+      const S s = S(1) / std::sqrt(var + static_cast<S>(a.eps));
+      for (int64_t i = 0; i < d; ++i) { out[i] = (x[i] - m) * s * w[i] + bias[i]; }
+      mean[r] = m;
+      rstd[r] = s;
+    } else {
+      const S s = S(1) / std::sqrt(dot(d, x, x) / static_cast<S>(d) + static_cast<S>(a.eps));
+      for (int64_t i = 0; i < d; ++i) { out[i] = x[i] * s * (w[i] + offset); }
+      rstd[r] = s;
     }
   });
 }
@@ -83,14 +81,10 @@ template <class S> void backward(const NormBackward& a, const NormBackwardScratc
   const int64_t d = a.weight.numel(), rows = a.h.numel() / d;
   const int64_t blocks = scratch.blocks(), per_block = (rows + blocks - 1) / blocks;
   S* partial = scratch.partial.as<S>();
-  parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      S *dw = partial + b * 2 * d, *db = dw + d;
-      std::fill(dw, dw + 2 * d, S(0));
-      for (int64_t r = b * per_block; r < std::min(rows, (b + 1) * per_block); ++r) {
-        backward_row<S>(a, r, d, dw, db);
-      }
-    }
+  parallel_each(blocks, 1, [&](int64_t b) {
+    S *dw = partial + b * 2 * d, *db = dw + d;
+    std::fill(dw, dw + 2 * d, S(0));
+    for (int64_t r = b * per_block; r < std::min(rows, (b + 1) * per_block); ++r) { backward_row<S>(a, r, d, dw, db); }
   });
   const auto reduce = [&](const Tensor& out, int64_t offset) {
     if (!out.defined()) { return; }

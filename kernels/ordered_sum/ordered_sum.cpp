@@ -66,11 +66,9 @@ void run(Stream&, const SegmentSquares& a) {
   const int64_t *begins = a.begin.as<int64_t>(), *ends = a.end.as<int64_t>();
   double* partial = a.partial.as<double>();
   dispatch_real(a.x.dtype, [&]<class S>(S) {
-    parallel_for(a.partial.numel(), 1, [&](int64_t first, int64_t last) {
-      for (int64_t s = first; s < last; ++s) {
-        const S* x = a.x.as<S>() + begins[s];
-        partial[s] = lane_sum<double>(ends[s] - begins[s], [&](int64_t i) { return double(x[i]) * double(x[i]); });
-      }
+    parallel_each(a.partial.numel(), 1, [&](int64_t s) {
+      const S* x = a.x.as<S>() + begins[s];
+      partial[s] = lane_sum<double>(ends[s] - begins[s], [&](int64_t i) { return double(x[i]) * double(x[i]); });
     });
   });
 }

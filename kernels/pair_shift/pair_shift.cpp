@@ -44,26 +44,24 @@ template <class S> void backward(const PairShiftBackward& a, const PairShiftBack
   const int32_t* doc_start = a.doc_start.as<int32_t>();
   const S s = sigmoid(a.shift.as<S>()[0]);
   const auto write = [](S& to, S value, bool accumulate) { to = accumulate ? to + value : value; };
-  parallel_for(batch, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      double sum = 0;
-      for (int64_t t = 0; t < length; ++t) {
-        const int64_t i = row * length + t;
-        const bool feeds_next = t + 1 < length && doc_start[i + 1] <= t;
-        const S *d_k_out = a.d_k_out.as<S>() + i * keys, *d_v_out = a.d_v_out.as<S>() + i * values;
-        const S *v = a.v.as<S>() + i * values, *v_before = doc_start[i] < t ? v - values : nullptr;
-        for (int64_t c = 0; a.d_k.defined() && c < keys; ++c) {
-          write(a.d_k.as<S>()[i * keys + c], feeds_next ? d_k_out[keys + c] : S(0), a.accumulate_k);
-        }
-        for (int64_t c = 0; a.d_v.defined() && c < values; ++c) {
-          const S next = feeds_next ? d_v_out[values + c] : S(0);
-          write(a.d_v.as<S>()[i * values + c], (S(1) - s) * d_v_out[c] + s * next, a.accumulate_v);
-        }
-        sum += static_cast<double>(lane_sum<S>(
-            values, [&](int64_t c) { return d_v_out[c] * ((v_before != nullptr ? v_before[c] : S(0)) - v[c]); }));
+  parallel_each(batch, 1, [&](int64_t row) {
+    double sum = 0;
+    for (int64_t t = 0; t < length; ++t) {
+      const int64_t i = row * length + t;
+      const bool feeds_next = t + 1 < length && doc_start[i + 1] <= t;
+      const S *d_k_out = a.d_k_out.as<S>() + i * keys, *d_v_out = a.d_v_out.as<S>() + i * values;
+      const S *v = a.v.as<S>() + i * values, *v_before = doc_start[i] < t ? v - values : nullptr;
+      for (int64_t c = 0; a.d_k.defined() && c < keys; ++c) {
+        write(a.d_k.as<S>()[i * keys + c], feeds_next ? d_k_out[keys + c] : S(0), a.accumulate_k);
       }
-      scratch.partial.as<double>()[row] = sum;
+      for (int64_t c = 0; a.d_v.defined() && c < values; ++c) {
+        const S next = feeds_next ? d_v_out[values + c] : S(0);
+        write(a.d_v.as<S>()[i * values + c], (S(1) - s) * d_v_out[c] + s * next, a.accumulate_v);
+      }
+      sum += static_cast<double>(lane_sum<S>(
+          values, [&](int64_t c) { return d_v_out[c] * ((v_before != nullptr ? v_before[c] : S(0)) - v[c]); }));
     }
+    scratch.partial.as<double>()[row] = sum;
   });
   if (a.d_shift.defined()) {
     double sum = 0;

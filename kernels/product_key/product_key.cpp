@@ -109,18 +109,16 @@ template <class S> void backward(const ProductKeyBackward& a, const ProductKeyBa
   // One task per codebook and column slice: every key sums its tokens in order.
   constexpr int64_t kSlice = 64;
   const int64_t slices = (s.half + kSlice - 1) / kSlice;
-  parallel_for(s.heads * 2 * slices, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t codebook = task / slices, h = codebook / 2, first = (task % slices) * kSlice;
-      const int64_t last = std::min(s.half, first + kSlice);
-      S* d_keys = a.d_keys.as<S>() + codebook * s.n * s.half;
-      for (int64_t t = 0; t < s.tokens; ++t) {
-        const S* from = q + t * width + codebook * s.half;
-        for (int64_t j = 0; j < s.k; ++j) {
-          const int64_t e = (t * s.heads + h) * s.k + j;
-          S* to = d_keys + (codebook % 2 == 0 ? slots[e] / s.n : slots[e] % s.n) * s.half;
-          for (int64_t i = first; i < last; ++i) { to[i] += d_sums[e] * from[i]; }
-        }
+  parallel_each(s.heads * 2 * slices, 1, [&](int64_t task) {
+    const int64_t codebook = task / slices, h = codebook / 2, first = (task % slices) * kSlice;
+    const int64_t last = std::min(s.half, first + kSlice);
+    S* d_keys = a.d_keys.as<S>() + codebook * s.n * s.half;
+    for (int64_t t = 0; t < s.tokens; ++t) {
+      const S* from = q + t * width + codebook * s.half;
+      for (int64_t j = 0; j < s.k; ++j) {
+        const int64_t e = (t * s.heads + h) * s.k + j;
+        S* to = d_keys + (codebook % 2 == 0 ? slots[e] / s.n : slots[e] % s.n) * s.half;
+        for (int64_t i = first; i < last; ++i) { to[i] += d_sums[e] * from[i]; }
       }
     }
   });
@@ -135,15 +133,13 @@ void run(Stream&, const ProductKeyTopK& args, const ProductKeyTopKScratch&) {
 void run(Stream&, const ProductKeyScore& a) {
   dispatch_real(a.q.dtype, [&]<class S>(S) {
     const ProductKeySizes s = sizes(a.slots, a.keys);
-    parallel_for(s.tokens * s.heads, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t h = i % s.heads;
-        const S *q = a.q.as<S>() + i * 2 * s.half, *keys = a.keys.as<S>() + h * 2 * s.n * s.half;
-        for (int64_t j = 0; j < s.k; ++j) {
-          const int64_t slot = a.slots.as<int32_t>()[i * s.k + j];
-          a.sums.as<S>()[i * s.k + j] =
-              dot(s.half, q, keys + slot / s.n * s.half) + dot(s.half, q + s.half, keys + (s.n + slot % s.n) * s.half);
-        }
+    parallel_each(s.tokens * s.heads, 16, [&](int64_t i) {
+      const int64_t h = i % s.heads;
+      const S *q = a.q.as<S>() + i * 2 * s.half, *keys = a.keys.as<S>() + h * 2 * s.n * s.half;
+      for (int64_t j = 0; j < s.k; ++j) {
+        const int64_t slot = a.slots.as<int32_t>()[i * s.k + j];
+        a.sums.as<S>()[i * s.k + j] =
+            dot(s.half, q, keys + slot / s.n * s.half) + dot(s.half, q + s.half, keys + (s.n + slot % s.n) * s.half);
       }
     });
   });
@@ -151,18 +147,16 @@ void run(Stream&, const ProductKeyScore& a) {
 
 void run(Stream&, const SoftmaxRows& a) {
   dispatch_real(a.sums.dtype, [&]<class S>(S) {
-    parallel_for(a.sums.numel() / a.size, 64, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const S* s = a.sums.as<S>() + r * a.size;
-        S* w = a.weights.as<S>() + r * a.size;
-        const S top = *std::max_element(s, s + a.size);
-        S sum = 0;
-        for (int64_t j = 0; j < a.size; ++j) {
-          w[j] = exp_(s[j] - top);
-          sum += w[j];
-        }
-        for (int64_t j = 0; j < a.size; ++j) { w[j] /= sum; }
+    parallel_each(a.sums.numel() / a.size, 64, [&](int64_t r) {
+      const S* s = a.sums.as<S>() + r * a.size;
+      S* w = a.weights.as<S>() + r * a.size;
+      const S top = *std::max_element(s, s + a.size);
+      S sum = 0;
+      for (int64_t j = 0; j < a.size; ++j) {
+        w[j] = exp_(s[j] - top);
+        sum += w[j];
       }
+      for (int64_t j = 0; j < a.size; ++j) { w[j] /= sum; }
     });
   });
 }
@@ -170,15 +164,13 @@ void run(Stream&, const SoftmaxRows& a) {
 void run(Stream&, const SlotRead& a) {
   dispatch_real(a.values.dtype, [&]<class S>(S) {
     const int64_t entries = a.slots.numel() / a.r.size(0), dv = a.values.size(1);
-    parallel_for(a.r.size(0), 8, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        S* r = a.r.as<S>() + t * dv;
-        std::fill(r, r + dv, S(0));
-        for (int64_t e = t * entries; e < (t + 1) * entries; ++e) {
-          const S w = a.weights.as<S>()[e];
-          const S* row = a.values.as<S>() + a.slots.as<int32_t>()[e] * dv;
-          for (int64_t i = 0; i < dv; ++i) { r[i] += w * row[i]; }
-        }
+    parallel_each(a.r.size(0), 8, [&](int64_t t) {
+      S* r = a.r.as<S>() + t * dv;
+      std::fill(r, r + dv, S(0));
+      for (int64_t e = t * entries; e < (t + 1) * entries; ++e) {
+        const S w = a.weights.as<S>()[e];
+        const S* row = a.values.as<S>() + a.slots.as<int32_t>()[e] * dv;
+        for (int64_t i = 0; i < dv; ++i) { r[i] += w * row[i]; }
       }
     });
   });

@@ -37,15 +37,13 @@ template <class S> void table(const RopeTable& a) {
   const double factor = a.spec.yarn ? a.spec.attention_factor : 1.0;
   std::vector<double> frequencies;
   for (int64_t i = 0; i < pairs; ++i) { frequencies.push_back(a.spec.frequency(i)); }
-  parallel_for(a.table.size(0), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t m = begin; m < end; ++m) {
-      const double position = static_cast<double>(doc_start != nullptr ? m % length - doc_start[m] : a.first + m);
-      S* out = a.table.as<S>() + 2 * m * pairs;
-      for (int64_t i = 0; i < pairs; ++i) {
-        const double angle = position * frequencies[static_cast<size_t>(i)];
-        out[i] = static_cast<S>(std::cos(angle) * factor);
-        out[pairs + i] = static_cast<S>(std::sin(angle) * factor);
-      }
+  parallel_each(a.table.size(0), kGrain, [&](int64_t m) {
+    const double position = static_cast<double>(doc_start != nullptr ? m % length - doc_start[m] : a.first + m);
+    S* out = a.table.as<S>() + 2 * m * pairs;
+    for (int64_t i = 0; i < pairs; ++i) {
+      const double angle = position * frequencies[static_cast<size_t>(i)];
+      out[i] = static_cast<S>(std::cos(angle) * factor);
+      out[pairs + i] = static_cast<S>(std::sin(angle) * factor);
     }
   });
 }
@@ -73,16 +71,14 @@ template <class S> void rotate(const Rope& a) {
   const S *x = a.x.as<S>(), *t = a.table.as<S>();
   S* y = a.y.as<S>();
   const S sign = a.inverse ? S(-1) : S(1);
-  parallel_for(a.x.size(0) * length, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const S* cosine = t + 2 * pairs * (a.by_token ? n : n % length - doc_start[n] - a.first);
-      for (int64_t h = 0; h < heads; ++h) {
-        const int64_t at = (n * heads + h) * d;
-        if (a.accumulate) {
-          rotate_head<S, true>(pairs, d, cosine, cosine + pairs, sign, x + at, y + at);
-        } else {
-          rotate_head<S, false>(pairs, d, cosine, cosine + pairs, sign, x + at, y + at);
-        }
+  parallel_each(a.x.size(0) * length, kGrain, [&](int64_t n) {
+    const S* cosine = t + 2 * pairs * (a.by_token ? n : n % length - doc_start[n] - a.first);
+    for (int64_t h = 0; h < heads; ++h) {
+      const int64_t at = (n * heads + h) * d;
+      if (a.accumulate) {
+        rotate_head<S, true>(pairs, d, cosine, cosine + pairs, sign, x + at, y + at);
+      } else {
+        rotate_head<S, false>(pairs, d, cosine, cosine + pairs, sign, x + at, y + at);
       }
     }
   });

@@ -31,13 +31,11 @@ template <class S> void forward(const ScaledL2NormForward& a) {
   const int64_t heads = a.x.size(1), d = a.x.size(2);
   const S *x = a.x.as<S>(), *scale = a.scale.as<S>();
   S* y = a.y.as<S>();
-  parallel_for(a.x.size(0) * heads, ScaledL2NormBlocks::kTokens, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const S* in = x + r * d;
-      const S length = std::sqrt(product(d, in, in) + static_cast<S>(kEps));
-      const Vec<S> f(scale[r % heads] / length);
-      vector_loop<S>(d, [&](int64_t i, auto lanes) { store(y + r * d + i, load(in + i, lanes) * f, lanes); });
-    }
+  parallel_each(a.x.size(0) * heads, ScaledL2NormBlocks::kTokens, [&](int64_t r) {
+    const S* in = x + r * d;
+    const S length = std::sqrt(product(d, in, in) + static_cast<S>(kEps));
+    const Vec<S> f(scale[r % heads] / length);
+    vector_loop<S>(d, [&](int64_t i, auto lanes) { store(y + r * d + i, load(in + i, lanes) * f, lanes); });
   });
 }
 

@@ -15,9 +15,8 @@ template <class F> void each_row(const Tensor& x, const Tensor& gate, F&& f) {
   const bool by_head = gate.numel() != x.numel();
   const int64_t channels = by_head ? x.size(2) : std::min<int64_t>(x.numel(), kElements);
   const int64_t rows = (x.numel() + channels - 1) / channels;
-  parallel_for(rows, std::max<int64_t>(1, kElements / channels), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) { f(r, r * channels, std::min(channels, x.numel() - r * channels)); }
-  });
+  parallel_each(rows, std::max<int64_t>(1, kElements / channels),
+                [&](int64_t r) { f(r, r * channels, std::min(channels, x.numel() - r * channels)); });
 }
 
 template <class S> void forward(const SigmoidGateForward& a) {

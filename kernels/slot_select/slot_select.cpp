@@ -50,14 +50,12 @@ template <class S> void activate(const SlotWeights& a, S* w, int64_t k) {
 
 template <class S> void weigh(const SlotWeights& a) {
   const int64_t k = a.slots.size(2), n = a.scores.size(3);
-  parallel_for(a.slots.numel() / k, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const S* scores = a.scores.as<S>() + i * 2 * n;
-      const int32_t* slots = a.slots.as<int32_t>() + i * k;
-      S* w = a.weights.as<S>() + i * k;
-      for (int64_t j = 0; j < k; ++j) { w[j] = scores[slots[j] / n] + scores[n + slots[j] % n]; }
-      activate(a, w, k);
-    }
+  parallel_each(a.slots.numel() / k, kGrain, [&](int64_t i) {
+    const S* scores = a.scores.as<S>() + i * 2 * n;
+    const int32_t* slots = a.slots.as<int32_t>() + i * k;
+    S* w = a.weights.as<S>() + i * k;
+    for (int64_t j = 0; j < k; ++j) { w[j] = scores[slots[j] / n] + scores[n + slots[j] % n]; }
+    activate(a, w, k);
   });
 }
 
@@ -85,23 +83,21 @@ template <class S> struct ActivationGradient {
 
 template <class S> void backward(const SlotWeightsBackward& a) {
   const int64_t k = a.slots.size(2), n = a.scores.size(3);
-  parallel_for(a.slots.numel() / k, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const S *scores = a.scores.as<S>() + i * 2 * n, *w = a.weights.as<S>() + i * k, *dw = a.d_weights.as<S>() + i * k;
-      const int32_t* slots = a.slots.as<int32_t>() + i * k;
-      S* d_scores = a.d_scores.as<S>() + i * 2 * n;
-      if (!a.accumulate) { std::fill_n(d_scores, 2 * n, S(0)); }
-      S squares = 0;
-      for (int64_t j = 0; a.activation == SlotActivation::l2 && j < k; ++j) {
-        const S s = scores[slots[j] / n] + scores[n + slots[j] % n];
-        squares += s * s;
-      }
-      const ActivationGradient<S> gradient(a, w, dw, k, std::sqrt(squares));
-      for (int64_t j = 0; j < k; ++j) {
-        const S d = gradient(w[j], dw[j]);
-        d_scores[slots[j] / n] += d;
-        d_scores[n + slots[j] % n] += d;
-      }
+  parallel_each(a.slots.numel() / k, kGrain, [&](int64_t i) {
+    const S *scores = a.scores.as<S>() + i * 2 * n, *w = a.weights.as<S>() + i * k, *dw = a.d_weights.as<S>() + i * k;
+    const int32_t* slots = a.slots.as<int32_t>() + i * k;
+    S* d_scores = a.d_scores.as<S>() + i * 2 * n;
+    if (!a.accumulate) { std::fill_n(d_scores, 2 * n, S(0)); }
+    S squares = 0;
+    for (int64_t j = 0; a.activation == SlotActivation::l2 && j < k; ++j) {
+      const S s = scores[slots[j] / n] + scores[n + slots[j] % n];
+      squares += s * s;
+    }
+    const ActivationGradient<S> gradient(a, w, dw, k, std::sqrt(squares));
+    for (int64_t j = 0; j < k; ++j) {
+      const S d = gradient(w[j], dw[j]);
+      d_scores[slots[j] / n] += d;
+      d_scores[n + slots[j] % n] += d;
     }
   });
 }

@@ -21,20 +21,18 @@ template <class S> void forward(const TokenShiftForward& a) {
   const int32_t* doc_start = a.doc_start.as<int32_t>();
   const S *x = a.x.as<S>(), *mu = a.mu.as<S>(), *carried = a.previous.as<S>();
   S* y = a.y.as<S>();
-  parallel_for(tokens, 32, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t t = i % length;
-      const S* now = x + i * channels;
-      const S* before = nullptr;
-      if (doc_start[i] < t) {
-        before = t > 0 ? now - channels : carried + (i / length) * channels;
-      } else if (!a.zero_start) {
-        before = now;
-      }
-      S* out = y + i * channels;
-      for (int64_t c = 0; c < channels; ++c) {
-        out[c] = now[c] + mu[c] * ((before != nullptr ? before[c] : S(0)) - now[c]);
-      }
+  parallel_each(tokens, 32, [&](int64_t i) {
+    const int64_t t = i % length;
+    const S* now = x + i * channels;
+    const S* before = nullptr;
+    if (doc_start[i] < t) {
+      before = t > 0 ? now - channels : carried + (i / length) * channels;
+    } else if (!a.zero_start) {
+      before = now;
+    }
+    S* out = y + i * channels;
+    for (int64_t c = 0; c < channels; ++c) {
+      out[c] = now[c] + mu[c] * ((before != nullptr ? before[c] : S(0)) - now[c]);
     }
   });
 }
@@ -45,24 +43,22 @@ template <class S> void backward(const TokenShiftBackward& a, const TokenShiftBa
   const int32_t* doc_start = a.doc_start.as<int32_t>();
   const S *x = a.x.as<S>(), *mu = a.mu.as<S>(), *d_y = a.d_y.as<S>();
   S *d_x = a.d_x.as<S>(), *partial = scratch.partial.as<S>();
-  parallel_for(blocks, 1, [&](int64_t first, int64_t last) {
-    for (int64_t block = first; block < last; ++block) {
-      S* d_mu = partial + block * channels;
-      std::fill(d_mu, d_mu + channels, S(0));
-      for (int64_t i = TokenShiftBlocks::begin(block); i < TokenShiftBlocks::end(block, tokens); ++i) {
-        const int64_t t = i % length;
-        const bool starts = doc_start[i] >= t, repeats = starts && !a.zero_start;
-        const bool feeds_next = t + 1 < length && doc_start[i + 1] <= t;
-        const S *now = x + i * channels, *g = d_y + i * channels, *g_next = g + channels;
-        for (int64_t c = 0; c < channels; ++c) {
-          S d = repeats ? g[c] : g[c] * (S(1) - mu[c]);
-          d += feeds_next ? mu[c] * g_next[c] : S(0);
-          if (d_x != nullptr) {
-            S& out = d_x[i * channels + c];
-            out = a.accumulate ? out + d : d;
-          }
-          if (!repeats) { d_mu[c] += g[c] * ((starts || t == 0 ? S(0) : now[c - channels]) - now[c]); }
+  parallel_each(blocks, 1, [&](int64_t block) {
+    S* d_mu = partial + block * channels;
+    std::fill(d_mu, d_mu + channels, S(0));
+    for (int64_t i = TokenShiftBlocks::begin(block); i < TokenShiftBlocks::end(block, tokens); ++i) {
+      const int64_t t = i % length;
+      const bool starts = doc_start[i] >= t, repeats = starts && !a.zero_start;
+      const bool feeds_next = t + 1 < length && doc_start[i + 1] <= t;
+      const S *now = x + i * channels, *g = d_y + i * channels, *g_next = g + channels;
+      for (int64_t c = 0; c < channels; ++c) {
+        S d = repeats ? g[c] : g[c] * (S(1) - mu[c]);
+        d += feeds_next ? mu[c] * g_next[c] : S(0);
+        if (d_x != nullptr) {
+          S& out = d_x[i * channels + c];
+          out = a.accumulate ? out + d : d;
         }
+        if (!repeats) { d_mu[c] += g[c] * ((starts || t == 0 ? S(0) : now[c - channels]) - now[c]); }
       }
     }
   });

@@ -22,15 +22,13 @@ template <class S> void forward(const ValueResidualForward& a) {
   const int64_t tokens = a.v.size(0), channels = a.v.size(1);
   const S *v = a.v.as<S>(), *first = a.first.as<S>(), *mix = a.mix.as<S>();
   S* y = a.y.as<S>();
-  parallel_for(tokens, ValueResidualBlocks::kTokens, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const int64_t at = n * channels;
-      vector_loop<S>(channels, [&](int64_t c, auto lanes) {
-        const Vec<S> x = load(v + at + c, lanes);
-        const Vec<S> lambda = a.gated ? sigmoid(load(mix + at + c, lanes)) : load(mix + c, lanes);
-        store(y + at + c, fma(lambda, load(first + at + c, lanes) - x, x), lanes);
-      });
-    }
+  parallel_each(tokens, ValueResidualBlocks::kTokens, [&](int64_t n) {
+    const int64_t at = n * channels;
+    vector_loop<S>(channels, [&](int64_t c, auto lanes) {
+      const Vec<S> x = load(v + at + c, lanes);
+      const Vec<S> lambda = a.gated ? sigmoid(load(mix + at + c, lanes)) : load(mix + c, lanes);
+      store(y + at + c, fma(lambda, load(first + at + c, lanes) - x, x), lanes);
+    });
   });
 }
 

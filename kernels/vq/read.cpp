@@ -124,9 +124,7 @@ template <class S> class Reader {
 
 void run(Stream&, const VqRead& args, const VqReadScratch& scratch) {
   dispatch_real(args.q.dtype, [&]<class S>(S) {
-    parallel_for(args.v.size(0) * args.v.size(2), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t unit = begin; unit < end; ++unit) { Reader<S>(args, scratch, unit).run(); }
-    });
+    parallel_each(args.v.size(0) * args.v.size(2), 1, [&](int64_t unit) { Reader<S>(args, scratch, unit).run(); });
   });
 }
 

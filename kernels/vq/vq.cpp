@@ -77,26 +77,21 @@ void select_tile(const S* k, int64_t k_stride, int64_t count, const S* points, c
 template <class S> void select(const VqSelect& a) {
   const int64_t length = a.k.size(1), kv_heads = a.k.size(2), d = a.k.size(3), m = a.points.size(1);
   const int64_t tiles = (length + kSelectKeys - 1) / kSelectKeys;
-  parallel_for(a.k.size(0) * kv_heads * tiles, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t unit = task / tiles, row = unit / kv_heads, head = unit % kv_heads;
-      const int64_t t = task % tiles * kSelectKeys;
-      select_tile(a.k.as<S>() + ((row * length + t) * kv_heads + head) * d, kv_heads * d,
-                  std::min(kSelectKeys, length - t), a.points.as<S>() + head * m * d,
-                  a.bias.defined() ? a.bias.as<S>() + head * m : nullptr, m, d,
-                  a.ids.as<int32_t>() + unit * length + t);
-    }
+  parallel_each(a.k.size(0) * kv_heads * tiles, 1, [&](int64_t task) {
+    const int64_t unit = task / tiles, row = unit / kv_heads, head = unit % kv_heads;
+    const int64_t t = task % tiles * kSelectKeys;
+    select_tile(a.k.as<S>() + ((row * length + t) * kv_heads + head) * d, kv_heads * d,
+                std::min(kSelectKeys, length - t), a.points.as<S>() + head * m * d,
+                a.bias.defined() ? a.bias.as<S>() + head * m : nullptr, m, d, a.ids.as<int32_t>() + unit * length + t);
   });
 }
 
 /// Calls f(item, head, id) for the keys [B, T, K] of a batch; item numbers them, id is the point of the key.
 template <class F> void each_key(const Tensor& ids, F&& f) {
   const int64_t kv_heads = ids.size(1), length = ids.size(2);
-  parallel_for(ids.numel(), 256, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t head = item % kv_heads, token = item / kv_heads, row = token / length, t = token % length;
-      f(item, head, static_cast<int64_t>(ids.as<int32_t>()[(row * kv_heads + head) * length + t]));
-    }
+  parallel_each(ids.numel(), 256, [&](int64_t item) {
+    const int64_t head = item % kv_heads, token = item / kv_heads, row = token / length, t = token % length;
+    f(item, head, static_cast<int64_t>(ids.as<int32_t>()[(row * kv_heads + head) * length + t]));
   });
 }
 
@@ -164,11 +159,9 @@ template <class S> void backward(const VqKeysBackward& a, const VqKeysBackwardSc
   backward_keys<S>(a, shares);
   if (!a.d_codes.defined()) { return; }
   const int64_t d = a.codes.size(2), slices = (d + kColumns - 1) / kColumns;
-  parallel_for(a.codes.size(0) * slices, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t first = task % slices * kColumns;
-      backward_codes<S>(a, shares, task / slices, first, std::min(kColumns, d - first));
-    }
+  parallel_each(a.codes.size(0) * slices, 1, [&](int64_t task) {
+    const int64_t first = task % slices * kColumns;
+    backward_codes<S>(a, shares, task / slices, first, std::min(kColumns, d - first));
   });
 }
 
@@ -184,19 +177,17 @@ template <class S> void compare(const VqSimilarity& a) {
 
 template <class S> void start(const VqStart& a) {
   const int64_t kv_heads = a.codebook.size(0), n = a.codebook.size(1), d = a.codebook.size(2);
-  parallel_for(kv_heads * n, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t head = i / n, first = i % n * a.hop;
-      S* row = a.codebook.as<S>() + i * d;
-      std::fill_n(row, d, S(0));
-      for (int64_t j = first; j < first + a.hop; ++j) {
-        const S* k = a.k.as<S>() + (j * kv_heads + head) * d;
-        for (int64_t x = 0; x < d; ++x) { row[x] += k[x]; }
-      }
-      for (int64_t x = 0; x < d; ++x) { row[x] /= static_cast<S>(a.hop); }
-      const S inverse = S(1) / std::sqrt(dot(d, row, row) + S(1e-6));
-      for (int64_t x = 0; x < d; ++x) { row[x] *= inverse; }
+  parallel_each(kv_heads * n, 16, [&](int64_t i) {
+    const int64_t head = i / n, first = i % n * a.hop;
+    S* row = a.codebook.as<S>() + i * d;
+    std::fill_n(row, d, S(0));
+    for (int64_t j = first; j < first + a.hop; ++j) {
+      const S* k = a.k.as<S>() + (j * kv_heads + head) * d;
+      for (int64_t x = 0; x < d; ++x) { row[x] += k[x]; }
     }
+    for (int64_t x = 0; x < d; ++x) { row[x] /= static_cast<S>(a.hop); }
+    const S inverse = S(1) / std::sqrt(dot(d, row, row) + S(1e-6));
+    for (int64_t x = 0; x < d; ++x) { row[x] *= inverse; }
   });
 }
 

@@ -47,11 +47,8 @@ template <class S> void fade_row(const Fade& a, int64_t row) {
 }
 
 inline void run(Stream&, const Fade& args) {
-  dispatch_real(args.x.dtype, [&]<class S>(S) {
-    parallel_for(args.x.size(0), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) { fade_row<S>(args, row); }
-    });
-  });
+  dispatch_real(args.x.dtype,
+                [&]<class S>(S) { parallel_each(args.x.size(0), 1, [&](int64_t row) { fade_row<S>(args, row); }); });
 }
 
 }  // namespace cpu

@@ -30,10 +30,8 @@ template <class S> class ScratchParts {
 /// slot.
 template <class F> void for_tasks(int64_t tasks, int64_t slots, F&& f) {
   std::atomic<int64_t> next{0};
-  parallel_for(std::min(slots, tasks), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t slot = begin; slot < end; ++slot) {
-      for (int64_t task = next++; task < tasks; task = next++) { f(task, slot); }
-    }
+  parallel_each(std::min(slots, tasks), 1, [&](int64_t slot) {
+    for (int64_t task = next++; task < tasks; task = next++) { f(task, slot); }
   });
 }
 
