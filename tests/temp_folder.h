@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "tests/test.h"
+
 namespace hebb {
 
 /// A fresh folder that is removed at the end of the test.
@@ -36,5 +38,11 @@ class TempFolder {
  private:
   std::filesystem::path path_;
 };
+
+/// Gives a test case a fresh `folder`.
+struct FolderFixture {
+  const TempFolder folder;
+};
+#define FOLDER_TEST(...) TEST_CASE_METHOD(hebb::FolderFixture, __VA_ARGS__)
 
 }  // namespace hebb

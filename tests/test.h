@@ -16,3 +16,9 @@ using Detail::Approx;
 #endif
 
 #include "tests/paths.h"
+
+namespace hebb::testing {}
+// Tests use hebb's names and their own helpers without a prefix.
+using namespace hebb;
+using namespace hebb::testing;
+using Catch::Contains;

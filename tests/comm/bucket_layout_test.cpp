@@ -4,8 +4,6 @@
 #include "core/random.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 void check_layout(const std::vector<int64_t>& sizes, int lanes, int64_t mib) {

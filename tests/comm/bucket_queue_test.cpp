@@ -2,8 +2,6 @@
 
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 /// Three buckets of 1 MiB: parameters 3 and 2 in the first, 1 from the first to the third, 0 in the third.

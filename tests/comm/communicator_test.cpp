@@ -7,9 +7,6 @@
 #include "tests/comm/engine_checks.h"
 #include "tests/test.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 TEST_CASE("one rank and ranks that are threads exchange what they say", "[fast][threads]") {
   SelfCommunicator self;
   check_engine(self);

@@ -4,8 +4,6 @@
 #include "comm/thread_communicator.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("texts of all lengths arrive whole, those longer than a piece, too", "[fast]") {
   std::vector<std::string> texts{"", "seven!!", std::string(9'000'001, 'x'), std::string(8'388'608, 'y')};
   texts[2][8'388'608] = '1';

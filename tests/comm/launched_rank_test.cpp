@@ -5,8 +5,6 @@
 #include "core/error.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 using Variables = std::map<std::string, std::string>;

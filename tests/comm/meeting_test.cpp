@@ -15,8 +15,6 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 MeetingOptions options_of(const TempFolder& folder, int rank, int size) {
@@ -110,8 +108,7 @@ void check_undisturbed(const std::function<void(int port)>& disturb, double hell
 
 }  // namespace
 
-TEST_CASE("ranks meet through the run folder and know each other", "[fast][threads]") {
-  const TempFolder folder;
+FOLDER_TEST("ranks meet through the run folder and know each other", "[fast][threads]") {
   std::vector<MeetingOptions> all = all_of(folder, 4);
   all[0].make_ids = [] { return "abcdef"; };
   const std::vector<Outcome> met = meet_all(all);
@@ -127,8 +124,7 @@ TEST_CASE("ranks meet through the run folder and know each other", "[fast][threa
   CHECK(fs::is_empty(folder.path()));  // nothing of the meeting stays
 }
 
-TEST_CASE("the rendezvous file is the owner's alone and names the launch", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the rendezvous file is the owner's alone and names the launch", "[fast]") {
   const fs::path path = rendezvous_path(folder.path(), "j.1");
   write_rendezvous(path, {.addresses = {{"lo", "127.0.0.1"}}, .port = 4711, .token = "t"});
   struct stat status {};
@@ -167,8 +163,7 @@ TEST_CASE("tokens are random and compared as a whole", "[fast]") {
   CHECK(equal_tokens("", ""));
 }
 
-TEST_CASE("after init_seconds missing ranks are named, and those that came", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("after init_seconds missing ranks are named, and those that came", "[fast]") {
   std::vector<MeetingOptions> all = all_of(folder, 4);
   all.pop_back();
   all.erase(all.begin() + 1);
@@ -180,8 +175,7 @@ TEST_CASE("after init_seconds missing ranks are named, and those that came", "[f
   CHECK((met[1].code == 14 && met[1].is_of_other && met[1].error == met[0].error));
 }
 
-TEST_CASE("a rank without rank 0 says where it looked", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a rank without rank 0 says where it looked", "[fast]") {
   MeetingOptions options = options_of(folder, 1, 2);
   options.init_seconds = 0.3;
   CHECK_THAT(meet_one(options).error, Catch::Contains("cannot reach rank 0 within 0.3 s (no file "));
@@ -195,16 +189,14 @@ TEST_CASE("a rank without rank 0 says where it looked", "[fast]") {
   CHECK_THAT(outcome.error, Catch::Contains("127.0.0.1:" + std::to_string(port) + " (lo): Connection refused"));
 }
 
-TEST_CASE("a stale rendezvous file delays nobody", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a stale rendezvous file delays nobody", "[fast]") {
   write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, 1, "old"});
   write_rendezvous(rendezvous_path(folder.path(), "job6"), {{{"lo", "127.0.0.1"}}, 1, "older"});
   CHECK(all_met(meet_all(all_of(folder, 3))));
   CHECK(fs::is_empty(folder.path()));
 }
 
-TEST_CASE("ranks that differ are named with both values", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("ranks that differ are named with both values", "[fast]") {
   const auto outcome = [&](const std::function<void(MeetingOptions&)>& change) {
     std::vector<MeetingOptions> all = all_of(folder, 2);
     change(all[1]);
@@ -238,8 +230,7 @@ TEST_CASE("ranks that differ are named with both values", "[fast]") {
   CHECK(all_met(meet_all(all)));
 }
 
-TEST_CASE("a second process with the same rank is refused and named, and the run goes on", "[fast][threads]") {
-  const TempFolder folder;
+FOLDER_TEST("a second process with the same rank is refused and named, and the run goes on", "[fast][threads]") {
   std::vector<MeetingOptions> all = all_of(folder, 3);
   std::vector<Outcome> met(3);
   std::thread rank0([&] { met[0] = meet_one(all[0]); });
@@ -273,8 +264,7 @@ TEST_CASE("a second process with the same rank is refused and named, and the run
   CHECK(all_met(met));
 }
 
-TEST_CASE("a port in use ends the meeting with its address", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a port in use ends the meeting with its address", "[fast]") {
   const Socket taken = listen_at(resolve("127.0.0.1", 0).front());
   MeetingOptions options = options_of(folder, 0, 2);
   options.address = "127.0.0.1";
@@ -284,8 +274,7 @@ TEST_CASE("a port in use ends the meeting with its address", "[fast]") {
   CHECK(outcome.error == "127.0.0.1:" + std::to_string(options.port) + ": cannot listen: Address already in use");
 }
 
-TEST_CASE("ranks meet at an address from outside, with the same token only", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("ranks meet at an address from outside, with the same token only", "[fast]") {
   std::vector<MeetingOptions> all = all_of(folder, 2);
   Socket probe = listen_at(resolve("127.0.0.1", 0).front());
   for (MeetingOptions& o : all) {
@@ -414,8 +403,7 @@ TEST_CASE("no bytes of a stranger crash a meeting or hold it up", "[fast][thread
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(15));
 }
 
-TEST_CASE("a false rank 0 ends a rank with an error, never with a crash or for ever", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a false rank 0 ends a rank with an error, never with a crash or for ever", "[fast]") {
   MeetingOptions rank = options_of(folder, 1, 2);
   const Socket listener = listen_at(resolve("127.0.0.1", 0).front());
   rank.address = "127.0.0.1";

@@ -4,8 +4,6 @@
 #include "core/cuda_device.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("NCCL is loaded at run time, or its absence is named", "[fast]") {
   std::string version;
   try {

@@ -8,9 +8,6 @@
 #include "tests/comm/engine_checks.h"
 #include "tests/test.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 TEST_CASE("allowed numbers of ranks are lanes halved, and one", "[fast]") {
   CHECK(allowed_sizes(1) == std::vector{1});
   CHECK(allowed_sizes(6) == std::vector{1, 3, 6});

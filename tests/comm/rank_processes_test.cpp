@@ -16,8 +16,6 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 fs::path beside_program(const char* name) { return fs::path(HEBB_BINARY).parent_path() / name; }

@@ -9,9 +9,6 @@
 #include "tests/comm/engine_checks.h"
 #include "tests/test.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 const std::vector<int64_t> kSizes{70000, 1, 16385, 300000, 63};

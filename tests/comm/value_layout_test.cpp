@@ -2,8 +2,6 @@
 
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("every value travels once, in the part of its owner", "[fast]") {
   const std::vector<int64_t> sizes{70000, 1, 0, 16385, 300000, 63, 77};
   const std::vector<int64_t> bytes{2, 4, 2, 2, 4, 2, 2};

@@ -12,8 +12,6 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 using Clock = std::chrono::steady_clock;

@@ -3,8 +3,6 @@
 #include "tests/test.h"
 #include "tests/thrown.h"
 
-using namespace hebb;
-
 TEST_CASE("the same calls give the same layout on the counting and on the real device", "[fast]") {
   const auto play = [](Arena& arena) {
     std::vector<uintptr_t> addresses;

@@ -3,8 +3,6 @@
 #include "tests/page_blocks.h"
 #include "tests/temp_folder.h"
 
-using namespace hebb;
-
 TEST_CASE("the documented example of extends gives the documented result", "[fast]") {
   const std::vector<std::string> blocks = page_blocks("configuration.md");
   REQUIRE(blocks.size() == 3);

@@ -71,8 +71,6 @@ static void fields(Fields& f, Checked& c) {
 
 }  // namespace hebb
 
-using namespace hebb;
-
 namespace {
 
 template <class T> T read(const std::string& text) { return Fields::read<T>(parse_json(text, "c.json"), ""); }
@@ -118,8 +116,7 @@ TEST_CASE("describe shows maps and type tags once", "[fast]") {
   CHECK(table.find("| `layers.NAME.type` | string | required | one of \"wide\", \"narrow\" |") != std::string::npos);
 }
 
-TEST_CASE("paths are relative to the file that wrote them, overrides to the current folder", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("paths are relative to the file that wrote them, overrides to the current folder", "[fast]") {
   folder.write("base/base.json", R"({"one": "../x.txt", "many": ["y", "/z"], "maybe": ""})");
   const fs::path top = folder.write("runs/top.json", R"({"extends": "../base/base.json", "maybe": "w"})");
   Json config = load_config(top.string());

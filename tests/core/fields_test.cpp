@@ -94,8 +94,6 @@ static void fields(Fields& f, Root& r) { f.object("window", r.window); }
 
 }  // namespace hebb
 
-using namespace hebb;
-
 namespace {
 
 template <class T> T read(const std::string& text, const std::string& path = "") {

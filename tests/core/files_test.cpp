@@ -6,9 +6,6 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-using Catch::Contains;
-
 namespace {
 
 std::vector<std::string> names(const std::vector<fs::path>& paths) {
@@ -19,8 +16,7 @@ std::vector<std::string> names(const std::vector<fs::path>& paths) {
 
 }  // namespace
 
-TEST_CASE("read_file returns every byte and names the path when it cannot", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("read_file returns every byte and names the path when it cannot", "[fast]") {
   const std::string bytes("a\0b\n\xFF", 5);
   CHECK(read_file(folder.write("x.bin", bytes)) == bytes);
   CHECK(read_file(folder.write("empty", "")).empty());
@@ -33,16 +29,14 @@ TEST_CASE("read_file returns every byte and names the path when it cannot", "[fa
   CHECK_THROWS_WITH(read_file(folder.path()), folder.path().string() + ": cannot read: Is a directory");
 }
 
-TEST_CASE("write_file_atomic replaces the file and leaves no temporary", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("write_file_atomic replaces the file and leaves no temporary", "[fast]") {
   write_file_atomic(folder / "a.json", "first");
   write_file_atomic(folder / "a.json", "second");
   CHECK(read_file(folder / "a.json") == "second");
   CHECK(names(expand_paths(folder.path().string())) == std::vector<std::string>{"a.json"});
 }
 
-TEST_CASE("write_file_atomic keeps the folder clean when it fails", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("write_file_atomic keeps the folder clean when it fails", "[fast]") {
   folder.write("sub/inner", "x");
   CHECK_THROWS_AS(write_file_atomic(folder / "sub", "x"), CheckpointError);
   CHECK_THROWS_WITH(write_file_atomic(folder / "sub", "x"), Contains("/sub: cannot replace: "));
@@ -50,8 +44,7 @@ TEST_CASE("write_file_atomic keeps the folder clean when it fails", "[fast]") {
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
 }
 
-TEST_CASE("MappedFile shows the bytes of a file, moves, and accepts an empty file", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("MappedFile shows the bytes of a file, moves, and accepts an empty file", "[fast]") {
   MappedFile map(folder.write("x.bin", "hello"));
   MappedFile moved(std::move(map));
   REQUIRE(moved.size() == 5);
@@ -64,8 +57,7 @@ TEST_CASE("MappedFile shows the bytes of a file, moves, and accepts an empty fil
   CHECK_THROWS_AS(MappedFile(folder / "none", ExitCode::kCheckpoint), CheckpointError);
 }
 
-TEST_CASE("FileWriter writes small and large pieces in order", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("FileWriter writes small and large pieces in order", "[fast]") {
   const std::string large(3'000'001, 'x');
   FileWriter writer(folder / "out");
   writer.write("ab", 2);
@@ -87,15 +79,13 @@ TEST_CASE("a full disk and an absent folder are checkpoint errors", "[fast]") {
   CHECK_THROWS_WITH(fsync_directory("/nonexistent"), "/nonexistent: cannot open the folder: No such file or directory");
 }
 
-TEST_CASE("a device is written to, not replaced", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a device is written to, not replaced", "[fast]") {
   fs::create_symlink("/dev/null", folder / "null");  // a plain file in its place would replace this link alone
   write_file_atomic(folder / "null", "text");
   CHECK(fs::is_symlink(folder / "null"));
 }
 
-TEST_CASE("expand_paths lists files, folders and patterns in byte order", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("expand_paths lists files, folders and patterns in byte order", "[fast]") {
   for (const char* name : {"b/2.txt", "b/10.txt", "a/1.txt", "a/.hidden", "a/z.bin", "a/sub/3.txt", "odd[1].txt"}) {
     folder.write(name, "x");
   }

@@ -2,8 +2,6 @@
 #include "core/bfloat.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 struct Inner {

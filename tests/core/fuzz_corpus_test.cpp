@@ -1,8 +1,6 @@
 #include "tests/fuzz/corpus.h"
 #include "tests/fuzz/targets.h"
 
-using namespace hebb;
-
 TEST_CASE("inputs that fuzzing found for JSON, configurations and safetensors are refused or read", "[fast]") {
   CHECK(fuzz::run_corpus("json", fuzz::json) > 100);
   CHECK(fuzz::run_corpus("config", fuzz::config) > 100);

@@ -4,8 +4,6 @@
 
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("checksums equal the published check values", "[fast]") {
   const std::string digits = "123456789";
   CHECK(crc32(digits.data(), digits.size()) == 0xCBF43926u);

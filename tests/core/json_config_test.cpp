@@ -5,9 +5,6 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-using Catch::Contains;
-
 namespace {
 
 Json with_override(const std::string& text, const std::string& assignment) {
@@ -18,8 +15,7 @@ Json with_override(const std::string& text, const std::string& assignment) {
 
 }  // namespace
 
-TEST_CASE("extends merges objects, replaces arrays and scalars, and null deletes", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("extends merges objects, replaces arrays and scalars, and null deletes", "[fast]") {
   folder.write("base/root.json", R"({"name": "root", "a": {"x": 1, "y": [1, 2], "z": 3}, "gone": {"k": 1}, "s": 5})");
   folder.write("base/middle.json", R"({"extends": "root.json", "a": {"y": [9]}})");
   const fs::path top = folder.write("runs/top.json", R"({"extends": "../base/middle.json",
@@ -29,8 +25,7 @@ TEST_CASE("extends merges objects, replaces arrays and scalars, and null deletes
   CHECK(config.find("extends") == nullptr);
 }
 
-TEST_CASE("merged values keep the file and line that wrote them", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("merged values keep the file and line that wrote them", "[fast]") {
   const fs::path base = folder.write("base.json", "{\n\"a\": {\"x\": 1, \"y\": 2}}");
   const fs::path top =
       folder.write("top.json", "{\"extends\": \"base.json\", \"a\": {\n \"y\": 3}, \"b\": {\"c\": 4}}");
@@ -42,9 +37,8 @@ TEST_CASE("merged values keep the file and line that wrote them", "[fast]") {
   CHECK(config.origin().str() == top.string() + ":1:1");
 }
 
-TEST_CASE("a null that deletes nothing stays in the configuration, where reading refuses what it may not be",
-          "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a null that deletes nothing stays in the configuration, where reading refuses what it may not be",
+            "[fast]") {
   folder.write("base.json", R"({"a": {"x": 1}, "s": 2})");
   const fs::path top = folder.write(
       "top.json", R"({"extends": "base.json", "a": {"y": null}, "b": {"n": null}, "s": {"t": null}, "c": null})");
@@ -52,8 +46,7 @@ TEST_CASE("a null that deletes nothing stays in the configuration, where reading
   CHECK(load_config(folder.write("c.json", "{\"a\": null}").string()).dump() == "{\"a\":null}");
 }
 
-TEST_CASE("errors of extends name the line of the extending file", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("errors of extends name the line of the extending file", "[fast]") {
   const std::string a = folder.write("a.json", "{\n  \"extends\": \"b.json\"}").string();
   const std::string b = folder.write("b.json", "{\"extends\": \"./a.json\"}").string();
   CHECK_THROWS_WITH(load_config(a), b + ":1:13: extends: found \"./a.json\", expected a file that does not extend this "

@@ -8,9 +8,6 @@
 #include "tests/test.h"
 #include "tests/thrown.h"
 
-using namespace hebb;
-using Catch::Contains;
-
 namespace {
 
 Json parse(const std::string& text) { return parse_json(text, "c.json"); }

@@ -2,8 +2,6 @@
 
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("work for the CPU is called every time and never recorded", "[fast]") {
   Stream stream;
   LaunchGraph graph;

@@ -3,8 +3,6 @@
 #include "tests/mutate.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 const std::vector<std::string> kPieces = pieces_of(

@@ -3,8 +3,6 @@
 #include "core/params.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("orthogonal initial values are Q of a normal matrix with R's diagonal positive", "[fast]") {
   for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{7, 7}, {50, 3}, {3, 50}, {1, 5}, {5, 1}, {33, 20}}) {
     INFO(rows << " x " << columns);

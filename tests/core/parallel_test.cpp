@@ -15,8 +15,6 @@
 #include "core/error.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 struct Threads {

@@ -7,8 +7,6 @@
 #include "core/tape.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 /// A matrix, a vector, a table with three dimensions and a fast matrix.

@@ -2,8 +2,6 @@
 
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 struct Screen {

@@ -5,7 +5,6 @@
 
 #include "tests/test.h"
 
-using namespace hebb;
 using Words = std::array<uint32_t, 4>;
 
 TEST_CASE("philox4x32 gives the published words", "[fast]") {

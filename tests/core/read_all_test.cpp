@@ -42,8 +42,6 @@ static void fields(Fields& f, Whole& w) {
 
 }  // namespace hebb
 
-using namespace hebb;
-
 namespace {
 
 std::string errors_of(const std::string& text, Whole* value = nullptr) {

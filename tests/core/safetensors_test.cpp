@@ -8,9 +8,6 @@
 #include "tests/test.h"
 #include "tests/thrown.h"
 
-using namespace hebb;
-using Catch::Contains;
-
 namespace {
 
 /// A file from its header text and data; `length` defaults to the true one.
@@ -36,8 +33,7 @@ const char kVector[] =
 
 }  // namespace
 
-TEST_CASE("the 72-byte vector of the format page is written and read", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the 72-byte vector of the format page is written and read", "[fast]") {
   const std::string expected(kVector, 72);
   float w[] = {1.0f, -2.0f};
   const uint32_t crc = write_safetensors(folder / "w.safetensors", {{"w", {w, DType::f32, {2}}}});
@@ -49,8 +45,7 @@ TEST_CASE("the 72-byte vector of the format page is written and read", "[fast]")
   CHECK(file.at("w").dtype == DType::f32);
 }
 
-TEST_CASE("tensors are written by width, then name, and read back with metadata", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("tensors are written by width, then name, and read back with metadata", "[fast]") {
   std::vector<double> f64{0.1, -0.0, 1e300};
   std::vector<float> f32{0.5f, 3.0f};
   std::vector<int64_t> i64{INT64_MIN, 7};
@@ -88,8 +83,7 @@ TEST_CASE("tensors are written by width, then name, and read back with metadata"
   CHECK(file.at("y").shape_text() == "[]");
 }
 
-TEST_CASE("tensors of the CPU device are written in place", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("tensors of the CPU device are written in place", "[fast]") {
   std::vector<float> w{1.0f, -2.0f, 3.0f};
   Stream stream;
   DeviceReader reader(stream, 4);
@@ -102,8 +96,7 @@ TEST_CASE("tensors of the CPU device are written in place", "[fast]") {
   });
 }
 
-TEST_CASE("half precision and small integer types are converted", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("half precision and small integer types are converted", "[fast]") {
   const std::string header = "{\"h\":" + tensor("F16", "[6]", "[0,12]") + ",\"s\":" + tensor("I16", "[1]", "[12,14]") +
                              ",\"q\":" + tensor("U16", "[1]", "[14,16]") + ",\"c\":" + tensor("I8", "[1]", "[16,17]") +
                              ",\"o\":" + tensor("BOOL", "[1]", "[17,18]") +
@@ -125,8 +118,7 @@ TEST_CASE("half precision and small integer types are converted", "[fast]") {
                     Contains("tensor \"l\": a value is too large (found 2^63 or more, expected less than 2^63)"));
 }
 
-TEST_CASE("reading with the wrong dtype or name is an error", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("reading with the wrong dtype or name is an error", "[fast]") {
   const SafetensorsFile file(folder.write("x", std::string(kVector, 72)));
   CHECK_THROWS_WITH(file.integers("w"),
                     Contains("tensor \"w\": wrong dtype (found F32, expected an integer type or BOOL)"));

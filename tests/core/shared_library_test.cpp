@@ -2,8 +2,6 @@
 
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("a library that is not there leaves a reason that names what was looked for", "[fast]") {
   const SharedLibrary library({"/nowhere/libhebb_none.so.1", "libhebb_none.so.1"});
   CHECK_THAT(library.problem(), Catch::StartsWith("cannot be loaded: looked for /nowhere/libhebb_none.so.1, "

@@ -2,8 +2,6 @@
 
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("edit distance counts insertions, deletions, replacements and swaps", "[fast]") {
   CHECK(edit_distance("", "") == 0);
   CHECK(edit_distance("", "abc") == 3);

@@ -3,8 +3,6 @@
 #include "core/random.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("every Unicode scalar value is valid and survives decode and append", "[fast]") {
   for (char32_t c = 0; c <= 0x10FFFF; c += c < 0x3000 ? 1 : 37) {
     if (c >= 0xD800 && c < 0xE000) { continue; }

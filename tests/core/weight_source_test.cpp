@@ -4,9 +4,6 @@
 #include "tests/test.h"
 #include "tests/thrown.h"
 
-using namespace hebb;
-using Catch::Contains;
-
 namespace {
 
 constexpr const char* kIndex = "model.safetensors.index.json";
@@ -25,8 +22,7 @@ std::string error_of(const fs::path& path) {
 
 }  // namespace
 
-TEST_CASE("weights come from a file or a folder with one file", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("weights come from a file or a folder with one file", "[fast]") {
   write_shard(folder / "model.safetensors", {{"b", 2.0f}, {"a", 1.0f}});
   for (const fs::path& path : {folder.path(), folder / "model.safetensors"}) {
     const WeightSource source(path);
@@ -41,8 +37,7 @@ TEST_CASE("weights come from a file or a folder with one file", "[fast]") {
   }
 }
 
-TEST_CASE("weights come from the shards that an index names", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("weights come from the shards that an index names", "[fast]") {
   write_shard(folder / "m-1.safetensors", {{"a", 1.0f}, {"c", 3.0f}});
   write_shard(folder / "m-2.safetensors", {{"b", 2.0f}});
   folder.write(
@@ -56,8 +51,7 @@ TEST_CASE("weights come from the shards that an index names", "[fast]") {
   }
 }
 
-TEST_CASE("an index that does not fit its shards is an error", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("an index that does not fit its shards is an error", "[fast]") {
   const std::string index = (folder / kIndex).string();
   write_shard(folder / "m-1.safetensors", {{"a", 1.0f}, {"c", 3.0f}});
   const auto with = [&](const std::string& text) {
@@ -80,8 +74,7 @@ TEST_CASE("an index that does not fit its shards is an error", "[fast]") {
   CHECK(with("{") == index + ":1:2: found end of input, expected string literal");
 }
 
-TEST_CASE("a folder must hold one kind of weights", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a folder must hold one kind of weights", "[fast]") {
   CHECK_THAT(error_of(folder.path()),
              Contains("cannot tell the weights of this folder (found neither, expected either model.safetensors or"));
   folder.write("model.safetensors", "");

@@ -6,10 +6,6 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-using Catch::Contains;
-
 namespace hebb::fake_cuda {
 void run(Stream& stream, const Gemm& g);
 }
@@ -65,8 +61,7 @@ std::string kept_in(const fs::path& file) { return read_file(file); }
 
 }  // namespace
 
-TEST_CASE("the fastest algorithm with the bits of the first choice is taken", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the fastest algorithm with the bits of the first choice is taken", "[fast]") {
   Gpu gpu({{1, 2.0, 'a', 'b'}, {2, 1.5, 'a', 'b'}, {3, 1.0, 'a', 'b'}, {4, 1.25, 'a', 'b'}});
   const TuningReport report = gpu.tune(gpu.list({201, 202}), folder / "autotune.json");
   CHECK(report.products == 2);
@@ -111,8 +106,7 @@ TEST_CASE("as many algorithms are measured as a run may take, and the first as a
   }
 }
 
-TEST_CASE("a later start takes what the file has and measures what is missing", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a later start takes what the file has and measures what is missing", "[fast]") {
   const fs::path file = folder / "autotune.json";
   Gpu gpu({{1, 2.0, 'a', 'b'}, {2, 1.0, 'a', 'b'}});
   gpu.tune(gpu.list({221}), file);
@@ -143,8 +137,7 @@ TEST_CASE("a later start takes what the file has and measures what is missing", 
   CHECK(tuned_products(kept_in(file), "file").products.size() == 2);
 }
 
-TEST_CASE("a file of another device or library is replaced, and that is said", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a file of another device or library is replaced, and that is said", "[fast]") {
   const fs::path file = folder / "autotune.json";
   Gpu gpu({{1, 2.0, 'a', 'b'}, {2, 1.0, 'a', 'b'}});
   gpu.tune(gpu.list({231}), file);
@@ -162,8 +155,7 @@ TEST_CASE("a file of another device or library is replaced, and that is said", "
   CHECK(gpu.said.size() == 2);
 }
 
-TEST_CASE("a damaged file is an error that names it", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a damaged file is an error that names it", "[fast]") {
   const fs::path file = folder / "autotune.json";
   Gpu gpu({{1, 2.0, 'a', 'b'}, {2, 1.0, 'a', 'b'}});
   gpu.tune(gpu.list({241}), file);

@@ -8,9 +8,6 @@
 #include "tests/test.h"
 #include "train/choose_device.h"
 
-using namespace hebb;
-using Catch::Contains;
-
 namespace {
 
 struct Runtime {

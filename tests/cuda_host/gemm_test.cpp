@@ -5,9 +5,6 @@
 #include "tests/cuda_host/fake_cublaslt.h"
 #include "tests/test.h"
 
-using namespace hebb;
-using Catch::Contains;
-
 namespace hebb::fake_cuda {
 void run(Stream& stream, const Gemm& g);
 }

@@ -3,8 +3,6 @@
 #include "data/text/characters.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 using Texts = std::vector<std::string>;
 }

@@ -7,8 +7,6 @@
 #include "tests/test.h"
 #include "tests/thrown.h"
 
-using namespace hebb;
-
 namespace {
 
 std::string read_all(const fs::path& path, size_t step = 1000) {
@@ -33,8 +31,7 @@ std::string failure_of(const fs::path& path) {
 
 }  // namespace
 
-TEST_CASE("plain files of any length are read as they are", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("plain files of any length are read as they are", "[fast]") {
   for (const std::string& text :
        {std::string(), std::string("a"), std::string("\x1F"), std::string("abcde"), noise(600'001)}) {
     CHECK(read_all(folder.write("f", text)) == text);
@@ -42,14 +39,12 @@ TEST_CASE("plain files of any length are read as they are", "[fast]") {
   CHECK_FALSE(ByteSource::open(folder / "f")->is_compressed());
 }
 
-TEST_CASE("a missing file is a data error with the system's reason", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a missing file is a data error with the system's reason", "[fast]") {
   CHECK(failure_of(folder / "none") == (folder / "none").string() + ": cannot open: No such file or directory");
 }
 
 #if HEBB_HAVE_ZLIB
-TEST_CASE("gzip is recognised by its first bytes, with several members and zero padding", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("gzip is recognised by its first bytes, with several members and zero padding", "[fast]") {
   const std::string a = noise(700'003), b = "second";
   CHECK(read_all(folder.write("plain.txt", gzip(a))) == a);
   CHECK(read_all(folder.write("f", gzip(a) + gzip("") + gzip(b))) == a + b);
@@ -58,8 +53,7 @@ TEST_CASE("gzip is recognised by its first bytes, with several members and zero 
   CHECK(read_all(folder.write("f", gzip("one byte at a time")), 1) == "one byte at a time");
 }
 
-TEST_CASE("gzip streams that are cut off or damaged are errors with file and offset", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("gzip streams that are cut off or damaged are errors with file and offset", "[fast]") {
   const std::string whole = gzip(noise(700'003));
   for (const size_t size : {size_t{2}, size_t{9}, size_t{300'000}, whole.size() - 8, whole.size() - 1}) {
     const fs::path path = folder.write("f", whole.substr(0, size));
@@ -79,8 +73,7 @@ TEST_CASE("gzip streams that are cut off or damaged are errors with file and off
 #endif
 
 #if HEBB_HAVE_ZSTD
-TEST_CASE("zstd is recognised by its first bytes, with several frames, skippable frames and long windows", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("zstd is recognised by its first bytes, with several frames, skippable frames and long windows", "[fast]") {
   const std::string a = noise(700'003), b = "second";
   const std::string skippable("\x50\x2A\x4D\x18\x03\x00\x00\x00xyz", 11);
   CHECK(read_all(folder.write("plain.txt", zstd(a))) == a);
@@ -90,8 +83,7 @@ TEST_CASE("zstd is recognised by its first bytes, with several frames, skippable
   CHECK(read_all(folder.write("f", zstd("one byte at a time")), 1) == "one byte at a time");
 }
 
-TEST_CASE("zstd streams that are cut off or damaged are errors with file and offset", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("zstd streams that are cut off or damaged are errors with file and offset", "[fast]") {
   const std::string whole = zstd(noise(700'003));
   for (const size_t size : {size_t{4}, size_t{300'000}, whole.size() - 1}) {
     const fs::path path = folder.write("f", whole.substr(0, size));

@@ -4,8 +4,6 @@
 #include "tests/test.h"
 #include "tests/thrown.h"
 
-using namespace hebb;
-
 namespace {
 
 DataConfig read_config(const std::string& text) {

@@ -6,8 +6,6 @@
 #include "tests/test.h"
 #include "tests/thrown.h"
 
-using namespace hebb;
-
 namespace {
 
 // Two train shards of 4 and 2 tokens and one validation shard, EOS 2, vocabulary 61.
@@ -40,8 +38,7 @@ std::string open_error(const std::string& path, const ShardOptions& options = {}
 
 }  // namespace
 
-TEST_CASE("a folder, its dataset.json, a file and a pattern open the right shards", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a folder, its dataset.json, a file and a pattern open the right shards", "[fast]") {
   write_dataset(folder.path());
   CHECK(open_shards(folder.path().string(), {}).size() == 2);
   CHECK(open_shards((folder / "dataset.json").string(), {}).size() == 2);
@@ -51,8 +48,7 @@ TEST_CASE("a folder, its dataset.json, a file and a pattern open the right shard
   CHECK(all[2].name() == (folder / "val_000000.bin").string());
 }
 
-TEST_CASE("the dataset.json of a source is found from its folder and from its files", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the dataset.json of a source is found from its folder and from its files", "[fast]") {
   write_dataset(folder.path());
   for (const char* path : {"", "val_*.bin", "train_000001.bin", "dataset.json"}) {
     const auto found = dataset_of_source((folder.path() / path).string());
@@ -83,8 +79,7 @@ TEST_CASE("every entry of dataset.json is compared with its shard", "[fast]") {
   }
 }
 
-TEST_CASE("shards that were exchanged, lost or re-indexed are reported", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("shards that were exchanged, lost or re-indexed are reported", "[fast]") {
   write_dataset(folder.path());
   const std::string shard = (folder / "train_000001.bin").string();
   fs::copy_file(folder / "val_000000.bin", shard, fs::copy_options::overwrite_existing);
@@ -101,8 +96,7 @@ TEST_CASE("shards that were exchanged, lost or re-indexed are reported", "[fast]
   CHECK(open_error(folder.path().string()).find(shard + ": cannot open: ") == 0);
 }
 
-TEST_CASE("a wrong dataset.json is a data error that names its place", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a wrong dataset.json is a data error that names its place", "[fast]") {
   const std::string json = (folder / "dataset.json").string();
   CHECK(open_error(folder.path().string()) ==
         folder.path().string() +
@@ -123,8 +117,7 @@ TEST_CASE("a wrong dataset.json is a data error that names its place", "[fast]")
   CHECK(open_error(folder.path().string()).find(json + ":1:") == 0);
 }
 
-TEST_CASE("an empty data set and a folder with a format are errors", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("an empty data set and a folder with a format are errors", "[fast]") {
   ShardWriterOptions options;
   options.directory = folder.path();
   options.vocab_size = 61;
@@ -139,8 +132,7 @@ TEST_CASE("an empty data set and a folder with a format are errors", "[fast]") {
             "format, or a file or pattern as path)");
 }
 
-TEST_CASE("verification counts a sound data set and finds nothing", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("verification counts a sound data set and finds nothing", "[fast]") {
   write_dataset(folder.path());
   const VerifyReport report = verify_shards(folder.path().string());
   CHECK(report.ok());
@@ -150,8 +142,7 @@ TEST_CASE("verification counts a sound data set and finds nothing", "[fast]") {
   CHECK(report.text() == "3 files, 4 documents, 8 tokens: no problem found\n");
 }
 
-TEST_CASE("any flipped bit of a data set is reported with its file", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("any flipped bit of a data set is reported with its file", "[fast]") {
   for (const char* name : {"train_000000.bin", "train_000001.idx", "val_000000.bin"}) {
     write_dataset(folder.path() / name);
     const fs::path file = folder.path() / name / name;
@@ -174,8 +165,7 @@ TEST_CASE("any flipped bit of a data set is reported with its file", "[fast]") {
   }
 }
 
-TEST_CASE("verification goes on after a broken file and lists every problem", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("verification goes on after a broken file and lists every problem", "[fast]") {
   write_dataset(folder.path());
   flip_bit(folder / "train_000000.bin", 1024);
   write_file_atomic(folder / "train_000001.bin", "short");
@@ -192,8 +182,7 @@ TEST_CASE("verification goes on after a broken file and lists every problem", "[
   CHECK(report.text().find("3 files, 3 documents, 6 tokens: 3 problems\n") == 0);
 }
 
-TEST_CASE("verification without dataset.json still reads the shards", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("verification without dataset.json still reads the shards", "[fast]") {
   write_dataset(folder.path());
   fs::remove(folder / "dataset.json");
   const VerifyReport report = verify_shards(folder.path().string());
@@ -203,8 +192,7 @@ TEST_CASE("verification without dataset.json still reads the shards", "[fast]") 
   CHECK_THROWS_AS(verify_shards((folder / "none*.bin").string()), DataError);
 }
 
-TEST_CASE("descriptions name format, counts, lengths and special ids", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("descriptions name format, counts, lengths and special ids", "[fast]") {
   write_dataset(folder.path());
   const std::string file = (folder / "train_000000.bin").string();
   const std::string shard = describe_shards(file);

@@ -6,8 +6,6 @@
 #include "tests/page_blocks.h"
 #include "tests/temp_folder.h"
 
-using namespace hebb;
-
 TEST_CASE("the documented data section is valid", "[fast]") {
   const auto config = Fields::read<DataConfig>(parse_json(page_blocks("data.md")[0], "run.json"), "data");
   CHECK(config.sources.size() == 3);
@@ -15,8 +13,7 @@ TEST_CASE("the documented data section is valid", "[fast]") {
   CHECK(resolve_task(config.sources[2].synthetic, "data.sources.2", 0, 64, 4).pairs == 8);
 }
 
-TEST_CASE("the documented dataset.json is valid", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the documented dataset.json is valid", "[fast]") {
   const Dataset dataset = read_dataset(folder.write("dataset.json", page_blocks("formats/shards.md")[0]));
   CHECK(dataset.vocab_size == 259);
   CHECK(dataset.total_tokens == 1000);
@@ -24,8 +21,7 @@ TEST_CASE("the documented dataset.json is valid", "[fast]") {
   CHECK(read_dataset(folder.write("dataset.json", page_blocks("formats/dataset.md")[0])).shards.size() == 2);
 }
 
-TEST_CASE("the documented records are read", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the documented records are read", "[fast]") {
   const auto file = [&](const std::string& kind) {
     return folder.write(kind + ".jsonl", page_blocks("formats/records.md", "\n`" + kind + "`\n\n```json\n")[0])
         .string();
@@ -38,8 +34,7 @@ TEST_CASE("the documented records are read", "[fast]") {
   CHECK(read_records<AnswerRecord>(file("answer")).size() == 1);
 }
 
-TEST_CASE("the documented wording of longbench is one", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the documented wording of longbench is one", "[fast]") {
   ConvertOptions options;
   options.name = "longbench";
   options.raw = folder.write("raw.jsonl", R"({"input": "Who?", "context": "Text", "answers": ["Ada"]})").string();

@@ -3,8 +3,6 @@
 #include "tests/fuzz/shard_target.h"
 #include "tests/fuzz/text_target.h"
 
-using namespace hebb;
-
 TEST_CASE("inputs that fuzzing found for shards, text, records, data sets and tokenizer models are refused or read",
           "[fast]") {
   int accepted = 0;

@@ -13,8 +13,6 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 EncodeOptions bytes_options(const fs::path& in, const fs::path& out) {
@@ -72,8 +70,7 @@ using Texts = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("documents come back from the shards with their special ids", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("documents come back from the shards with their special ids", "[fast]") {
   folder.write("in/a.txt", "alpha");
   folder.write("in/b.jsonl", "{\"text\": \"beta\"}\n{\"text\": \"\"}\n{\"text\": \"γ\"}\n");
   EncodeOptions options = bytes_options(folder / "in", folder / "out");
@@ -111,8 +108,7 @@ TEST_CASE("documents come back from the shards with their special ids", "[fast]"
   CHECK(stored.add_eos == options.tokenizer.add_eos);
 }
 
-TEST_CASE("the number of workers never changes a byte", "[threads]") {
-  const TempFolder folder;
+FOLDER_TEST("the number of workers never changes a byte", "[threads]") {
   EncodeOptions options = bytes_options(folder.write("in.jsonl", long_jsonl()), folder / "one");
   options.shard_tokens = 1'000'003;
   options.val_fraction = 0.1;
@@ -129,8 +125,7 @@ TEST_CASE("the number of workers never changes a byte", "[threads]") {
   }
 }
 
-TEST_CASE("--val-fraction draws each document from its own stream", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("--val-fraction draws each document from its own stream", "[fast]") {
   std::string lines;
   for (int i = 0; i < 200; ++i) {
     lines += "{\"text\": \"d" + std::to_string(i) + "\"}\n" + (i % 3 == 0 ? "{\"text\": \"\"}\n" : "");
@@ -149,8 +144,7 @@ TEST_CASE("--val-fraction draws each document from its own stream", "[fast]") {
   CHECK(verify_shards((folder / "out").string()).ok());
 }
 
-TEST_CASE("--val-documents keeps the last documents for validation", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("--val-documents keeps the last documents for validation", "[fast]") {
   EncodeOptions options = bytes_options(folder.write("in.txt", "a|b|c|d|e"), folder / "out");
   options.input.split = "|";
   options.val_documents = 2;
@@ -164,8 +158,7 @@ TEST_CASE("--val-documents keeps the last documents for validation", "[fast]") {
                                          "expected more than --val-documents 5)");
 }
 
-TEST_CASE("options that do not fit and input without documents are refused", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("options that do not fit and input without documents are refused", "[fast]") {
   EncodeOptions options = bytes_options(folder.write("in.txt", ""), folder / "out");
   CHECK_THROWS_WITH(
       encode(options),
@@ -184,8 +177,7 @@ TEST_CASE("options that do not fit and input without documents are refused", "[f
   CHECK_THROWS_WITH(encode(options), "--threads: found -1, expected an integer >= 0");
 }
 
-TEST_CASE("the first error in document order is reported, and nothing looks finished", "[threads]") {
-  const TempFolder folder;
+FOLDER_TEST("the first error in document order is reported, and nothing looks finished", "[threads]") {
   std::string lines = long_jsonl();
   lines.insert(lines.find('\n', lines.size() * 2 / 3) + 1, "{\"text\": 1}\n");
   lines.insert(lines.find('\n', lines.size() / 3) + 1, "{\"text\": \n");
@@ -219,8 +211,7 @@ TEST_CASE("bad lines that are left out are told to the progress", "[fast]") {
                              ":2: byte 15: broken JSON (found \"]\", expected a member name)"});
 }
 
-TEST_CASE("a data set is replaced only when asked", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a data set is replaced only when asked", "[fast]") {
   EncodeOptions options = bytes_options(folder.write("in.txt", "old"), folder / "out");
   encode(options);
   folder.write("in.txt", "new");
@@ -248,8 +239,7 @@ std::string train(const TrainTokenizerOptions& options) {
 
 }  // namespace
 
-TEST_CASE("a trained tokenizer has the settings that the specification names and encodes losslessly", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a trained tokenizer has the settings that the specification names and encodes losslessly", "[fast]") {
   const fs::path in = folder.write("in.txt", training_text(500));
   TrainTokenizerOptions options = train_options(in);
   options.vocab_size = 500;
@@ -280,8 +270,7 @@ TEST_CASE("a trained tokenizer has the settings that the specification names and
   }
 }
 
-TEST_CASE("training takes documents in the order of the permutation until the limit", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("training takes documents in the order of the permutation until the limit", "[fast]") {
   // Each document brings one letter of its own, which its sample betrays.
   std::string text;
   Texts letters;
@@ -312,8 +301,7 @@ TEST_CASE("training takes documents in the order of the permutation until the li
   CHECK(train_tokenizer(options, quiet).documents == 40);
 }
 
-TEST_CASE("the same input and seed train the same model, another seed another one", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the same input and seed train the same model, another seed another one", "[fast]") {
   TrainTokenizerOptions options = train_options(folder.write("in.txt", training_text(900)));
   options.input.split = "\n";
   options.train_bytes = 30'000;
@@ -324,8 +312,7 @@ TEST_CASE("the same input and seed train the same model, another seed another on
   CHECK(train(options) != model);
 }
 
-TEST_CASE("long lines are cut at white space, and reserved characters cost nothing but themselves", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("long lines are cut at white space, and reserved characters cost nothing but themselves", "[fast]") {
   Rng rng(1, "long lines");
   std::string text;
   while (text.size() < 100'000) { text += "longline" + std::to_string(rng.below(10)) + " "; }
@@ -342,8 +329,7 @@ TEST_CASE("long lines are cut at white space, and reserved characters cost nothi
   CHECK(trained.model.find("longline") != std::string::npos);
 }
 
-TEST_CASE("training options and inputs that do not fit are refused", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("training options and inputs that do not fit are refused", "[fast]") {
   TrainTokenizerOptions options = train_options(folder.write("in.txt", "a few words only\n"));
   options.vocab_size = 259;
   const std::string expected = "expected 260 (one more than 3 special and 256 byte tokens) to 2147483647";
@@ -370,8 +356,7 @@ TEST_CASE("training options and inputs that do not fit are refused", "[fast]") {
   CHECK_THROWS_AS(train(options), Error);
 }
 
-TEST_CASE("a SentencePiece data set carries its model", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a SentencePiece data set carries its model", "[fast]") {
   const fs::path in = folder.write("in.txt", training_text(300) + "\xE2\x96\x81");
   const std::string model = train(train_options(in));
   EncodeOptions options = bytes_options(in, folder / "out");

@@ -6,8 +6,6 @@
 #include "core/utf8.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 std::string message(const std::string& line, const std::string& field = "") {

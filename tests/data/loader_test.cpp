@@ -10,8 +10,6 @@
 #include "tests/test.h"
 #include "tests/thrown.h"
 
-using namespace hebb;
-
 namespace {
 
 // A shard of `documents` documents of 11 tokens, ids from `first` on.
@@ -108,8 +106,7 @@ std::string construction_error(const DataConfig& config, const LoaderOptions& op
 
 }  // namespace
 
-TEST_CASE("the global rows are the same for every number of ranks and micro-batch size", "[fast][threads]") {
-  const TempFolder folder;
+FOLDER_TEST("the global rows are the same for every number of ranks and micro-batch size", "[fast][threads]") {
   const DataConfig config = mixed_config(folder);
   const auto expected = global_rows(config, make_options(12, 12, 64), 5);
   CHECK(expected.size() == 60);
@@ -123,8 +120,7 @@ TEST_CASE("the global rows are the same for every number of ranks and micro-batc
   }
 }
 
-TEST_CASE("rows of a batch and of a rank are the rows of the definition", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("rows of a batch and of a rank are the rows of the definition", "[fast]") {
   DataConfig config;
   config.sources = {shard_source(write_tokens(folder, "a", 30, 1))};
   config.packing.shuffle = "none";
@@ -145,8 +141,7 @@ TEST_CASE("rows of a batch and of a rank are the rows of the definition", "[fast
   CHECK(first_inputs == std::vector<int32_t>{101, 111, 141, 151});
 }
 
-TEST_CASE("a loader continues exactly after any step", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a loader continues exactly after any step", "[fast]") {
   const DataConfig config = mixed_config(folder);
   const LoaderOptions options = make_options(6, 3, 64);
   const auto straight = global_rows(config, options, 9);
@@ -168,8 +163,7 @@ TEST_CASE("a loader continues exactly after any step", "[fast]") {
   }
 }
 
-TEST_CASE("prefetching changes neither rows nor state", "[fast][threads]") {
-  const TempFolder folder;
+FOLDER_TEST("prefetching changes neither rows nor state", "[fast][threads]") {
   const DataConfig config = mixed_config(folder);
   LoaderOptions ahead = make_options(6, 6, 64), none = ahead;
   ahead.prefetch_batches = 5;
@@ -184,8 +178,7 @@ TEST_CASE("prefetching changes neither rows nor state", "[fast][threads]") {
   }
 }
 
-TEST_CASE("a running loader can be set back", "[fast][threads]") {
-  const TempFolder folder;
+FOLDER_TEST("a running loader can be set back", "[fast][threads]") {
   const DataConfig config = mixed_config(folder);
   Loader loader(config, make_options(6, 6, 64));
   loader.next_batch();
@@ -197,8 +190,7 @@ TEST_CASE("a running loader can be set back", "[fast][threads]") {
   CHECK(loader.next_batch().micro[0].inputs == expected.micro[0].inputs);
 }
 
-TEST_CASE("the loader state has the documented members", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the loader state has the documented members", "[fast]") {
   DataConfig config;
   config.seed = 5;
   config.sources = {shard_source(write_tokens(folder, "a", 30, 1), 3.0), task_source("mqar", 4)};
@@ -251,8 +243,7 @@ TEST_CASE("shares are rounded to millionths, at least one, and ties go to the fi
   CHECK(order == std::vector<size_t>{0, 0, 1, 0, 0, 0, 1, 0});
 }
 
-TEST_CASE("weight rows gives every source one epoch in the same number of rows", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("weight rows gives every source one epoch in the same number of rows", "[fast]") {
   DataConfig config;
   config.sources = {shard_source(write_tokens(folder, "a", 30, 1)), shard_source(write_tokens(folder, "b", 7, 1000))};
   config.sources[0].weight = Json("rows");
@@ -268,8 +259,7 @@ TEST_CASE("weight rows gives every source one epoch in the same number of rows",
         std::string::npos);
 }
 
-TEST_CASE("the end of epoch 0 is reported once, also with a restart before and after", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the end of epoch 0 is reported once, also with a restart before and after", "[fast]") {
   DataConfig config;
   config.sources = {shard_source(write_tokens(folder, "a", 2, 1))};  // 22 tokens: 3 rows of 7
   const LoaderOptions options = make_options(1, 1, 7);
@@ -290,16 +280,14 @@ TEST_CASE("the end of epoch 0 is reported once, also with a restart before and a
   CHECK(notices == 1);
 }
 
-TEST_CASE("a batch that groups do not divide is a configuration error with the three numbers", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a batch that groups do not divide is a configuration error with the three numbers", "[fast]") {
   LoaderOptions options = make_options(10, 3, 7);
   options.world = 2;
   CHECK(construction_error(mixed_config(folder), options) ==
         "train.batch_size: found 10 rows, expected a multiple of 6 = 2 lanes x 3 rows (train.micro_batch_size)");
 }
 
-TEST_CASE("sources without a complete row or with unfit options name themselves", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("sources without a complete row or with unfit options name themselves", "[fast]") {
   DataConfig config;
   const std::string path = write_tokens(folder, "a", 2, 1);
   config.sources = {shard_source(path)};
@@ -323,9 +311,8 @@ TEST_CASE("sources without a complete row or with unfit options name themselves"
         "data.sources.0.task: found 10000, expected at most model.vocab_size = 8000");
 }
 
-TEST_CASE("a damaged shard stops the first batch, a token above the vocabulary the batch that holds it",
-          "[fast][threads]") {
-  const TempFolder folder;
+FOLDER_TEST("a damaged shard stops the first batch, a token above the vocabulary the batch that holds it",
+            "[fast][threads]") {
   DataConfig config;
   const std::string path = write_tokens(folder, "a", 30, 1);
   config.sources = {shard_source(path)};
@@ -349,8 +336,7 @@ TEST_CASE("a damaged shard stops the first batch, a token above the vocabulary t
   CHECK(message.find(path + ": byte 1024: CRC-32 of the 330 tokens") == 0);
 }
 
-TEST_CASE("validation data without any valid target is refused", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("validation data without any valid target is refused", "[fast]") {
   std::vector<uint64_t> starts(9);
   std::iota(starts.begin(), starts.end(), 0);  // documents of one token
   folder.write("v.idx", index_bytes(starts));
@@ -369,8 +355,7 @@ TEST_CASE("validation data without any valid target is refused", "[fast]") {
         std::string::npos);
 }
 
-TEST_CASE("files of different tokenizers are not mixed, nor is validation of another one read", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("files of different tokenizers are not mixed, nor is validation of another one read", "[fast]") {
   const auto with_hash = [&](const std::string& name, int32_t hash) {
     const std::string path = write_tokens(folder, name, 30, 1);
     std::string bytes = read_file(path);
@@ -400,8 +385,7 @@ TEST_CASE("files of different tokenizers are not mixed, nor is validation of ano
   CHECK(construction_error(config, options).find(config.sources[2].path + ": tokens of another tokenizer") == 0);
 }
 
-TEST_CASE("every rank checks its part of the files", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("every rank checks its part of the files", "[fast]") {
   DataConfig config;
   for (const char* name : {"a", "b", "c"}) {
     config.sources.push_back(shard_source(write_tokens(folder, name, 30, 1)));
@@ -416,8 +400,7 @@ TEST_CASE("every rank checks its part of the files", "[fast]") {
   CHECK_THROWS_AS(rank1.next_batch(), DataError);
 }
 
-TEST_CASE("resume refuses changed data unless it is allowed, and says what changed", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("resume refuses changed data unless it is allowed, and says what changed", "[fast]") {
   DataConfig config;
   config.sources = {shard_source(write_tokens(folder, "a", 30, 1)), shard_source(write_tokens(folder, "b", 30, 1))};
   const LoaderOptions options = make_options(4, 4, 10);
@@ -458,8 +441,7 @@ TEST_CASE("resume refuses changed data unless it is allowed, and says what chang
             .find(start + "data.sources.1 (" + moved.sources[1].path + "): fingerprint of the files: found ") == 0);
 }
 
-TEST_CASE("the same tokens in other documents are other data, because rows follow documents", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the same tokens in other documents are other data, because rows follow documents", "[fast]") {
   DataConfig config;
   config.sources = {shard_source(write_tokens(folder, "a", 30, 1))};
   config.sources[0].packing.shuffle = "documents";
@@ -475,8 +457,7 @@ TEST_CASE("the same tokens in other documents are other data, because rows follo
   CHECK(other.restore(state, true).size() == 1);
 }
 
-TEST_CASE("an allowed change of the number of sources continues at the same global row", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("an allowed change of the number of sources continues at the same global row", "[fast]") {
   DataConfig config;
   config.sources = {shard_source(write_tokens(folder, "a", 30, 1))};
   Loader original(config, make_options(4, 4, 10));
@@ -490,8 +471,7 @@ TEST_CASE("an allowed change of the number of sources continues at the same glob
   CHECK(changed.state().at("taken").items()[1].as_int() == 6);
 }
 
-TEST_CASE("a damaged loader state is a checkpoint error", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a damaged loader state is a checkpoint error", "[fast]") {
   DataConfig config;
   config.sources = {shard_source(write_tokens(folder, "a", 30, 1))};
   Loader loader(config, make_options(4, 4, 10));
@@ -529,8 +509,7 @@ TEST_CASE("synthetic rows are padded to the sequence length and follow their own
   CHECK(loader.describe(30) == "data source 0 (synthetic:mqar): generated rows, 100.00 % of the run\n");
 }
 
-TEST_CASE("validation reads rows in order, each once, up to max_rows", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("validation reads rows in order, each once, up to max_rows", "[fast]") {
   DataConfig config;
   config.packing.packing = "block";
   config.packing.shuffle = "documents+rows";
@@ -558,8 +537,7 @@ TEST_CASE("validation reads rows in order, each once, up to max_rows", "[fast]")
   CHECK(all.valid_targets() == 50 - 4);  // row r crosses a document boundary except the last
 }
 
-TEST_CASE("validation data is checked when it is opened, and synthetic rows must differ from training", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("validation data is checked when it is opened, and synthetic rows must differ from training", "[fast]") {
   DataConfig config;
   config.seed = 1;
   config.sources = {task_source("mqar", 4)};
@@ -584,8 +562,7 @@ TEST_CASE("validation data is checked when it is opened, and synthetic rows must
   CHECK(message.find(path + ": byte 1024: CRC-32 of the 330 tokens") == 0);
 }
 
-TEST_CASE("validation on a training source's files, or copies of them, is refused unless it is meant", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("validation on a training source's files, or copies of them, is refused unless it is meant", "[fast]") {
   DataConfig config;
   config.sources = {shard_source(write_tokens(folder, "other", 30, 1)),
                     shard_source(write_tokens(folder, "a", 30, 400))};
@@ -611,8 +588,7 @@ TEST_CASE("validation on a training source's files, or copies of them, is refuse
   CHECK(ValidationSource(config, 0, options).rows() == 32);  // (330 - 1) / 10
 }
 
-TEST_CASE("a data set's folder as validation source means its validation shards", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a data set's folder as validation source means its validation shards", "[fast]") {
   const auto write_set = [&](const std::string& name, bool with_validation) {
     ShardWriterOptions options;
     options.directory = folder / name;

@@ -7,8 +7,6 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 using Texts = std::vector<std::string>;
@@ -81,8 +79,7 @@ TEST_CASE("given depths place the needles; of two at one word the lower number s
   CHECK(s.question == s.keys[static_cast<size_t>(s.asked)] + "?");
 }
 
-TEST_CASE("documents are cut into pieces of words; rests of at least half a piece count", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("documents are cut into pieces of words; rests of at least half a piece count", "[fast]") {
   folder.write("a.txt", " one two\tthree\nfour five\u00a0 six seven ");
   folder.write("b.txt", "\u6c34 \U0001F600\u3000x");
   CHECK(pieces((folder / "a.txt").string(), 3) == Texts{"one two three", "four five six"});
@@ -106,8 +103,7 @@ TEST_CASE("wording and depths that cannot work are refused", "[fast]") {
   CHECK_THROWS_WITH(source(R"({"field": "x"})"), Catch::Contains("path"));
 }
 
-TEST_CASE("ready-made samples are read with their own question", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("ready-made samples are read with their own question", "[fast]") {
   const std::string line = R"({"haystack": "h", "question_key": "K", "answer": "12", "all_inserted_needles":
       [{"key": "K", "value": "12", "target_depth_percent": 3.5}, {"key": "J", "value": "34"}], "metadata": {"target_depth": 1}})";
   std::string flat = line;

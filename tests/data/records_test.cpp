@@ -5,8 +5,6 @@
 #include "tests/test.h"
 #include "tests/thrown.h"
 
-using namespace hebb;
-
 namespace {
 
 struct Files {

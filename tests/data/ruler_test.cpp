@@ -10,8 +10,6 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 using Texts = std::vector<std::string>;
@@ -142,8 +140,7 @@ TEST_CASE("several keys and values are asked for in one list", "[fast]") {
   CHECK(std::string("89ab").find(uuid.outputs[0][19]) != std::string::npos);
 }
 
-TEST_CASE("essays are cut at ends of sentences only", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("essays are cut at ends of sentences only", "[fast]") {
   RulerFiles files;
   files.essays =
       folder.write("essays.json", R"({"text": "He said \"No!\" then left. (Why?) v1.5 stays... whole 水。x end"})")
@@ -173,8 +170,7 @@ TEST_CASE("text that cannot fit is refused with what it needs", "[fast]") {
   CHECK_THROWS_AS(sample(m, "vt", 40, 0), ConfigError);
 }
 
-TEST_CASE("questions of SQuAD and HotpotQA stand among their documents", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("questions of SQuAD and HotpotQA stand among their documents", "[fast]") {
   RulerFiles files;
   files.squad = folder.write("squad.json", kSquad).string();
   files.hotpotqa = folder.write("hotpot.json", kHotpot).string();
@@ -199,8 +195,7 @@ TEST_CASE("questions of SQuAD and HotpotQA stand among their documents", "[fast]
   CHECK(sample(m, "qa_2", 200, 1).input.find("Document 3:\n") != std::string::npos);
 }
 
-TEST_CASE("an article's other paragraphs come before those of other articles", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("an article's other paragraphs come before those of other articles", "[fast]") {
   RulerFiles files;
   files.squad = folder.write("squad.json", kSquad).string();
   const RulerMaterial material = read_ruler_material(files);
@@ -210,8 +205,7 @@ TEST_CASE("an article's other paragraphs come before those of other articles", "
   CHECK(s.input.find("p three") != std::string::npos);
 }
 
-TEST_CASE("other strings and words take the place of the built-in ones", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("other strings and words take the place of the built-in ones", "[fast]") {
   RulerFiles files;
   CHECK(!files.replaces_any());
   files.text =
@@ -225,8 +219,7 @@ TEST_CASE("other strings and words take the place of the built-in ones", "[fast]
   CHECK(s.input.find(" -> " + s.outputs[0] + " [number]") != std::string::npos);
 }
 
-TEST_CASE("files that cannot be used are refused", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("files that cannot be used are refused", "[fast]") {
   const auto read = [&](std::string RulerFiles::*member, const std::string& name, const std::string& text) {
     RulerFiles files;
     files.*member = folder.write(name, text).string();
@@ -257,8 +250,7 @@ TEST_CASE("files that cannot be used are refused", "[fast]") {
   CHECK_THROWS_AS(read_ruler_material(files), MissingFileError);
 }
 
-TEST_CASE("ready-made samples are read with their opening words", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("ready-made samples are read with their opening words", "[fast]") {
   const auto read = [&](const std::string& text) { return read_ruler_samples(folder.write("s.jsonl", text).string()); };
   const auto samples = read(
       "{\"index\": 0, \"input\": \"i\", \"outputs\": [\"a\", \"b\"], \"length\": 9, \"answer_prefix\": \" so\"}\n\n"

@@ -3,8 +3,6 @@
 #include "tests/fuzz/shard_target.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 std::string make_input(uint8_t flags, const std::string& bin, const std::string& index) {

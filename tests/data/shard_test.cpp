@@ -5,8 +5,6 @@
 #include "tests/test.h"
 #include "tests/thrown.h"
 
-using namespace hebb;
-
 namespace {
 
 const std::vector<int64_t> kTokens = {5, 6, 7, 0, 8, 9, 0, 1, 2, 3, 4};
@@ -262,7 +260,6 @@ TEST_CASE("a damaged index is reported with its byte, what was found and expecte
         0);
 }
 
-TEST_CASE("a missing file names its path", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a missing file names its path", "[fast]") {
   CHECK(thrown<DataError>([&] { Shard::open(folder / "none.bin", {}); }).starts_with((folder / "none.bin").string()));
 }

@@ -9,8 +9,6 @@
 #include "tests/test.h"
 #include "tests/thrown.h"
 
-using namespace hebb;
-
 namespace {
 
 using Documents = std::vector<std::vector<int32_t>>;
@@ -48,8 +46,7 @@ std::vector<std::string> file_names(const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("written documents read back in order, over several shards and both splits", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("written documents read back in order, over several shards and both splits", "[fast]") {
   const Documents train = {{5, 6, 2}, {7, 2}, {1, 1, 1, 1, 1, 1, 1, 2}, {8, 2}, {9, 9, 9, 2}};
   ShardWriter writer(make_options(folder.path(), 259, 7));
   writer.add_document(train[0]);
@@ -75,8 +72,7 @@ TEST_CASE("written documents read back in order, over several shards and both sp
                                                               "val_000000.idx"});
 }
 
-TEST_CASE("a written shard has exactly the bytes of the format", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a written shard has exactly the bytes of the format", "[fast]") {
   ShardWriter writer(make_options(folder.path(), 61, 100));
   writer.add_document(std::vector<int32_t>{5, 6, 7});
   writer.add_document(std::vector<int32_t>{60});
@@ -107,8 +103,7 @@ TEST_CASE("the vocabulary decides the width of the tokens", "[fast]") {
   }
 }
 
-TEST_CASE("an unfinished data set leaves no shard and no temporary file", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("an unfinished data set leaves no shard and no temporary file", "[fast]") {
   {
     ShardWriter writer(make_options(folder.path(), 61, 2));
     writer.add_document(std::vector<int32_t>{1, 2});
@@ -118,8 +113,7 @@ TEST_CASE("an unfinished data set leaves no shard and no temporary file", "[fast
   CHECK(file_names(folder.path()).empty());
 }
 
-TEST_CASE("temporary files of an interrupted run are removed at the next start", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("temporary files of an interrupted run are removed at the next start", "[fast]") {
   folder.write("train_000007.bin.tmp", "old");
   folder.write("notes.tmp", "kept");
   ShardWriter writer(make_options(folder.path(), 61, 100));
@@ -129,8 +123,7 @@ TEST_CASE("temporary files of an interrupted run are removed at the next start",
         std::vector<std::string>{"dataset.json", "notes.tmp", "train_000000.bin", "train_000000.idx"});
 }
 
-TEST_CASE("a data set is replaced only when asked, and stays whole until the new one is finished", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a data set is replaced only when asked, and stays whole until the new one is finished", "[fast]") {
   {
     ShardWriter writer(make_options(folder.path(), 61, 1));
     writer.add_document(std::vector<int32_t>{1});
@@ -150,8 +143,7 @@ TEST_CASE("a data set is replaced only when asked, and stays whole until the new
   CHECK(!fs::exists(folder / "train_000001.bin"));
 }
 
-TEST_CASE("an old data set stays whole where the last file of the new one cannot be written", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("an old data set stays whole where the last file of the new one cannot be written", "[fast]") {
   ShardWriterOptions options = make_options(folder.path(), 61, 100);
   {
     ShardWriter writer(options);
@@ -176,8 +168,7 @@ TEST_CASE("an old data set stays whole where the last file of the new one cannot
   CHECK(read_file(folder / "tokenizer.model") == "model");
 }
 
-TEST_CASE("a token outside the vocabulary is not written", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a token outside the vocabulary is not written", "[fast]") {
   ShardWriter writer(make_options(folder.path(), 61, 100));
   for (const int32_t token : {61, -1}) {
     CHECK(thrown<DataError>([&] {
@@ -187,8 +178,7 @@ TEST_CASE("a token outside the vocabulary is not written", "[fast]") {
   }
 }
 
-TEST_CASE("a folder that cannot be created is reported with its path", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a folder that cannot be created is reported with its path", "[fast]") {
   const fs::path file = folder.write("file", "");
   CHECK(thrown<CheckpointError>([&] {
           ShardWriter(make_options(file / "inside", 61, 100));

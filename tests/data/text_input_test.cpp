@@ -6,7 +6,6 @@
 #include "tests/test.h"
 #include "tests/thrown.h"
 
-using namespace hebb;
 using Format = TextInputOptions::Format;
 
 namespace {
@@ -36,8 +35,7 @@ using Texts = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("a text file is one document, an empty one none", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a text file is one document, an empty one none", "[fast]") {
   folder.write("b.txt", "second\nfile\n");
   folder.write("a.txt", "first");
   folder.write("c.txt", "");
@@ -49,8 +47,7 @@ TEST_CASE("a text file is one document, an empty one none", "[fast]") {
   CHECK(reader.counts().text_bytes == 17);
 }
 
-TEST_CASE("folders and patterns expand in byte order, inputs stay in the given order", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("folders and patterns expand in byte order, inputs stay in the given order", "[fast]") {
   for (const char* name : {"x/10.txt", "x/9.txt", "x/Z.txt", "x/a.txt", "y.txt"}) { folder.write(name, name); }
   TextInputOptions options = input(folder / "y.txt");
   options.inputs.push_back((folder / "x").string());
@@ -64,8 +61,7 @@ TEST_CASE("folders and patterns expand in byte order, inputs stay in the given o
   CHECK_THROWS_AS(TextReader(input(folder / "x/.hidden/none")), DataError);
 }
 
-TEST_CASE("a separator splits text files, also across blocks", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a separator splits text files, also across blocks", "[fast]") {
   TextInputOptions options = input(folder.write("f", "one<|end|>two<|end|><|end|>three<|end|>"));
   options.split = "<|end|>";
   TextReader reader(options);
@@ -85,8 +81,7 @@ TEST_CASE("a separator splits text files, also across blocks", "[fast]") {
   CHECK_THROWS_WITH(TextReader(options), "--split: found an empty separator, expected at least one byte");
 }
 
-TEST_CASE("JSONL lines become documents; blank lines, CR LF and a byte order mark do not matter", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("JSONL lines become documents; blank lines, CR LF and a byte order mark do not matter", "[fast]") {
   TextInputOptions options = input(
       folder.write("f.jsonl", "\xEF\xBB\xBF{\"text\": \"a\"}\r\n\n  \n{\"text\": \"\"}\n{\"content\": \"b\\nc\"}"));
   TextReader reader(options);
@@ -103,8 +98,7 @@ TEST_CASE("JSONL lines become documents; blank lines, CR LF and a byte order mar
   CHECK(read_all(options).size() == 1);
 }
 
-TEST_CASE("a byte order mark at the beginning of a file is no text; all other bytes are", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a byte order mark at the beginning of a file is no text; all other bytes are", "[fast]") {
   const std::string mark = "\xEF\xBB\xBF", kept = "a\r\n" + std::string("b\0c", 3) + mark + "\r\n";
   CHECK(read_all(input(folder.write("a.txt", mark + kept))) == Texts{kept});
   CHECK(read_all(input(folder.write("b.txt", kept))) == Texts{kept});
@@ -123,15 +117,13 @@ TEST_CASE("a byte order mark at the beginning of a file is no text; all other by
                     Catch::Contains("g.txt: byte 0: invalid UTF-8"));
 }
 
-TEST_CASE("lines longer than the read block are whole", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("lines longer than the read block are whole", "[fast]") {
   const std::string longer(700'001, 'y');
   CHECK(read_all(input(folder.write("f.jsonl", "{\"text\": \"x\"}\n{\"text\": \"" + longer +
                                                    "\"}\n{\"text\": \"z\"}\n"))) == Texts{"x", longer, "z"});
 }
 
-TEST_CASE("invalid UTF-8 stops with file, line and byte offset, or is replaced", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("invalid UTF-8 stops with file, line and byte offset, or is replaced", "[fast]") {
   const fs::path lines = folder.write("f.jsonl", "{\"text\": \"ok\"}\n{\"text\": \"a\xE2\x28\xA1\"}\n");
   CHECK(failure_of(input(lines)) == lines.string() +
                                         ":2: byte 26: invalid UTF-8 (found bytes E2 28, expected valid "
@@ -156,8 +148,7 @@ TEST_CASE("invalid UTF-8 stops with file, line and byte offset, or is replaced",
   CHECK_THAT(failure_of(options), Catch::Contains("f.txt: byte 4: invalid UTF-8"));
 }
 
-TEST_CASE("broken lines and missing members stop with file, line and byte offset", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("broken lines and missing members stop with file, line and byte offset", "[fast]") {
   const fs::path path = folder.write("f.jsonl", "{\"text\": \"ok\"}\n\n{\"text\": \"a\"\n");
   CHECK(failure_of(input(path)) ==
         path.string() + ":3: byte 28: broken JSON (found the end of the line, expected , or })");
@@ -166,8 +157,7 @@ TEST_CASE("broken lines and missing members stop with file, line and byte offset
         other.string() + ":1: byte 0: no text (found members id, expected a string member \"text\" or \"content\")");
 }
 
-TEST_CASE("--skip-bad leaves out so many bad lines and reports each, the next one stops", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("--skip-bad leaves out so many bad lines and reports each, the next one stops", "[fast]") {
   const fs::path path =
       folder.write("f.jsonl", "{\"text\": \"a\"}\n{\n{\"text\": \"b\"}\n{\"text\": 1}\n{\"text\": \"c\"}\n");
   TextInputOptions options = input(path);
@@ -184,8 +174,7 @@ TEST_CASE("--skip-bad leaves out so many bad lines and reports each, the next on
 }
 
 #if HEBB_HAVE_ZLIB
-TEST_CASE("compressed input is named as such, and a stream that is cut off keeps its whole lines", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("compressed input is named as such, and a stream that is cut off keeps its whole lines", "[fast]") {
   std::string lines;
   for (int i = 0; i < 30'000; ++i) { lines += "{\"text\": \"" + std::to_string(i * 7919) + "\"}\n"; }
   const std::string packed = gzip(lines);

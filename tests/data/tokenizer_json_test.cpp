@@ -9,8 +9,6 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 std::string golden(const std::string& name) { return HEBB_TEST_DATA + "/golden/tokenizer-json/" + name + ".json"; }
@@ -120,8 +118,7 @@ TEST_CASE("BOS, EOS and PAD of a tokenizer.json are special tokens of well-known
                     "tokenizer.add_eos: found true, expected false, as " + file + " has no EOS");
 }
 
-TEST_CASE("the type of a tokenizer follows from its name or its first byte", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the type of a tokenizer follows from its name or its first byte", "[fast]") {
   CHECK(tokenizer_named("bytes").type == "bytes");
   CHECK(tokenizer_named("missing.json").type == "huggingface");
   CHECK(tokenizer_named("missing.model").type == "sentencepiece");

@@ -9,8 +9,6 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("the byte tokenizer maps bytes to their values", "[fast]") {
   const auto bytes = Tokenizer::load({"bytes", "", true, true});
   CHECK(bytes->vocab_size() == 259);
@@ -246,8 +244,7 @@ TEST_CASE("decode inverts encode for any text except that U+2581 comes back as a
   CHECK(pair.tokenizer->loses_visible_space());
 }
 
-TEST_CASE("special ids and the hash come from the model file", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("special ids and the hash come from the model file", "[fast]") {
   const std::string model = train_model({});
   const std::string file = folder.write("m.model", model).string();
   const auto tokenizer = Tokenizer::load({"sentencepiece", file, true, true});
@@ -263,8 +260,7 @@ TEST_CASE("special ids and the hash come from the model file", "[fast]") {
   CHECK(tokenizer->decode(std::vector<int32_t>{0}) == " \xE2\x81\x87 ");
 }
 
-TEST_CASE("add_bos and add_eos need the ids in the model", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("add_bos and add_eos need the ids in the model", "[fast]") {
   const std::string file = folder.write("m.model", train_model({{"bos_id", "-1"}, {"eos_id", "-1"}})).string();
   CHECK_THROWS_WITH(Tokenizer::load({"sentencepiece", file, false, true}),
                     "tokenizer.add_eos: found true, expected false, as " + file + " has no EOS");
@@ -273,8 +269,7 @@ TEST_CASE("add_bos and add_eos need the ids in the model", "[fast]") {
   CHECK(Tokenizer::load({"sentencepiece", file, false, false})->special().eos == -1);
 }
 
-TEST_CASE("damaged model files are data errors that name the file", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("damaged model files are data errors that name the file", "[fast]") {
   const std::string model = train_model({});
   const std::string cut = folder.write("cut.model", model.substr(0, model.size() / 2 + 1)).string();
   CHECK_THROWS_AS(Tokenizer::load({"sentencepiece", cut, false, true}), DataError);

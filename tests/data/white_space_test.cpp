@@ -2,8 +2,6 @@
 
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("white space is what Unicode and Python call so", "[fast]") {
   for (const char32_t c : {U'\t', U'\n', U'\v', U'\f', U'\r', U' ', U'\x1C', U'\x1F', U'\x85', U'\xA0', U'\u1680',
                            U'\u2000', U'\u200A', U'\u2028', U'\u2029', U'\u202F', U'\u205F', U'\u3000'}) {

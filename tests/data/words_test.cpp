@@ -5,8 +5,6 @@
 #include "data/tasks/synth_corpus.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("word lists have 64, 128 and 32 different words in the order of the spec", "[fast]") {
   CHECK(adjectives().size() == 64);
   CHECK(nouns().size() == 128);

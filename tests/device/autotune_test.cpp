@@ -5,9 +5,6 @@
 #include "tests/device/device.h"
 #include "tests/train/run_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 RunConfig device_run(bool autotune) {

@@ -9,9 +9,6 @@
 #include "tests/device/device.h"
 #include "tests/train/run_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 RunConfig device_run(int64_t steps) {

@@ -5,9 +5,6 @@
 #include "tests/paths.h"
 #include "tests/train/run_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 TEST_CASE("200 steps of the quickstart's model in fp32 have the same losses on a GPU and on the CPU") {
   if (!has_device()) { return; }
   const TempFolder folder;

@@ -7,9 +7,6 @@
 #include "tests/train/run_fixture.h"
 #include "train/model_source.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 fs::path golden(const std::string& name) { return fs::path(test_data_path()) / "golden" / name; }

@@ -10,9 +10,6 @@
 #include "tests/train/step_account.h"
 #include "train/model_source.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 bool has_devices() { return has_device() && cuda::device_info().name == "SIMT emulator"; }

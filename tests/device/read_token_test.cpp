@@ -3,9 +3,6 @@
 #include "layers/model.h"
 #include "tests/device/device.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 constexpr int64_t kVocab = 61, kRows = 2;

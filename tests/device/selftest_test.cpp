@@ -2,8 +2,6 @@
 #include "inspect/selftest.h"
 #include "tests/device/device.h"
 
-using namespace hebb;
-
 TEST_CASE("the self-test passes in both number formats of a GPU") {
   if (!testing::has_device()) { return; }
   for (const DType dtype : {DType::bf16, DType::f32}) {

@@ -7,9 +7,6 @@
 #include "train/memory_plan.h"
 #include "train/model_source.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 /// Steps of the small model in tests/golden/`model`. Only the first and the last step are logged, so that those in

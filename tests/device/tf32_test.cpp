@@ -3,9 +3,6 @@
 #include "kernels/gemm/gemm.h"
 #include "tests/train/run_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 /// Of products that cuBLASLt has kernels in TF32 for.

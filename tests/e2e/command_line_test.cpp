@@ -2,8 +2,6 @@
 #include "tests/e2e/command.h"
 #include "tests/paths.h"
 
-using namespace hebb;
-using Catch::Contains;
 using Catch::Matchers::StartsWith;
 
 namespace {
@@ -19,8 +17,7 @@ void check_usage_error(const std::string& arguments, const std::string& message)
 
 }  // namespace
 
-TEST_CASE("each error of a configuration has a line on stderr", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("each error of a configuration has a line on stderr", "[fast]") {
   const CommandResult result =
       run_hebb(folder, "train " + HEBB_SOURCE + "/configs/quickstart.json train.seed=-1 train.stpes=5");
   CHECK(result.code == 2);
@@ -108,15 +105,13 @@ TEST_CASE("an option or a flag is given once", "[fast]") {
                     "hebb plan: --json given 3 times, expected once (see hebb plan --help)");
 }
 
-TEST_CASE("a list without evaluations is refused", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a list without evaluations is refused", "[fast]") {
   folder.write("e.json", R"({"evaluations": []})");
   CHECK(run_hebb(folder, "eval e.json --checkpoint r").err ==
         "error: e.json: evaluations: found an empty list, expected at least one evaluation\n");
 }
 
-TEST_CASE("output that does not arrive is an error that says why") {
-  const TempFolder folder;
+FOLDER_TEST("output that does not arrive is an error that says why") {
   folder.write("text.txt", "some text\n");
   folder.write("ids.txt", "97 98\n");
   train_on_bytes(folder);
@@ -136,8 +131,7 @@ TEST_CASE("output that does not arrive is an error that says why") {
   }
 }
 
-TEST_CASE("keys of a configuration may be written as options", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("keys of a configuration may be written as options", "[fast]") {
   const std::string plan = "plan " + HEBB_SOURCE + "/configs/quickstart.json --no-data --json";
   const CommandResult plain = run_hebb(folder, plan + " train.batch_size=64 model.num_layers=2");
   REQUIRE(plain.code == 0);
@@ -146,37 +140,32 @@ TEST_CASE("keys of a configuration may be written as options", "[fast]") {
   check_usage_error("plan c.json --train.steps", "hebb plan: option --train.steps needs a value");
 }
 
-TEST_CASE("an unknown verb names the nearest one", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("an unknown verb names the nearest one", "[fast]") {
   CHECK_THAT(run_hebb(folder, "dta").err, StartsWith("error: hebb: unknown verb \"dta\"; did you mean data? (known: "));
   CHECK_THAT(run_hebb(folder, "something").err, StartsWith("error: hebb: unknown verb \"something\" (known: "));
   CHECK(run_hebb(folder, "something").code == 2);
 }
 
-TEST_CASE("a verb with verbs of its own names them where none is given", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a verb with verbs of its own names them where none is given", "[fast]") {
   check_error(folder, "tokenizer", 2,
               StartsWith("error: hebb tokenizer: no verb given (known: train, encode, decode, info)"));
 }
 
-TEST_CASE("without arguments the help goes to stderr with exit code 2", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("without arguments the help goes to stderr with exit code 2", "[fast]") {
   const CommandResult result = run_hebb(folder, "");
   CHECK(result.code == 2);
   CHECK(result.out.empty());
   CHECK_THAT(result.err, Contains("Subcommands:"));
 }
 
-TEST_CASE("--version prints version, build and libraries", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("--version prints version, build and libraries", "[fast]") {
   const CommandResult result = run_hebb(folder, "--version");
   CHECK(result.code == 0);
   CHECK_THAT(result.out,
              StartsWith("hebb " HEBB_VERSION ", commit ") && Contains("\nbuild: ") && Contains("\nlibraries: CLI11 "));
 }
 
-TEST_CASE("help of train names its configuration, and verbs show examples and their page", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("help of train names its configuration, and verbs show examples and their page", "[fast]") {
   CHECK_THAT(run_hebb(folder, "train --help").out, Contains("Usage: hebb train [OPTIONS] CONFIG [KEY=VALUE ...]\n"));
   for (const char* verb : {"train", "plan", "ladder", "eval", "generate", "report", "data encode"}) {
     INFO(verb);
@@ -188,8 +177,7 @@ TEST_CASE("help of train names its configuration, and verbs show examples and th
   CHECK_THAT(run_hebb(folder, "help").out, Contains("docs/README.md"));
 }
 
-TEST_CASE("help lists options with type, default and unit", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("help lists options with type, default and unit", "[fast]") {
   const CommandResult result = run_hebb(folder, "data encode --help");
   CHECK(result.code == 0);
   CHECK_THAT(result.out, Contains("--shard-tokens INT = 100000000") && Contains("[tokens]") &&

@@ -4,13 +4,10 @@
 #include "tests/e2e/command.h"
 #include "tests/train/process.h"
 
-using namespace hebb;
-using Catch::Contains;
 using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
-TEST_CASE("synthetic corpus to shards, inspected and verified", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("synthetic corpus to shards, inspected and verified", "[fast]") {
   REQUIRE(run_hebb(folder, "data synth --documents 300 --seed 2 -o docs.jsonl").code == 0);
   const CommandResult encode = run_hebb(
       folder, "data encode docs.jsonl -t bytes -o set --shard-tokens 1e5 --val-documents 20 --threads 2 --json");
@@ -33,8 +30,7 @@ TEST_CASE("synthetic corpus to shards, inspected and verified", "[fast]") {
   CHECK_THAT(again.out, Contains("train_000001.bin"));
 }
 
-TEST_CASE("synth writes to standard output as well", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("synth writes to standard output as well", "[fast]") {
   const CommandResult one = run_hebb(folder, "data synth --documents 1");
   CHECK(one.code == 0);
   const std::string text = parse_json(one.out, "line").at("text").as_string();
@@ -44,8 +40,7 @@ TEST_CASE("synth writes to standard output as well", "[fast]") {
   CHECK(one.err.empty());
 }
 
-TEST_CASE("synth-task writes rows and refuses options that do not fit", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("synth-task writes rows and refuses options that do not fit", "[fast]") {
   const CommandResult rows = run_hebb(folder, "data synth-task --task mqar --seed 1 --length 64 --rows 3");
   REQUIRE(rows.code == 0);
   const Json first = parse_json(rows.out.substr(0, rows.out.find('\n')), "row");
@@ -60,8 +55,7 @@ TEST_CASE("synth-task writes rows and refuses options that do not fit", "[fast]"
               StartsWith("error: --word: found --task mqar, expected a task that reads this option"));
 }
 
-TEST_CASE("integers out of range are refused", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("integers out of range are refused", "[fast]") {
   for (const char* command :
        {"data encode x.txt -t bytes -o set --val-documents -3", "data encode x.txt -t bytes -o set --skip-bad -1",
         "data synth --documents -3", "data synth-task --task mqar --length 32 --rows -1",
@@ -75,15 +69,13 @@ TEST_CASE("integers out of range are refused", "[fast]") {
   }
 }
 
-TEST_CASE("an output that is a device is written to", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("an output that is a device is written to", "[fast]") {
   fs::create_symlink("/dev/full", folder / "full");  // a plain file in its place would replace this link alone
   check_error(folder, "data synth --documents 1 -o full", 4, Contains("No space left on device"));
   CHECK(fs::is_symlink(folder / "full"));
 }
 
-TEST_CASE("bad input ends with exit code 3 and leaves nothing behind", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("bad input ends with exit code 3 and leaves nothing behind", "[fast]") {
   folder.write("bad.jsonl", "{\"text\": \"fine\"}\n{\"text\": oops}\n");
   const CommandResult result = run_hebb(folder, "data encode bad.jsonl -t bytes -o set");
   CHECK(result.code == 3);
@@ -99,16 +91,14 @@ TEST_CASE("bad input ends with exit code 3 and leaves nothing behind", "[fast]")
   CHECK(run_hebb(folder, "data encode bad.jsonl -t none.model -o other").code == 3);
 }
 
-TEST_CASE("an output that cannot be written is exit code 4", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("an output that cannot be written is exit code 4", "[fast]") {
   folder.write("in.txt", "text");
   folder.write("file", "in the way");
   CHECK(run_hebb(folder, "data encode in.txt -t bytes -o file/set").code == 4);
   CHECK(run_hebb(folder, "data synth --documents 1 -o none/out.jsonl").code == 4);
 }
 
-TEST_CASE("a data set is replaced with --overwrite only", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a data set is replaced with --overwrite only", "[fast]") {
   folder.write("in.txt", "one|two");
   CHECK(run_hebb(folder, "data encode in.txt -t bytes -o set").code == 0);
   CHECK(run_hebb(folder, "data encode in.txt -t bytes -o set").code == 2);
@@ -118,8 +108,7 @@ TEST_CASE("a data set is replaced with --overwrite only", "[fast]") {
   CHECK_THAT(replaced.out, StartsWith("train: 2 documents, 8 tokens, 1 shard\n"));
 }
 
-TEST_CASE("--split understands escapes", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("--split understands escapes", "[fast]") {
   folder.write("in.txt", "one\n\ntwo\n\nthree");
   CHECK_THAT(run_hebb(folder, R"(data encode in.txt -t bytes -o a --split '\n\n')").out,
              StartsWith("train: 3 documents, 14 tokens"));
@@ -130,8 +119,7 @@ TEST_CASE("--split understands escapes", "[fast]") {
              StartsWith("train: 2 documents"));
 }
 
-TEST_CASE("a dash is standard input, which a tokenizer cannot be trained on where it is a pipe", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a dash is standard input, which a tokenizer cannot be trained on where it is a pipe", "[fast]") {
   REQUIRE(run_hebb(folder, "data encode - --format jsonl -t bytes -o set", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n")
               .code == 0);
   CHECK_THAT(run_hebb(folder, "data inspect set").out, Contains("documents: 2"));
@@ -150,8 +138,7 @@ TEST_CASE("a signal removes the part of a file that was written", "[fast]") {
   CHECK(fs::is_empty(folder.path()));
 }
 
-TEST_CASE("inspect tells kinds of files apart", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("inspect tells kinds of files apart", "[fast]") {
   folder.write("in.txt", "one|two!");
   REQUIRE(run_hebb(folder, "data encode in.txt --split '|' -t bytes -o set").code == 0);
   CHECK(run_hebb(folder, "inspect set/train_000000.idx").out ==
@@ -203,8 +190,7 @@ TEST_CASE("inspect tells kinds of files apart", "[fast]") {
   CHECK(run_hebb(folder, "inspect missing").code == 3);
 }
 
-TEST_CASE("the byte tokenizer encodes and decodes on the command line", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the byte tokenizer encodes and decodes on the command line", "[fast]") {
   CHECK(run_hebb(folder, "tokenizer encode bytes", "hé\n").out == "104 195 169 10\n");
   CHECK(run_hebb(folder, "tokenizer decode bytes", "104 195,169\n10 257").out == "hé\n");
   check_error(folder, "tokenizer decode bytes", 3,
@@ -217,8 +203,7 @@ TEST_CASE("the byte tokenizer encodes and decodes on the command line", "[fast]"
   CHECK_THAT(run_hebb(folder, "tokenizer info bytes").out, Contains("vocabulary: 259\nbos 256, eos 257, pad 258\n"));
 }
 
-TEST_CASE("a tokenizer.json is described and encodes a data set, which keeps a copy", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a tokenizer.json is described and encodes a data set, which keeps a copy", "[fast]") {
   fs::copy_file(HEBB_TEST_DATA + "/golden/tokenizer-json/llama3.json", folder / "t.json");
   const std::string described = run_hebb(folder, "tokenizer info t.json").out;
   CHECK_THAT(described, StartsWith("tokenizer: huggingface\nmodel type: byte-level bpe") &&
@@ -238,8 +223,7 @@ TEST_CASE("a tokenizer.json is described and encodes a data set, which keeps a c
 }
 
 #if HEBB_HAVE_SENTENCEPIECE
-TEST_CASE("a tokenizer is trained, described, used and not overwritten", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a tokenizer is trained, described, used and not overwritten", "[fast]") {
   REQUIRE(run_hebb(folder, "data synth --documents 200 -o docs.jsonl").code == 0);
   const CommandResult train =
       run_hebb(folder, "tokenizer train docs.jsonl -o t.model --vocab-size 600 --train-bytes 1e5 --threads 1");
@@ -265,8 +249,7 @@ TEST_CASE("a tokenizer is trained, described, used and not overwritten", "[fast]
 }
 #endif
 
-TEST_CASE("progress is plain lines where there is no terminal", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("progress is plain lines where there is no terminal", "[fast]") {
   folder.write("in.txt", "text");
   const CommandResult result = run_hebb(folder, "data encode in.txt -t bytes -o set");
   CHECK(result.err.find('\r') == std::string::npos);
@@ -274,8 +257,7 @@ TEST_CASE("progress is plain lines where there is no terminal", "[fast]") {
   CHECK_THAT(result.err, StartsWith("encode: 0 B of 4 B (0%)\nencode: 4 B of 4 B (100%)"));
 }
 
-TEST_CASE("a data set becomes records, and what is none of it leaves no file", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a data set becomes records, and what is none of it leaves no file", "[fast]") {
   folder.write("raw.jsonl", "{\"question\": \"is it\", \"passage\": \"P.\", \"answer\": true}\n");
   const CommandResult good = run_hebb(folder, "data convert boolq raw.jsonl boolq.jsonl");
   CHECK(good.code == 0);
@@ -296,8 +278,7 @@ TEST_CASE("a data set becomes records, and what is none of it leaves no file", "
               Contains("--shots: found boolq, expected mmlu"));
 }
 
-TEST_CASE("errors of data that is opened say where its key was written") {
-  const TempFolder folder;
+FOLDER_TEST("errors of data that is opened say where its key was written") {
   REQUIRE(run_hebb(folder, "data synth --documents 40 -o docs.jsonl").code == 0);
   REQUIRE(run_hebb(folder, "data encode docs.jsonl -t bytes -o set --val-documents 3").code == 0);
   REQUIRE(run_hebb(folder, "tokenizer train docs.jsonl --out other.model --vocab-size 340").code == 0);

@@ -3,9 +3,6 @@
 #include "core/json.h"
 #include "tests/e2e/command.h"
 
-using namespace hebb;
-using Catch::Contains;
-
 namespace {
 
 /// Two checkpoints of a model over bytes.
@@ -15,8 +12,7 @@ void write_run(const TempFolder& folder) {
 
 }  // namespace
 
-TEST_CASE("a second eval takes finished results up, and several checkpoints stand side by side") {
-  const TempFolder folder;
+FOLDER_TEST("a second eval takes finished results up, and several checkpoints stand side by side") {
   write_run(folder);
   folder.write("q.jsonl", "{\"context\": \"The\", \"target\": \" a\"}\n{\"context\": \"No\", \"target\": \" b\"}\n");
   folder.write("e.json", R"({"evaluations": [
@@ -45,8 +41,7 @@ TEST_CASE("a second eval takes finished results up, and several checkpoints stan
              Contains("whose results would replace those of another one"));
 }
 
-TEST_CASE("what cannot be evaluated is said before the first evaluation, and leaves out nothing else") {
-  const TempFolder folder;
+FOLDER_TEST("what cannot be evaluated is said before the first evaluation, and leaves out nothing else") {
   write_run(folder);
   folder.write("short.txt", "a b c d e");
   folder.write("e.json", R"({"evaluations": [
@@ -80,8 +75,7 @@ TEST_CASE("what cannot be evaluated is said before the first evaluation, and lea
               3, Contains("error: e.json: nothing was evaluated"));
 }
 
-TEST_CASE("evaluations of a training that are all skipped are no success") {
-  const TempFolder folder;
+FOLDER_TEST("evaluations of a training that are all skipped are no success") {
   write_run(folder);
   check_error(folder,
               "train c.json --run-dir run 'eval={\"evaluations\": [{\"name\": \"gone\", \"kind\": "
@@ -89,8 +83,7 @@ TEST_CASE("evaluations of a training that are all skipped are no success") {
               3, Contains("gone (cloze) will be skipped: ") && Contains("nothing was evaluated"));
 }
 
-TEST_CASE("changes of a list may be written as options") {
-  const TempFolder folder;
+FOLDER_TEST("changes of a list may be written as options") {
   write_run(folder);
   folder.write("e.json", R"({"evaluations": [
     {"name": "held", "kind": "position_ppl", "length": 64, "data": {"path": "set/val_*.bin"}}]})");
@@ -109,8 +102,7 @@ TEST_CASE("changes of a list may be written as options") {
   CHECK_THAT(run_hebb(folder, "eval e.json --chekpoint run").err, Contains("did you mean --checkpoint?"));
 }
 
-TEST_CASE("an eval that evaluates nothing does not end as a success") {
-  const TempFolder folder;
+FOLDER_TEST("an eval that evaluates nothing does not end as a success") {
   write_run(folder);
   folder.write("e.json", R"({"evaluations": [{"name": "gone", "kind": "cloze", "file": "gone.jsonl"}]})");
   check_error(folder, "eval e.json --checkpoint run", 3,

@@ -4,9 +4,6 @@
 #include "core/json.h"
 #include "tests/e2e/command.h"
 
-using namespace hebb;
-using Catch::Contains;
-
 namespace {
 
 std::vector<Json> json_lines(const std::string& text) {
@@ -18,8 +15,7 @@ std::vector<Json> json_lines(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("samples depend on prompt, its index and seed alone, not on their number or the other prompts") {
-  const TempFolder folder;
+FOLDER_TEST("samples depend on prompt, its index and seed alone, not on their number or the other prompts") {
   train_on_bytes(folder);
   folder.write("p.txt", "One\r\n\nTwo\n");
   folder.write("q.jsonl",
@@ -54,8 +50,7 @@ TEST_CASE("samples depend on prompt, its index and seed alone, not on their numb
   CHECK_THAT(text.out, Contains("==> prompt 1, seed 6 <==\nTwo" + lines[4].at("text").as_string() + "\n"));
 }
 
-TEST_CASE("one newline at the end of standard input is not part of the prompt") {
-  const TempFolder folder;
+FOLDER_TEST("one newline at the end of standard input is not part of the prompt") {
   train_on_bytes(folder);
   const auto prompt = [&](const std::string& input) {
     return json_lines(run_hebb(folder, "generate run --max-new-tokens 1 --json", input).out).at(0).at("prompt");
@@ -66,8 +61,7 @@ TEST_CASE("one newline at the end of standard input is not part of the prompt") 
   CHECK(prompt("And\n\n") == Json("And\n"));
 }
 
-TEST_CASE("a sample ends before a stop text, which may span tokens") {
-  const TempFolder folder;
+FOLDER_TEST("a sample ends before a stop text, which may span tokens") {
   train_on_bytes(folder);
   const std::string base = "generate run --prompt And --max-new-tokens 30 --temperature 1.5 --ignore-eos --seed 2";
   const std::string whole = json_lines(run_hebb(folder, base + " --json").out).at(0).at("text").as_string();

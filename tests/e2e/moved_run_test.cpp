@@ -3,9 +3,6 @@
 #include "data/tokenizer/tokenizer.h"
 #include "tests/e2e/command.h"
 
-using namespace hebb;
-using Catch::Contains;
-
 namespace {
 
 /// Trains a model on tokens of the file `tokenizer`, and generates and evaluates with it after the run and its data
@@ -31,8 +28,7 @@ std::pair<std::string, std::string> check_moved_run(const TempFolder& folder, co
 }  // namespace
 
 #if HEBB_HAVE_SENTENCEPIECE
-TEST_CASE("a run that has been moved generates and is evaluated without the files that it was trained from") {
-  const TempFolder folder;
+FOLDER_TEST("a run that has been moved generates and is evaluated without the files that it was trained from") {
   REQUIRE(run_hebb(folder, "data synth --documents 100 -o docs.jsonl").code == 0);
   REQUIRE(run_hebb(folder, "tokenizer train docs.jsonl -o t.model --vocab-size 600 --threads 1").code == 0);
   const auto [command, text] = check_moved_run(folder, "t.model", 600, "The");
@@ -43,8 +39,7 @@ TEST_CASE("a run that has been moved generates and is evaluated without the file
 }
 #endif
 
-TEST_CASE("a run with a tokenizer.json keeps a copy, which generates and is evaluated after a move") {
-  const TempFolder folder;
+FOLDER_TEST("a run with a tokenizer.json keeps a copy, which generates and is evaluated after a move") {
   fs::copy_file(HEBB_TEST_DATA + "/golden/tokenizer-json/qwen2.json", folder / "t.json");
   REQUIRE(run_hebb(folder, "data synth --documents 100 -o docs.jsonl").code == 0);
   const auto [command, text] = check_moved_run(folder, "t.json", 720, "größer");
@@ -52,8 +47,7 @@ TEST_CASE("a run with a tokenizer.json keeps a copy, which generates and is eval
   CHECK(run_hebb(folder, "generate second --tokenizer moved-t.json" + command).out == text);
 }
 
-TEST_CASE("weights without a configuration beside them are refused", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("weights without a configuration beside them are refused", "[fast]") {
   folder.write("w/model.safetensors", "x");
   check_error(folder, "generate w/model.safetensors --prompt a", 4,
               Contains("config.json: no configuration beside the weights"));

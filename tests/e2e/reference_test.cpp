@@ -2,18 +2,14 @@
 #include "tests/e2e/command.h"
 #include "train/choose_device.h"
 
-using namespace hebb;
-
-TEST_CASE("the configuration reference in docs/ is what the schema says", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the configuration reference in docs/ is what the schema says", "[fast]") {
   const CommandResult r = run_hebb(folder, "doctor --configuration-reference");
   CHECK(r.code == 0);
   INFO("after a change of the schema: hebb doctor --configuration-reference > docs/configuration-reference.md");
   CHECK(r.out == read_file(fs::path(HEBB_SOURCE) / "docs" / "configuration-reference.md"));
 }
 
-TEST_CASE("auto says why it has taken the CPU, in a build that could take a GPU", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("auto says why it has taken the CPU, in a build that could take a GPU", "[fast]") {
 #ifdef HEBB_HAVE_CUDA
   const std::string problem = gpu_problem();
 #else
@@ -24,8 +20,7 @@ TEST_CASE("auto says why it has taken the CPU, in a build that could take a GPU"
   CHECK(run_hebb(folder, "selftest relu2 --device cpu").err.empty());
 }
 
-TEST_CASE("doctor, plan, bench and report say what is wrong with their arguments", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("doctor, plan, bench and report say what is wrong with their arguments", "[fast]") {
   CHECK(run_hebb(folder, "doctor").out.find("layers") != std::string::npos);
   const CommandResult plan = run_hebb(folder, "plan nothing.json");
   CHECK(plan.code == 2);
@@ -53,8 +48,7 @@ TEST_CASE("doctor, plan, bench and report say what is wrong with their arguments
   CHECK(run_hebb(folder, "trace m.json --rows r --out o --precision bf16").code == 2);
 }
 
-TEST_CASE("plan counts the parameters, FLOPs and state of a model object", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("plan counts the parameters, FLOPs and state of a model object", "[fast]") {
   folder.write(
       "m.json",
       R"({"vocab_size": 32000, "hidden_size": 768, "num_layers": 12, "norm": "rms_unit_offset", "tie_embeddings": true,

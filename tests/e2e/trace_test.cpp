@@ -2,9 +2,6 @@
 #include "core/files.h"
 #include "tests/e2e/command.h"
 
-using namespace hebb;
-using Catch::Contains;
-
 namespace {
 
 std::string trace_of(const std::string& golden, const std::string& rest) {
@@ -15,8 +12,7 @@ std::string trace_of(const std::string& golden, const std::string& rest) {
 
 }  // namespace
 
-TEST_CASE("decisions of a trace, forced upon another, give the same file", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("decisions of a trace, forced upon another, give the same file", "[fast]") {
   const CommandResult made = run_hebb(folder, trace_of("ham-1", "--inside --grads --out made"));
   INFO(made.err);
   REQUIRE(made.code == 0);
@@ -24,8 +20,7 @@ TEST_CASE("decisions of a trace, forced upon another, give the same file", "[fas
   CHECK(read_file(folder / "made") == read_file(folder / "forced"));
 }
 
-TEST_CASE("decisions that a trace cannot use are refused", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("decisions that a trace cannot use are refused", "[fast]") {
   REQUIRE(run_hebb(folder, trace_of("attention-1", "--out none")).code == 0);
   REQUIRE(run_hebb(folder, trace_of("ovq-1", "--inside --out ovq")).code == 0);
 

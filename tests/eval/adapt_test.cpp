@@ -3,8 +3,6 @@
 #include "tests/eval/eval_fixture.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 const char* const kFast = R"({"vocab_size": 23, "hidden_size": 12, "num_layers": 2, "init_std": 0.4,

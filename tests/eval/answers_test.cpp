@@ -4,9 +4,6 @@
 #include "tests/eval/text_model.h"
 #include "train/run_config.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 /// Every pair of characters in `text` leads from the first to the second, its end to EOS.
@@ -378,8 +375,7 @@ TEST_CASE("records that could never score are refused", "[fast]") {
   CHECK_THROWS_AS(m.run(R"("kind": "generate", "score": "f1", "file": "nowhere.jsonl")"), MissingFileError);
 }
 
-TEST_CASE("resolved evaluations of generated text read the same again", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("resolved evaluations of generated text read the same again", "[fast]") {
   const Json first = resolve_evaluations(load_config(folder
                                                          .write("eval.json", R"({"evaluations": [
     {"name": "a", "kind": "niah", "text": {"path": "t.txt"}}, {"name": "b", "kind": "niah", "samples": "n.jsonl"},

@@ -1,9 +1,6 @@
 #include "eval/likelihood.h"
 #include "tests/eval/text_model.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 std::string random_text(Rng& rng, uint32_t most) {
@@ -254,8 +251,7 @@ TEST_CASE("solved examples stand in front, each with a blank line behind it", "[
         lls(model.run_on(rendered, R"("kind": "choice", "max_length": 500)")));
 }
 
-TEST_CASE("an example is never its own solved example", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("an example is never its own solved example", "[fast]") {
   const std::string file =
       folder
           .write("own.jsonl",

@@ -3,8 +3,6 @@
 
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 Json result(const std::string& tokenizer, double nll, double bits) {

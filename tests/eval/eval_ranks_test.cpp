@@ -1,10 +1,6 @@
 // Evaluations by several ranks, as threads: the files of one rank (docs/verbs/eval.md, Several ranks).
 #include "tests/eval/corpus.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-using Catch::Contains;
-
 namespace {
 
 /// The files of a list that `ranks` ranks run; `changed` is the list of the last rank.

@@ -12,8 +12,6 @@
 #include "tests/eval/eval_fixture.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 const char* const kFastModel = R"({"vocab_size": 23, "hidden_size": 12, "num_layers": 1, "init_std": 0.4,
@@ -80,8 +78,7 @@ TEST_CASE_METHOD(EvalFixture, "a damaged token file is refused by whatever reads
         "ok");  // of the first file alone
 }
 
-TEST_CASE("--tokenizer does not put another tokenizer in the place of the run's", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("--tokenizer does not put another tokenizer in the place of the run's", "[fast]") {
   ModelSource source;
   source.model.vocab_size = 300;
   source.config = parse_json(R"({"data": {"tokenizer": {"type": "bytes", "add_bos": true}}})", "config.json");
@@ -294,8 +291,7 @@ TEST_CASE("a key beside the list is a default of the kinds that have it, and one
                     Catch::Contains("eval.evaluations.0.length"));
 }
 
-TEST_CASE("a resolved list has absolute paths and every default, and reads the same again", "[fast]") {
-  TempFolder folder;
+FOLDER_TEST("a resolved list has absolute paths and every default, and reads the same again", "[fast]") {
   folder.write(
       "e.json",
       R"({"seed": 5, "length": 64, "evaluations": [{"name": "a", "kind": "position_ppl", "data": {"path": "x.bin"}},
@@ -466,8 +462,7 @@ TEST_CASE("an empty prompt starts from BOS where the tokenizer adds it, else fro
   }
 }
 
-TEST_CASE("rows for a trace hold nothing that is not read", "[fast]") {
-  TempFolder folder;
+FOLDER_TEST("rows for a trace hold nothing that is not read", "[fast]") {
   int64_t ids[2] = {1, 2};
   const Tensor tensor{ids, DType::i64, Shape{1, 2}};
   write_safetensors(folder / "rows.safetensors", {{"inputs", tensor}, {"target", tensor}});

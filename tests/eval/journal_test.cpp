@@ -3,10 +3,6 @@
 
 #include "tests/eval/corpus.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-using Catch::Contains;
-
 namespace {
 
 int64_t kept_lines(const std::vector<std::string>& lines) {
@@ -61,8 +57,7 @@ TEST_CASE("finished results stay until checkpoint, configuration or input differ
   CHECK(kept_lines(corpus.lines) == 0);
 }
 
-TEST_CASE("what an interrupted evaluation has kept is not used when it is stale or damaged", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("what an interrupted evaluation has kept is not used when it is stale or damaged", "[fast]") {
   const fs::path file = folder / "x.partial";
   const Json key = Json::object({{"weights", "a"}, {"config", 1}});
   std::vector<std::string> notes;

@@ -7,8 +7,6 @@
 #include "tests/eval/model_file.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 const char* const kModel = R"({"vocab_size": 23, "hidden_size": 12, "num_layers": 2, "init_std": 0.4,

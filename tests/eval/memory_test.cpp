@@ -9,8 +9,6 @@
 #include "tests/eval/eval_fixture.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 std::string model_with(const std::string& role, const std::string& layer) {

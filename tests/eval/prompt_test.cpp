@@ -3,8 +3,6 @@
 #include "core/error.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 using Ids = std::vector<int32_t>;

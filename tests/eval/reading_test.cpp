@@ -2,8 +2,6 @@
 #include "tests/eval/eval_fixture.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 /// A gated delta rule and `layer` as the second block's mixer, memory or feed-forward layer.

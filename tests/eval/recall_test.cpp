@@ -2,8 +2,6 @@
 #include "tests/eval/model_file.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 std::string model_of(int vocab, const std::string& memory = "") {

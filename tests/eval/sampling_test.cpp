@@ -6,8 +6,6 @@
 
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 std::map<int32_t, int> draw(const std::vector<double>& logits, const Sampling& s, int n = 4000) {

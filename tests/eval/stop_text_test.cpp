@@ -3,8 +3,6 @@
 
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("text is cut before the first of its ends, also one that comes in pieces", "[fast]") {
   StopText text({"END", "N."});
   CHECK(text.push("an E"));

@@ -2,9 +2,6 @@
 #include "tests/eval/text_model.h"
 #include "train/run_config.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 const char* const kFastKeys = R"("kind": "answer_ppl")";

@@ -4,9 +4,6 @@
 #include "tests/temp_folder.h"
 #include "tests/train/process.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 TEST_CASE("collectives are measured by sizes that buckets can have", "[fast]") {
   std::vector<CommSpeed> speeds;
   run_ranks(3, [&](Communicator& communicator) {
@@ -25,8 +22,7 @@ TEST_CASE("collectives are measured by sizes that buckets can have", "[fast]") {
   CHECK(describe(speeds, 3, "threads").find("for hebb plan: --link ") != std::string::npos);
 }
 
-TEST_CASE("hebb bench --comm prints a line for each collective and size", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("hebb bench --comm prints a line for each collective and size", "[fast]") {
   const bool has_mpi = fs::exists(fs::path(binary_path()).parent_path() / "libhebb_mpi.so");
   for (const std::string engine : {"threads", "mpi"}) {
     if (engine == "mpi" && !has_mpi) {

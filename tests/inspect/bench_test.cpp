@@ -5,8 +5,6 @@
 #include "layers/layer.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 ModelConfig read(const BenchModel& m) { return Fields::read<ModelConfig>(parse_json(m.json, m.name), "model"); }

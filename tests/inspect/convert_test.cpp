@@ -11,10 +11,6 @@
 #include "tests/train/run_fixture.h"
 #include "train/model_source.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-using Catch::Contains;
-
 namespace {
 
 const std::string kLlama =
@@ -154,8 +150,7 @@ TEST_CASE("a model that no foreign file describes is an error that names the key
              Contains("model, block 0, mixer: found \"ovq\", expected \"attention\" or \"gdn\""));
 }
 
-TEST_CASE("a checkpoint goes to Hugging Face's format and comes back with the same bytes", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a checkpoint goes to Hugging Face's format and comes back with the same bytes", "[fast]") {
   const auto [attention, model, type] = GENERATE(table<std::string, std::string, std::string>(
       {{"{}", "{}", "llama"},
        {R"({"window": 6})", R"({"tie_embeddings": true})", "mistral"},
@@ -181,8 +176,7 @@ TEST_CASE("a checkpoint goes to Hugging Face's format and comes back with the sa
                     Contains("exists and is not an empty folder"));
 }
 
-TEST_CASE("shards, other number formats, computed tables and tokenizers of a foreign checkpoint", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("shards, other number formats, computed tables and tokenizers of a foreign checkpoint", "[fast]") {
   const fs::path checkpoint = trained(folder, "{}");
   convert_checkpoint(checkpoint, folder / "narrow", "bf16");
   const WeightSource narrow(folder / "narrow");

@@ -4,10 +4,6 @@
 #include "tests/test.h"
 #include "tests/train/run_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-using Catch::Contains;
-
 namespace {
 
 ModelConfig model_of(const std::string& text) {
@@ -64,8 +60,7 @@ TEST_CASE("what decoding keeps includes the last channels in front of token shif
   }
 }
 
-TEST_CASE("a plan of a run names its batch, speed and the largest micro-batch that fits", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a plan of a run names its batch, speed and the largest micro-batch that fits", "[fast]") {
   RunConfig config = test_run(folder);
   config.model = memory_model();
   PlanOptions options;
@@ -110,9 +105,8 @@ TEST_CASE("an accounting of a paper covers only models of its layers", "[fast]")
   CHECK(paper_flops(Model(config), 64).empty());  // SDM beside PKM is in no paper
 }
 
-TEST_CASE("a run on a GPU is planned without one, in bf16 by default: masters, copies of matrices, small activations",
-          "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a run on a GPU is planned without one, in bf16 by default: masters, copies of matrices, small activations",
+            "[fast]") {
   const auto plan = [&](const std::optional<std::string>& precision) {
     RunConfig config = test_run(folder);
     config.model = memory_model();
@@ -131,8 +125,7 @@ TEST_CASE("a run on a GPU is planned without one, in bf16 by default: masters, c
   CHECK(narrow.work_bytes < wide.work_bytes);
 }
 
-TEST_CASE("a plan names the operations that fall back from tensor cores, each once, with the reason", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a plan names the operations that fall back from tensor cores, each once, with the reason", "[fast]") {
   const auto plan = [&](const std::string& precision, const std::string& device, int64_t shared_kb) {
     RunConfig config = test_run(folder);
     Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 32, "num_layers": 4,

@@ -11,9 +11,6 @@
 #include "tests/test.h"
 #include "tests/train/run_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 /// All run configurations below configs/, by path relative to it.
@@ -197,8 +194,7 @@ TEST_CASE("every list of evaluations in configs/ is read", "[fast]") {
   CHECK(lists >= 4);
 }
 
-TEST_CASE("every configuration trains when it is shrunk", "[slow]") {
-  const TempFolder folder;
+FOLDER_TEST("every configuration trains when it is shrunk", "[slow]") {
   Progress quiet;
   for (const std::string& config : run_configurations()) {
     INFO(config);

@@ -3,10 +3,6 @@
 #include "tests/test.h"
 #include "tests/train/step_account.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-using Catch::Contains;
-
 namespace {
 
 /// Resolved, with so many ranks of one row each.
@@ -29,8 +25,7 @@ TEST_CASE("links are presets or numbers", "[fast]") {
   }
 }
 
-TEST_CASE("a plan of ranks is what the ranks reserve and send, to the byte", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a plan of ranks is what the ranks reserve and send, to the byte", "[fast]") {
   const int zero = GENERATE(-1, 0);  // -1: not given
   const std::string reduce = GENERATE("fp32", "bf16");
   const bool overlap = GENERATE(false, true);
@@ -62,8 +57,7 @@ TEST_CASE("a plan of ranks is what the ranks reserve and send, to the byte", "[f
   CHECK_THAT(plan.text(), Contains("for 4 lanes: 1, 2, 4") && Contains("--tokens-per-s"));
 }
 
-TEST_CASE("a plan of ranks that share a memory has one lane a rank", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a plan of ranks that share a memory has one lane a rank", "[fast]") {
   const auto make = [&] {
     RunConfig config = run_of(folder, 4);
     config.model = ModelConfig();
@@ -89,8 +83,7 @@ TEST_CASE("a plan of ranks that share a memory has one lane a rank", "[fast]") {
                     Contains("train.lanes: found 4, expected 2: blocks.0.memory"));
 }
 
-TEST_CASE("a plan of ranks keeps the lanes of the configuration", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a plan of ranks keeps the lanes of the configuration", "[fast]") {
   RunConfig config = run_of(folder, 8);
   config.train.lanes = 8;
   const RankPlanOptions options{.ranks = 2, .ranks_per_host = 0, .link = read_link("nvlink"), .tokens_per_s = {}};
@@ -101,8 +94,7 @@ TEST_CASE("a plan of ranks keeps the lanes of the configuration", "[fast]") {
   CHECK_THROWS_WITH(plan_ranks(std::move(other), options), Contains("found 2 ranks, expected 1, 3, 6 with 6 lanes"));
 }
 
-TEST_CASE("a plan of ranks predicts times where the speed of a device is known", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a plan of ranks predicts times where the speed of a device is known", "[fast]") {
   const auto config = [&] { return run_of(folder, 8); };
   const auto efficiency = [&](const char* link, int per_host) {
     const RankPlan plan =

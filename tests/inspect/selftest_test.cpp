@@ -3,8 +3,6 @@
 #include "inspect/selftest.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 TraceOutput output_of(double gradient) {

@@ -1,7 +1,6 @@
 // Attention on the CPU against the formula, in more shapes than tests/op_cases/attention.cpp has for all devices.
 #include "tests/op_cases/attention.h"
 
-using namespace hebb;
 using namespace hebb_test;
 
 namespace {

@@ -2,7 +2,6 @@
 // all devices.
 #include "tests/op_cases/gated_delta.h"
 
-using namespace hebb;
 using namespace hebb_test;
 
 namespace {

@@ -11,8 +11,6 @@
 #include "kernels/gemm/gemm_cpu.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 /// A product with operands in buffers of exactly the size that their strides need, so that the address

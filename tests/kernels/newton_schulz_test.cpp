@@ -5,9 +5,6 @@
 
 #include "tests/kernels/tensors.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 double dot(size_t n, const double* a, const double* b) { return std::inner_product(a, a + n, b, 0.0); }

@@ -6,7 +6,6 @@
 #include "core/random.h"
 #include "tests/test.h"
 
-using namespace hebb;
 using cpu::Vec;
 
 namespace {

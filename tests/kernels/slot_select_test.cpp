@@ -9,8 +9,6 @@
 #include "kernels/slot_select/slot_hash_set.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 /// The k best of all n * n sums, equal ones by slot number; ascending.

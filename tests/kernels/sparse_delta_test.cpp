@@ -6,7 +6,6 @@
 #include "core/parallel.h"
 #include "core/random.h"
 
-using namespace hebb;
 using namespace hebb_test;
 
 namespace {

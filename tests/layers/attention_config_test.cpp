@@ -1,8 +1,5 @@
 #include "tests/layers/harness.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 std::string model(const std::string& layers, const std::string& pattern) {

@@ -1,8 +1,5 @@
 #include "tests/layers/properties.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 std::string model(const std::string& attention, int64_t layers = 1, const std::string& extra = "") {

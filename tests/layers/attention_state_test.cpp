@@ -1,9 +1,6 @@
 #include "layers/attention_cache.h"
 #include "tests/layers/harness.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 std::string model(const std::string& attention, int64_t layers = 2) {

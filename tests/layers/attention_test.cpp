@@ -1,8 +1,5 @@
 #include "tests/layers/properties.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 constexpr int64_t kVocab = 17;

@@ -1,9 +1,6 @@
 // What holds for every recurrence that is computed by chunks of tokens.
 #include "tests/layers/harness.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 const std::string kGdn = R"("type": "gdn", "num_heads": 2, "key_head_dim": 5, "value_head_dim": 7)";

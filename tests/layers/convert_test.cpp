@@ -3,8 +3,6 @@
 #include "core/bfloat.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("conversions round values on the way there and gradients on the way back", "[fast]") {
   Stream stream;
   Arena arena(DeviceKind::cpu);

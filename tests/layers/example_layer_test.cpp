@@ -5,9 +5,6 @@
 #include "tests/layers/every_layer.h"
 #include "tests/layers/example_layer.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 /// The example layer, with one thing wrong.

@@ -3,9 +3,6 @@
 
 #include "tests/layers/every_layer.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 const std::string kFwmlp =

@@ -2,9 +2,6 @@
 
 #include "tests/layers/fast_weights.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 std::string model(const std::string& settings) { return memory_model(R"("type": "fwmlp", )" + settings); }

@@ -2,9 +2,6 @@
 
 #include "tests/layers/harness.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 TEST_CASE("fwpkm reports how evenly sub-keys are used, whatever moves them", "[fast]") {
   constexpr int64_t kSubkeys = 5, kHeads = 2, kChunk = 4, kLength = 10, kRows = 2;
   for (const char* update : {"entropy", "memory", "none"}) {

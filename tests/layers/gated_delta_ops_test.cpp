@@ -2,9 +2,6 @@
 #include "layers/ops/head_norm.h"
 #include "tests/kernels/tensors.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 constexpr int64_t kBatch = 2, kLength = 40;

@@ -1,8 +1,5 @@
 #include "tests/layers/every_layer.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 std::string model_json(const std::string& settings, int64_t d = 20, auto... rest) {

@@ -2,9 +2,6 @@
 #include "tests/layers/conditioning.h"
 #include "tests/layers/properties.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 /// Compares a golden case in fp64: logits, loss and fast weights to 1e-9, gradients to 1e-8.

@@ -5,9 +5,6 @@
 #include "layers/ops/host_values.h"
 #include "tests/layers/ham_models.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 const HamState& state_of(const ModelState& state, size_t block) {

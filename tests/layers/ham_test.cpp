@@ -2,9 +2,6 @@
 #include "tests/layers/every_layer.h"
 #include "tests/layers/ham_models.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 /// One parameter's gradient against central differences, at every fifth entry.

@@ -1,9 +1,6 @@
 // What the parameters of several mixers may be changed by without effect.
 #include "tests/layers/harness.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 /// A mixer whose key heads (groups) serve several heads each, and the same with a head of their own for each.

@@ -3,9 +3,6 @@
 #include "layers/kvm_budget.h"
 #include "tests/layers/kvm_models.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 std::vector<int32_t> sizes_at(KvmBudget budget, int64_t tokens) {

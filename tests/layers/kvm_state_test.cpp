@@ -2,9 +2,6 @@
 #include "layers/ops/kvm.h"
 #include "tests/layers/kvm_models.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 using Values = std::vector<double>;

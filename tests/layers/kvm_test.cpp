@@ -2,9 +2,6 @@
 #include "tests/layers/every_layer.h"
 #include "tests/layers/kvm_models.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 bool reached(const TraceOutput& out, const std::string& name) { return out.grads.count("blocks.0.mixer." + name) > 0; }

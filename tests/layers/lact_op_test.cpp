@@ -4,9 +4,6 @@
 #include "kernels/lact/newton_schulz.h"
 #include "tests/kernels/tensors.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 /// The matrices are W0 [h, D], W1 [D, h], W2 [h, D].

@@ -2,9 +2,6 @@
 #include "tests/kernels/tensors.h"
 #include "tests/layers/every_layer.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 std::string model_json(const std::string& settings, int64_t d = 14) {

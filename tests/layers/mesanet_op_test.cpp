@@ -5,9 +5,6 @@
 
 #include "tests/kernels/tensors.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 struct Problem {

@@ -2,9 +2,6 @@
 #include "layers/model_config.h"
 #include "tests/layers/harness.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 /// A model of five blocks with layers a and b (attention), mlp and wide (swiglu) and fast (fwmlp); `rest`: pattern and

@@ -2,9 +2,6 @@
 #include "kernels/ovq/dictionary.h"
 #include "tests/layers/every_layer.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 std::string ovq_json(const std::string& options, int64_t layers = 2) {

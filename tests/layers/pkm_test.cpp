@@ -6,9 +6,6 @@
 #include "kernels/product_key/select.h"
 #include "tests/layers/properties.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 std::string model(const std::string& pkm, const std::string& extra = "") {

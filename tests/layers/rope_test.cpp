@@ -5,9 +5,6 @@
 
 #include "tests/layers/harness.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 RopeSpec spec(double theta, int64_t dims) {

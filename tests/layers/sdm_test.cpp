@@ -5,9 +5,6 @@
 #include "layers/ops/sparse_delta_statistics.h"
 #include "tests/layers/every_layer.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 constexpr int64_t kVocab = 19;

@@ -2,9 +2,6 @@
 #include "layers/ops/linear.h"
 #include "tests/kernels/tensors.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 constexpr int64_t kRows = 13, kIn = 7, kWide = 50, kOut = 5;

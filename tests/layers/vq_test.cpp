@@ -1,8 +1,5 @@
 #include "tests/layers/every_layer.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 std::string vq_json(const std::string& options, int64_t layers = 2) {

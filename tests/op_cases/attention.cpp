@@ -2,7 +2,6 @@
 #include "tests/op_cases/attention.h"
 
 using namespace hebb_test;
-using namespace hebb;
 
 namespace {
 

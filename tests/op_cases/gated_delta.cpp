@@ -4,7 +4,6 @@
 #include <algorithm>
 
 using namespace hebb_test;
-using namespace hebb;
 
 namespace {
 

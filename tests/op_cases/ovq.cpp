@@ -6,7 +6,6 @@
 #include "tests/op_cases/machine.h"
 
 using namespace hebb_test;
-using namespace hebb;
 
 namespace {
 

@@ -7,8 +7,6 @@
 #include "core/error.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 OptimizerConfig read(const std::string& json) {

@@ -5,8 +5,6 @@
 #include "core/error.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 ScheduleConfig read(const std::string& json) {

@@ -3,8 +3,6 @@
 #include "core/error.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("a loss far outside the last 128 is a spike, measured before it is added", "[fast]") {
   SpikeWindow window;
   for (int i = 0; i < 128; ++i) {

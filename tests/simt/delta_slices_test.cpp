@@ -5,7 +5,6 @@
 #include "tests/op_cases/gated_delta.h"
 
 using namespace hebb_test;
-using namespace hebb;
 
 namespace {
 

@@ -4,7 +4,6 @@
 #include "support.h"
 
 using namespace hebb_test;
-using namespace hebb;
 
 namespace {
 

@@ -4,8 +4,6 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 /// A ladder of three runs of 100 steps: 1, 2 and 5 GFLOP.
@@ -37,8 +35,7 @@ struct Bar final : Progress {
 
 }  // namespace
 
-TEST_CASE("the last logged step is read from the end of the metrics, whatever the length of the lines", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the last logged step is read from the end of the metrics, whatever the length of the lines", "[fast]") {
   CHECK(last_logged_step(folder.path()) == 0);
   const auto metrics = [&](const std::string& text) {
     folder.write("metrics.jsonl", text);
@@ -57,8 +54,7 @@ TEST_CASE("the last logged step is read from the end of the metrics, whatever th
   CHECK(metrics(wide + wide.substr(0, 30000)) == 8);
 }
 
-TEST_CASE("a ladder's progress counts FLOPs, and does not wait for what failed", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a ladder's progress counts FLOPs, and does not wait for what failed", "[fast]") {
   write_ladder(folder);
   folder.write("b/metrics.jsonl", "{\"step\": 50, \"loss\": 3}\n");
   Bar bar;

@@ -4,10 +4,6 @@
 #include "study/run_results.h"
 #include "tests/study/ladder_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-using Catch::Contains;
-
 namespace {
 
 const char* const kTwoSizes = R"("runs": [

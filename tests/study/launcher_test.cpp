@@ -7,10 +7,6 @@
 #include "study/ladder.h"
 #include "tests/study/launcher_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-using Catch::Contains;
-
 namespace {
 
 Result submit(const TempFolder& folder, std::vector<std::string> arguments = {}) {

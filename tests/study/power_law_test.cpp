@@ -6,9 +6,6 @@
 #include "core/random.h"
 #include "tests/test.h"
 
-using namespace hebb;
-using Catch::Contains;
-
 namespace {
 
 const std::vector<double> kFlops = {1.0e18, 1.6e18, 4.1e18, 6.9e18,

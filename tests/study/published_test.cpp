@@ -4,10 +4,6 @@
 #include "study/report_parts.h"
 #include "tests/study/sweep_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-using Catch::Contains;
-
 namespace {
 
 const std::string kPublished = R"("published": {"source": "a paper, table 2",

@@ -8,9 +8,6 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-using Catch::Contains;
-
 namespace {
 
 /// Run folders with result files.

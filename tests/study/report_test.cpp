@@ -10,9 +10,6 @@
 #include "study/run_results.h"
 #include "tests/study/ladder_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-using Catch::Contains;
 using Catch::StartsWith;
 
 namespace {
@@ -117,8 +114,7 @@ TEST_CASE("a curve through as many points as it has coefficients is not reported
   CHECK_THAT(fit_text(fit_groups(made_up_results(), by_arch()), by_arch()), !Contains("exactly"));
 }
 
-TEST_CASE("a report says which losses are not finite", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a report says which losses are not finite", "[fast]") {
   std::vector<Json> results = made_up_results();
   results[1].set("val.text", NAN);
   std::vector<ReportRun> runs;
@@ -130,8 +126,7 @@ TEST_CASE("a report says which losses are not finite", "[fast]") {
   CHECK_THAT(read_file(folder / "report" / "report.md"), !Contains("Not finite"));
 }
 
-TEST_CASE("levels stand side by side with the difference to the first group; what is missing stays empty", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("levels stand side by side with the difference to the first group; what is missing stays empty", "[fast]") {
   std::vector<ReportRun> runs;
   for (const Json& result : made_up_results()) {
     if (result.at("id").as_string() != "sdm-2") {
@@ -214,8 +209,7 @@ TEST_CASE("a setting is a configuration without name, seeds and what results do 
           R"({"name": "a", "train": {"seed": 1, "threads": 2, "steps": 5}, "data": {"seed": 1, "sources": [{"path": "u", "seed": 3}]}})"));
 }
 
-TEST_CASE("a repeated run is no second seed, and the report says so", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a repeated run is no second seed, and the report says so", "[fast]") {
   std::vector<ReportRun> runs;
   for (const auto& [id, seeds, loss] : {std::tuple{"q1", "1 1", 4.5}, {"q2", "1 1", 4.5}, {"q3", "2 2", 4.7}}) {
     runs.push_back({id,
@@ -236,8 +230,7 @@ TEST_CASE("a repeated run is no second seed, and the report says so", "[fast]") 
              Contains("Left out of the means, since configuration and seeds equal another run's: q2 (q1)."));
 }
 
-TEST_CASE("losses and evaluations on different data share no column and no drawing", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("losses and evaluations on different data share no column and no drawing", "[fast]") {
   const auto run = [&](const char* id, const char* data) {
     ReportRun r{id, folder / "gone", {}, Json::object()};
     for (const auto& [key, value] : {std::pair{"id", Json(id)}, std::pair{"loss.final", Json(4.5)},
@@ -301,8 +294,7 @@ TEST_CASE("what differs between configurations comes first, and few runs stand s
   CHECK(text.find("## What differs between the configurations") < text.find("## Results of each run"));
 }
 
-TEST_CASE("titles of tables may be cut behind the dots of a path", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("titles of tables may be cut behind the dots of a path", "[fast]") {
   std::vector<ReportRun> runs;
   for (int i = 0; i < 6; ++i) {
     const std::string id = "r" + std::to_string(i);
@@ -403,8 +395,7 @@ TEST_CASE("results are written for programs and for people", "[fast]") {
   CHECK(std::isnan(result_number(results[0], "arch")));
 }
 
-TEST_CASE("metrics of a running trainer are read without its unfinished line; a damaged line is an error", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("metrics of a running trainer are read without its unfinished line; a damaged line is an error", "[fast]") {
   const std::string line =
       R"({"step": 1, "tokens": 36, "loss": 3.5, "lr": 0.1, "grad_norm": 1, "tokens_per_s": 10, "mem_bytes": 5, "layers": {"blocks.0.mixer": {"gate": 0.25}}})";
   folder.write("run/metrics.jsonl", line + "\n{\"step\": 2, \"lo");
@@ -459,8 +450,7 @@ TEST_CASE("checkpoints of a run stand side by side, each with its metrics and ev
                                                          !Contains("Left out of the means"));
 }
 
-TEST_CASE("memory statistics of runs stand side by side, and their drawings too", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("memory statistics of runs stand side by side, and their drawings too", "[fast]") {
   const auto run = [&](const char* id, double gate) {
     ReportRun r{id, folder / "gone", {}, Json::object({{"id", id}})};
     r.metrics.loss = {id, {1, 2}, {5, 4}};

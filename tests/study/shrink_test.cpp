@@ -11,10 +11,6 @@
 #include "tests/study/sweep_fixture.h"
 #include "tests/train/process.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-using Catch::Contains;
-
 namespace {
 
 /// Every sweep below configs/, by path relative to it.
@@ -268,8 +264,7 @@ TEST_CASE("a shrunken ladder goes on in its folder, and only as it was shrunk") 
   CHECK_THAT(ladder({"--dir", made.string(), "--status"}).out, Contains("2 of 2 runs done"));
 }
 
-TEST_CASE("the documented plans of ladders are made") {
-  const TempFolder folder;
+FOLDER_TEST("the documented plans of ladders are made") {
   std::istringstream lines(read_file(fs::path(HEBB_SOURCE) / "docs" / "ladders.md"));
   int count = 0;
   for (std::string line; std::getline(lines, line);) {

@@ -1,10 +1,6 @@
 // `axes` of a sweep.
 #include "tests/study/sweep_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-using Catch::Contains;
-
 namespace {
 
 using Ids = std::vector<std::string>;

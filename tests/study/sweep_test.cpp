@@ -6,10 +6,6 @@
 #include "tests/study/sweep_fixture.h"
 #include "tests/thrown.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-using Catch::Contains;
-
 namespace {
 
 double value(const std::string& text) {

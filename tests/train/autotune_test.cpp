@@ -3,12 +3,7 @@
 
 #include "tests/train/run_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-using Catch::Contains;
-
-TEST_CASE("the dry run of a micro-batch lists the matrix products of training, each once", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the dry run of a micro-batch lists the matrix products of training, each once", "[fast]") {
   const RunConfig config = test_run(folder);  // 18 tokens a micro-batch, 12 channels, 29 tokens in the vocabulary
   ProductList list;
   const MemoryPlan plan = plan_memory(config, {}, &list);
@@ -125,8 +120,7 @@ TEST_CASE("what autotune did is one line", "[fast]") {
         "autotune: 34 products (30 measured before), 9 faster than the heuristic's first, 0.4 s");
 }
 
-TEST_CASE("a run on the CPU measures no products", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a run on the CPU measures no products", "[fast]") {
   Heard heard;
   CHECK(run_in(folder / "run", test_run(folder, R"({"train": {"autotune": true}})"), heard) == 0);
   CHECK_FALSE(heard.has("autotune"));

@@ -6,9 +6,6 @@
 #include "tests/train/tested_device.h"
 #include "train/micro_batch.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 double rms(const std::vector<double>& x) {

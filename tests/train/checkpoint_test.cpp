@@ -9,9 +9,6 @@
 #include "tests/train/run_fixture.h"
 #include "train/model_source.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 std::set<std::string> entries(const fs::path& folder) {
@@ -44,8 +41,7 @@ RunConfig longer(const TempFolder& folder) {
 
 }  // namespace
 
-TEST_CASE("a checkpoint holds parameters, moments, counts and state under their names") {
-  const TempFolder folder;
+FOLDER_TEST("a checkpoint holds parameters, moments, counts and state under their names") {
   make_run(folder, folder / "run");
   const fs::path checkpoint = checkpoint_in(folder / "run", 4);
   CHECK(entries(checkpoint) ==
@@ -75,8 +71,7 @@ TEST_CASE("a checkpoint holds parameters, moments, counts and state under their 
   CHECK(find_weights(folder / "run") == checkpoint / "model.safetensors");
 }
 
-TEST_CASE("a path to latest means the checkpoint that it names") {
-  const TempFolder folder;
+FOLDER_TEST("a path to latest means the checkpoint that it names") {
   make_run(folder, folder / "run");
   const fs::path checkpoints = folder / "run" / "checkpoints", older = checkpoints / "step_00000002";
   folder.write("run/checkpoints/latest", "step_00000002\n");
@@ -84,24 +79,21 @@ TEST_CASE("a path to latest means the checkpoint that it names") {
   CHECK(find_weights(checkpoints / "latest") == older / "model.safetensors");
 }
 
-TEST_CASE("fp32 runs keep fp32 tensors") {
-  const TempFolder folder;
+FOLDER_TEST("fp32 runs keep fp32 tensors") {
   REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"precision": "fp32"}})")) == 0);
   const fs::path checkpoint = checkpoint_in(folder / "run", 7);
   CHECK(SafetensorsFile(checkpoint / "model.safetensors").at("embed.weight").dtype_text == "F32");
   CHECK(SafetensorsFile(checkpoint / "optimizer.safetensors").at("embed.weight.v").dtype_text == "F32");
 }
 
-TEST_CASE("the newest checkpoints and multiples of keep_every are kept, and the last step is saved") {
-  const TempFolder folder;
+FOLDER_TEST("the newest checkpoints and multiples of keep_every are kept, and the last step is saved") {
   REQUIRE(run_in(folder / "run",
                  test_run(folder,
                           R"({"train": {"steps": 9, "checkpoint": {"every": 2, "keep": 2, "keep_every": 4}}})")) == 0);
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{4, 8, 9});
 }
 
-TEST_CASE("what a crash left unfinished is removed at the start") {
-  const TempFolder folder;
+FOLDER_TEST("what a crash left unfinished is removed at the start") {
   make_run(folder, folder / "run");
   fs::create_directories(folder / "run" / "checkpoints" / ".tmp-step_00000005");
   folder.write("run/checkpoints/.tmp-step_00000005/model.safetensors", "half");
@@ -114,8 +106,7 @@ TEST_CASE("what a crash left unfinished is removed at the start") {
                                                                          "step_00000005", "step_00000006"});
 }
 
-TEST_CASE("a checkpoint without latest is found, and a damaged latest is named") {
-  const TempFolder folder;
+FOLDER_TEST("a checkpoint without latest is found, and a damaged latest is named") {
   make_run(folder, folder / "run");
   fs::remove(folder / "run" / "checkpoints" / "latest");
   Heard heard;
@@ -126,8 +117,7 @@ TEST_CASE("a checkpoint without latest is found, and a damaged latest is named")
                     Catch::Contains("checkpoints/latest: no checkpoint (found \"newest\""));
 }
 
-TEST_CASE("a damaged checkpoint is reported with what differs, and only --allow-older goes behind it") {
-  const TempFolder folder;
+FOLDER_TEST("a damaged checkpoint is reported with what differs, and only --allow-older goes behind it") {
   make_run(folder, folder / "origin");
   struct Case {
     std::string name, message;
@@ -166,8 +156,7 @@ TEST_CASE("a damaged checkpoint is reported with what differs, and only --allow-
   }
 }
 
-TEST_CASE("a full disk is an error that keeps the checkpoints before") {
-  const TempFolder folder;
+FOLDER_TEST("a full disk is an error that keeps the checkpoints before") {
   const fs::path run = folder / "disk";
   const SmallDisk disk(run, 192);
   if (!disk.is_there()) { return; }
@@ -183,8 +172,7 @@ TEST_CASE("a full disk is an error that keeps the checkpoints before") {
   CHECK(verify_checkpoint(checkpoints.path_of(*checkpoints.latest())).step == *checkpoints.latest());
 }
 
-TEST_CASE("a read-only run folder is an error before anything is computed") {
-  const TempFolder folder;
+FOLDER_TEST("a read-only run folder is an error before anything is computed") {
   const fs::path run = folder / "disk";
   const SmallDisk disk(run, 1024);
   if (!disk.is_there()) { return; }
@@ -195,8 +183,7 @@ TEST_CASE("a read-only run folder is an error before anything is computed") {
   CHECK_THROWS_WITH(run_in(run / "below", test_run(folder)), Catch::Contains("cannot create the run folder"));
 }
 
-TEST_CASE("weights of another model are refused with their first differences") {
-  const TempFolder folder;
+FOLDER_TEST("weights of another model are refused with their first differences") {
   make_run(folder, folder / "run");
   RunConfig config = test_run(folder, "{}", false);
   config.model.hidden_size = 14;

@@ -3,8 +3,6 @@
 #include "comm/thread_communicator.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 TEST_CASE("times of ranks are compared step by step", "[fast]") {
   // Rank 1 is slow in the first step, rank 2 in the second: each waits for the other.
   const std::vector<RankTimes> of = {

@@ -3,8 +3,6 @@
 #include "tests/test.h"
 #include "train/start_lines.h"
 
-using namespace hebb;
-
 TEST_CASE("dense peaks are known by device name, and unknown devices have none", "[fast]") {
   CHECK(device_peak("NVIDIA H100 80GB HBM3", "bf16") == Catch::Approx(989.4e12));
   CHECK(device_peak("NVIDIA H100 PCIe", "bf16") == 756e12);

@@ -13,8 +13,6 @@
 #include "train/metrics_file.h"
 #include "train/run_config.h"
 
-using namespace hebb;
-
 TEST_CASE("the documented train, optimizer and schedule sections are valid", "[fast]") {
   const Json json = parse_json(page_blocks("training.md")[0], "training.md");
   TrainConfig train;
@@ -54,22 +52,19 @@ TEST_CASE("the documented strings of RULER are the built-in ones", "[fast]") {
   CHECK(page_blocks("evaluations/ruler.md", "\n```text\n")[0] == lines);
 }
 
-TEST_CASE("the documented state.json is one", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the documented state.json is one", "[fast]") {
   folder.write("state.json", page_blocks("formats/checkpoint.md")[0]);
   CHECK_THROWS_WITH(verify_checkpoint(folder.path()), Catch::Contains("model.safetensors is missing"));
 }
 
-TEST_CASE("the documented metrics are read", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the documented metrics are read", "[fast]") {
   const std::string lines = page_blocks("formats/metrics.md")[0];
   const fs::path path = folder.write("metrics.jsonl", lines);
   CHECK(MetricsFile(path, 1000).validated() == std::set<std::string>{"lc64"});
   CHECK(MetricsFile(path, 10).removed_lines() == 1);
 }
 
-TEST_CASE("the documented sweep composes", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the documented sweep composes", "[fast]") {
   folder.write("base.json", R"({"name": "base", "model": {"vocab_size": 29, "hidden_size": 64, "num_layers": 2,
     "layers": {"full": {"type": "attention", "num_heads": 2, "head_dim": 8}, "gdn": {"type": "gdn", "num_heads": 2, "key_head_dim": 8, "value_head_dim": 8},
                "mlp": {"type": "swiglu", "intermediate_size": 20}}, "pattern": [{"mixer": "full", "ffn": "mlp"}]},

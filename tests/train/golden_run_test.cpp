@@ -5,9 +5,6 @@
 #include "tests/paths.h"
 #include "tests/train/run_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 /// Validation losses and the tokens they are means of, in order.

@@ -6,8 +6,6 @@
 #include "tests/page_blocks.h"
 #include "train/run_config.h"
 
-using namespace hebb;
-
 namespace {
 
 constexpr int64_t kVocab = 40, kWidth = 12;

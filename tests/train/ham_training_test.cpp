@@ -3,9 +3,6 @@
 
 #include "tests/train/run_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 /// A run of two blocks, each with a HAM layer; `threshold` are the keys of its threshold, `train` more sections.
@@ -34,8 +31,7 @@ std::vector<double> statistic(const fs::path& run, const std::string& layer, con
 
 }  // namespace
 
-TEST_CASE("training steers the share of selected tokens to the target, with equal thresholds", "[slow]") {
-  const TempFolder folder;
+FOLDER_TEST("training steers the share of selected tokens to the target, with equal thresholds", "[slow]") {
   REQUIRE(run_in(folder / "run", ham_run(folder, R"("freeze_steps": 0, "target": 0.3)",
                                          R"({"train": {"steps": 400, "batch_size": 4, "micro_batch_size": 4,
                                              "sequence_length": 32, "precision": "fp32"}})")) == 0);
@@ -50,8 +46,7 @@ TEST_CASE("training steers the share of selected tokens to the target, with equa
   CHECK(weights_of(folder / "run", 400, threshold_name(0)) == weights_of(folder / "run", 400, threshold_name(1)));
 }
 
-TEST_CASE("thresholds do not depend on the size of micro-batches, bit for bit", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("thresholds do not depend on the size of micro-batches, bit for bit", "[fast]") {
   std::vector<double> first;
   for (const int micro : {1, 2, 4}) {
     const fs::path run = folder / ("run" + std::to_string(micro));
@@ -69,9 +64,9 @@ TEST_CASE("thresholds do not depend on the size of micro-batches, bit for bit", 
   }
 }
 
-TEST_CASE("the least and greatest share of a row and the scores' deviation do not depend on the size of micro-batches",
-          "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST(
+    "the least and greatest share of a row and the scores' deviation do not depend on the size of micro-batches",
+    "[fast]") {
   std::vector<double> least, greatest, deviation;
   for (const int micro : {1, 2, 4}) {
     const fs::path run = folder / ("run" + std::to_string(micro));
@@ -89,8 +84,7 @@ TEST_CASE("the least and greatest share of a row and the scores' deviation do no
   CHECK(deviation[1] == Catch::Approx(deviation[2]).epsilon(1e-5));
 }
 
-TEST_CASE("a ham run that is resumed ends with the same bytes, thresholds and their moments too", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a ham run that is resumed ends with the same bytes, thresholds and their moments too", "[fast]") {
   const auto config = [&](int steps) {
     return ham_run(
         folder, R"("tau": 0.9, "freeze_steps": 1)",
@@ -106,8 +100,7 @@ TEST_CASE("a ham run that is resumed ends with the same bytes, thresholds and th
   CHECK(metrics_of(folder / "parts") == metrics_of(folder / "whole"));
 }
 
-TEST_CASE("a skipped step moves no threshold", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a skipped step moves no threshold", "[fast]") {
   RunConfig config =
       ham_run(folder, R"("freeze_steps": 0, "tau": 0.9)", R"({"train": {"steps": 2, "max_consecutive_skips": 9}})");
   config.optimizer.lr = 1e300;  // after one step, the weights are no numbers

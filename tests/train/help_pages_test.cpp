@@ -21,9 +21,6 @@ struct TaskKeys {
 void fields(Fields& f, TaskKeys& t) { t.task->fields(f); }
 }  // namespace hebb
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 const fs::path root = HEBB_SOURCE;

@@ -5,10 +5,7 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
-TEST_CASE("metrics of later steps and a cut line are removed when a run goes on", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("metrics of later steps and a cut line are removed when a run goes on", "[fast]") {
   const std::string kept =
       "{\"step\":1,\"loss\":2.0}\n{\"step\":2,\"loss\":1.5}\n{\"step\":2,\"val\":\"v\",\"loss\":1.0}\n";
   const fs::path path =
@@ -22,15 +19,13 @@ TEST_CASE("metrics of later steps and a cut line are removed when a run goes on"
   CHECK(read_file(path) == kept + "{\"step\":3,\"loss\":\"nan\",\"grad_norm\":\"-inf\"}\n");
 }
 
-TEST_CASE("each line of metrics is in the file as soon as it is added", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("each line of metrics is in the file as soon as it is added", "[fast]") {
   MetricsFile metrics(folder / "metrics.jsonl", 0);
   metrics.add(Json::object({{"step", Json(1)}}));
   CHECK(read_file(folder / "metrics.jsonl") == "{\"step\":1}\n");
 }
 
-TEST_CASE("a metrics file with a foreign line is an error that names the line", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a metrics file with a foreign line is an error that names the line", "[fast]") {
   const fs::path path = folder.write("metrics.jsonl", "{\"step\":1}\nhello\n");
   CHECK_THROWS_WITH(MetricsFile(path, 5), Catch::Contains("metrics.jsonl:2") && Catch::Contains("hello"));
   CHECK_THROWS_AS(MetricsFile(path, 5), CheckpointError);

@@ -11,9 +11,6 @@
 #include "layers/ops/linear.h"
 #include "tests/train/rank_runs.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 /// y = x weightᵀ; on rank 1 alone `extra` follows, and step index 2 is not finite. `idle` is of no use.
@@ -68,16 +65,14 @@ void check_splits(const TempFolder& folder, const MakeRun& make, const Split& on
 
 }  // namespace
 
-TEST_CASE("the same bytes for every allowed number of ranks, with shared moments and without", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the same bytes for every allowed number of ranks, with shared moments and without", "[fast]") {
   const std::string precision =
       GENERATE(R"({"precision": "fp32"})", R"({"precision": "fp64"})", R"({"precision": "bf16"})");
   const MakeRun make = [&] { return wide_run(folder, changes(folder, 4, precision)); };
   check_splits(folder, make, {1, 0}, {{2, 1, 64}, {4, 1, 1}, {2, 0, 1}, {4, 0, 64}});
 }
 
-TEST_CASE("gradients that leave during the backward pass give the same bytes", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("gradients that leave during the backward pass give the same bytes", "[fast]") {
   const std::string train = GENERATE(R"({"precision": "fp32"})", R"({"precision": "fp64", "recompute": "block"})");
   const MakeRun make = [&] {  // three micro-batches a lane; one table for tokens and logits
     RunConfig config = wide_run(folder, changes(folder, 4, train));
@@ -87,8 +82,7 @@ TEST_CASE("gradients that leave during the backward pass give the same bytes", "
   check_splits(folder, make, {1, 0}, {{4, 1, 1, "fp32", true}, {4, 0, 1, "fp32", true}, {2, 1, 1, "fp32", true}});
 }
 
-TEST_CASE("values that arrive during the next forward pass give the same bytes", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("values that arrive during the next forward pass give the same bytes", "[fast]") {
   const bool ties = GENERATE(false, true);
   const std::string train = ties ? R"({"precision": "fp64", "recompute": "block"})" : R"({"precision": "fp32"})";
   const MakeRun make = [&] {
@@ -102,8 +96,7 @@ TEST_CASE("values that arrive during the next forward pass give the same bytes",
                {6, 12});
 }
 
-TEST_CASE("every layer reads its values when they have arrived", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("every layer reads its values when they have arrived", "[fast]") {
   const int kind = GENERATE(0, 1, 2);
   const std::string precision = GENERATE(R"({"precision": "fp32"})", R"({"precision": "bf16"})");
   CAPTURE(kind, precision);
@@ -116,8 +109,7 @@ TEST_CASE("every layer reads its values when they have arrived", "[fast]") {
   check_splits(folder, make, {kind == 1 ? 2 : 1, 0}, {{2, 1, 1, "fp32", true}}, {12});
 }
 
-TEST_CASE("values arrive also where a step has no pass", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("values arrive also where a step has no pass", "[fast]") {
   std::string tokens = read_file(write_tokens(folder));
   const size_t batch = 12 * 9 * 2;                                                           // bytes
   for (const size_t step : {2, 6, 7}) { tokens.replace(step * batch, batch, batch, '\0'); }  // documents of one token
@@ -132,14 +124,12 @@ TEST_CASE("values arrive also where a step has no pass", "[fast]") {
   CHECK(metric(folder / "one", "skipped").back() == 3);
 }
 
-TEST_CASE("every layer's gradients are complete when they leave", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("every layer's gradients are complete when they leave", "[fast]") {
   const MakeRun make = [&] { return mixed_run(folder, changes(folder, 2, R"({"precision": "fp32"})")); };
   check_splits(folder, make, {1}, {{2, 1, 1, "fp32", true}});
 }
 
-TEST_CASE("gradients that travel in bf16 have the same bytes for one number of ranks", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("gradients that travel in bf16 have the same bytes for one number of ranks", "[fast]") {
   const MakeRun make = [&] { return wide_run(folder, changes(folder, 4, R"({"precision": "fp32"})")); };
   REQUIRE(run_split(folder / "fp32", make, {.ranks = 1}) == 0);
   REQUIRE(run_split(folder / "alone", make, {.ranks = 1, .reduce = "bf16"}) == 0);  // sends nothing
@@ -156,8 +146,7 @@ TEST_CASE("gradients that travel in bf16 have the same bytes for one number of r
   }
 }
 
-TEST_CASE("how gradients travel stays when a run goes on", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("how gradients travel stays when a run goes on", "[fast]") {
   const MakeRun make = [&] {
     return wide_run(folder, changes(folder, 2, R"({"precision": "fp32", "max_minutes": 1e-9})"));
   };
@@ -172,16 +161,14 @@ TEST_CASE("how gradients travel stays when a run goes on", "[fast]") {
                     Catch::Contains("train.comm.reduce: found \"bf16\", expected \"fp32\" with train.precision"));
 }
 
-TEST_CASE("every layer without fast weights has the same bytes on 1, 3 and 6 ranks", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("every layer without fast weights has the same bytes on 1, 3 and 6 ranks", "[fast]") {
   const MakeRun make = [&] { return mixed_run(folder, changes(folder, 6)); };
   check_splits(folder, make, {1}, {{3}, {6}});
   const auto threshold = [&](int64_t step) { return weights_of(folder / "one", step, "blocks.7.mixer.threshold"); };
   CHECK(threshold(7) != threshold(1));  // counts of all ranks move it
 }
 
-TEST_CASE("each lane has fast weights of its own, whatever rank it is on", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("each lane has fast weights of its own, whatever rank it is on", "[fast]") {
   const MakeRun make = [&] { return memory_run(folder, changes(folder, 4)); };
   check_splits(folder, make, {1}, {{2}, {4}});
   const auto memory = [&](const char* run, int lane) {
@@ -198,8 +185,7 @@ TEST_CASE("each lane has fast weights of its own, whatever rank it is on", "[fas
   CHECK_THROWS_WITH(run_split(folder / "one", make, {.ranks = 1}), Catch::Contains("fast.lane2.safetensors: found 7"));
 }
 
-TEST_CASE("lanes of a run that goes on with other lanes take the memories in turn", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("lanes of a run that goes on with other lanes take the memories in turn", "[fast]") {
   REQUIRE(run_split(folder / "run", [&] { return memory_run(folder, changes(folder, 2, R"({"steps": 3})")); },
                     {.ranks = 2}) == 0);
   if (GENERATE(false, true)) {  // the files' former names
@@ -218,8 +204,7 @@ TEST_CASE("lanes of a run that goes on with other lanes take the memories in tur
   CHECK(heard.has("2 memories in the checkpoint, 3 lanes; lane l takes memory l mod 2"));
 }
 
-TEST_CASE("one memory for the rows of all ranks is that of one rank with these rows", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("one memory for the rows of all ranks is that of one rank with these rows", "[fast]") {
   const int ranks = GENERATE(2, 4);
   const bool masked = GENERATE(false, true);
   CAPTURE(ranks, masked);
@@ -245,8 +230,7 @@ TEST_CASE("one memory for the rows of all ranks is that of one rank with these r
   CHECK_FALSE(fs::exists(checkpoint_in(folder / "ranks", 7) / "fast.lane0.safetensors"));
 }
 
-TEST_CASE("a run with one memory for all rows has the same bytes however it is run", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a run with one memory for all rows has the same bytes however it is run", "[fast]") {
   const auto make = [&](const std::string& train) {
     return [&, train] { return memory_run(folder, changes(folder, 2, train), "global"); };
   };
@@ -262,8 +246,7 @@ TEST_CASE("a run with one memory for all rows has the same bytes however it is r
   check_same(folder / "whole", folder / "parts", 7);
 }
 
-TEST_CASE("a memory of each lane beside one for all rows", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a memory of each lane beside one for all rows", "[fast]") {
   const MakeRun make = [&] { return memory_run(folder, changes(folder, 2), "global", "local"); };
   REQUIRE(run_split(folder / "run", make, {.ranks = 2}) == 0);
   const auto lane = [&](int l) {
@@ -273,16 +256,14 @@ TEST_CASE("a memory of each lane beside one for all rows", "[fast]") {
   CHECK_THROWS(lane(0).doubles("blocks.0.memory.keys"));
 }
 
-TEST_CASE("a codebook starts from the keys of the first rank", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a codebook starts from the keys of the first rank", "[fast]") {
   check_splits(folder, [&] { return codebook_run(folder, changes(folder, 4)); }, {1}, {{2, 1}, {4, 0}, {4, 1}},
                {3, 4, 7});
   CHECK(updates_of(folder / "one", 3, "blocks.0.mixer.k_proj.weight") == 3);
   CHECK(updates_of(folder / "one", 7, "blocks.0.mixer.codebook") == 4);
 }
 
-TEST_CASE("ranks that change keep the rows that share an update", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("ranks that change keep the rows that share an update", "[fast]") {
   const auto resolved = [&](int ranks, std::optional<int64_t> fast_batch = {}) {
     RunConfig config = memory_run(folder, changes(folder, 1), "global");
     config.train.lanes = std::nullopt;
@@ -299,8 +280,7 @@ TEST_CASE("ranks that change keep the rows that share an update", "[fast]") {
                     Catch::Contains("train.fast_batch: found 2, expected 4, the rows of a micro-batch of all ranks"));
 }
 
-TEST_CASE("a run goes on with other numbers of ranks as if nothing had happened", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a run goes on with other numbers of ranks as if nothing had happened", "[fast]") {
   const bool has_memories = GENERATE(false, true);
   const std::string precision = GENERATE(R"({"precision": "fp64"})", R"({"precision": "bf16"})");
   const MakeRun make = [&] {
@@ -319,8 +299,7 @@ TEST_CASE("a run goes on with other numbers of ranks as if nothing had happened"
   check_same(folder / "whole", folder / "parts", 7);
 }
 
-TEST_CASE("lanes give what one lane gives, up to rounding", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("lanes give what one lane gives, up to rounding", "[fast]") {
   REQUIRE(run_split(folder / "one", [&] { return mixed_run(folder, changes(folder, 1)); }, {.ranks = 1}) == 0);
   REQUIRE(run_split(folder / "four", [&] { return mixed_run(folder, changes(folder, 4)); }, {.ranks = 2}) == 0);
   const std::vector<double> one = metric(folder / "one", "loss"), four = metric(folder / "four", "loss");
@@ -328,8 +307,7 @@ TEST_CASE("lanes give what one lane gives, up to rounding", "[fast]") {
   for (size_t i = 0; i < one.size(); ++i) { CHECK(four[i] == Catch::Approx(one[i]).epsilon(1e-9)); }
 }
 
-TEST_CASE("what cannot be trained in lanes is refused", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("what cannot be trained in lanes is refused", "[fast]") {
   const MakeRun fast = [&] { return memory_run(folder, changes(folder, 2), "global"); };
   CHECK_THROWS_WITH(run_split(folder / "run", fast, {.ranks = 1}),
                     Catch::Contains("train.lanes: found 2, expected 1: blocks.0.memory (fwpkm, sync \"global\")"));
@@ -343,8 +321,7 @@ TEST_CASE("what cannot be trained in lanes is refused", "[fast]") {
   CHECK((config.train.lanes == 3 && config.train.micro_batch_size == 2 && config.train.zero == 0));  // zero: of before
 }
 
-TEST_CASE("a run that goes on keeps its lanes where the number of ranks allows it", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a run that goes on keeps its lanes where the number of ranks allows it", "[fast]") {
   const auto resolved = [&](int ranks, StoredSplit stored) {
     RunConfig config = test_run(folder, R"({"train": {"batch_size": 12, "micro_batch_size": 1}})", false);
     config.train.micro_batch_size = std::nullopt;
@@ -360,8 +337,7 @@ TEST_CASE("a run that goes on keeps its lanes where the number of ranks allows i
   CHECK((!one.train.lanes && one.train.micro_batch_size == 12 && one.train.zero == 0));
 }
 
-TEST_CASE("a change of lanes is said", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a change of lanes is said", "[fast]") {
   const auto make = [&](int lanes) { return [&, lanes] { return wide_run(folder, changes(folder, lanes)); }; };
   const MakeRun first = [&] {
     RunConfig config = make(4)();
@@ -374,8 +350,7 @@ TEST_CASE("a change of lanes is said", "[fast]") {
   CHECK(heard.has("train.lanes was 4 and is 3"));
 }
 
-TEST_CASE("steps that are not finite are skipped by all ranks", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("steps that are not finite are skipped by all ranks", "[fast]") {
   TestMixerConfig::poisoned = {2, 3};
   const MakeRun make = [&] { return test_run(folder, changes(folder, 4), false); };
   REQUIRE(run_split(folder / "one", make, {.ranks = 1}) == 0);
@@ -385,10 +360,9 @@ TEST_CASE("steps that are not finite are skipped by all ranks", "[fast]") {
   check_same(folder / "one", folder / "four", 7);
 }
 
-TEST_CASE("what one rank alone meets counts for all", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("what one rank alone meets counts for all", "[fast]") {
   const auto make = [&](const std::string& changes) {
-    return [&folder, changes] {
+    return [this, changes] {
       RunConfig config = test_run(folder, changes, false);
       config.model.layers[0].config = std::make_unique<UnevenMixerConfig>();
       return config;
@@ -413,8 +387,7 @@ TEST_CASE("what one rank alone meets counts for all", "[fast]") {
   check_same(folder / "apart", folder / "overlap", 12);
 }
 
-TEST_CASE("a signal to one process stops all ranks after the same step", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a signal to one process stops all ranks after the same step", "[fast]") {
   const MakeRun make = [&] { return wide_run(folder, changes(folder, 4)); };
   REQUIRE(run_split(folder / "whole", make, {.ranks = 1}) == 0);
   for (const char* at : {"step 2/7", "val v", "saved"}) {
@@ -431,8 +404,7 @@ TEST_CASE("a signal to one process stops all ranks after the same step", "[fast]
   }
 }
 
-TEST_CASE("a signal before the first step ends all ranks, and nothing is saved", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a signal before the first step ends all ranks, and nothing is saved", "[fast]") {
   const MakeRun make = [&] { return wide_run(folder, changes(folder, 4)); };
   const StopSignals early;
   Heard heard;
@@ -445,8 +417,7 @@ TEST_CASE("a signal before the first step ends all ranks, and nothing is saved",
   CHECK(fs::file_size(folder / "run" / "metrics.jsonl") == 0);
 }
 
-TEST_CASE("metrics of several ranks say what communication costs", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("metrics of several ranks say what communication costs", "[fast]") {
   const MakeRun make = [&] { return wide_run(folder, changes(folder, 4)); };
   REQUIRE(run_split(folder / "one", make, {.ranks = 1}) == 0);
   REQUIRE(run_split(folder / "two", make, {.ranks = 2}) == 0);
@@ -487,16 +458,14 @@ TEST_CASE("the ranks of a host share its memory", "[fast]") {
                                               Catch::Contains("for this one"));
 }
 
-TEST_CASE("an error of one rank ends the others", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("an error of one rank ends the others", "[fast]") {
   const MakeRun make = [&] { return wide_run(folder, changes(folder, 4)); };
   fs::create_directories(folder / "run");
   folder.write("run/checkpoints", "a file where a folder must be");
   CHECK_THROWS_AS(run_split(folder / "run", make, {.ranks = 4}), Error);
 }
 
-TEST_CASE("ranks whose values differ save nothing", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("ranks whose values differ save nothing", "[fast]") {
   const std::string damaged = "blocks.1.ffn.up_proj.weight";
   const auto damage = [&](Trainer& trainer, int rank) {
     const Tensor& value = trainer.params().find(damaged)->value;
@@ -511,8 +480,7 @@ TEST_CASE("ranks whose values differ save nothing", "[fast]") {
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps().empty());
 }
 
-TEST_CASE("a weight that changes on one rank during a run ends it at the next save", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a weight that changes on one rank during a run ends it at the next save", "[fast]") {
   const int zero = GENERATE(0, 1);
   const bool overlap = GENERATE(false, true);
   Trainer* first = nullptr;
@@ -532,15 +500,13 @@ TEST_CASE("a weight that changes on one rank during a run ends it at the next sa
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{1});
 }
 
-TEST_CASE("other ranks keep logs of their own", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("other ranks keep logs of their own", "[fast]") {
   REQUIRE(run_split(folder / "run", [&] { return wide_run(folder, changes(folder, 4)); }, {.ranks = 2}) == 0);
   CHECK_THAT(read_file(folder / "run" / "logs" / "rank_00001.log"),
              Catch::Contains("rank 1: ") && Catch::Contains("7/7"));
 }
 
-TEST_CASE("ranks share what they exchange without a race", "[threads]") {
-  const TempFolder folder;
+FOLDER_TEST("ranks share what they exchange without a race", "[threads]") {
   REQUIRE(run_split(folder / "run", [&] { return wide_run(folder, changes(folder, 4, R"({"steps": 2})")); },
                     {.ranks = 2}) == 0);
 }

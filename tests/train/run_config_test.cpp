@@ -5,9 +5,6 @@
 #include "tests/test.h"
 #include "train/choose_device.h"
 
-using namespace hebb;
-using Catch::Contains;
-
 namespace {
 
 const char* kRun = R"({
@@ -29,8 +26,7 @@ RunConfig read(const TempFolder& folder, const std::vector<std::string>& overrid
 
 }  // namespace
 
-TEST_CASE("a run configuration has the defaults of the reference", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a run configuration has the defaults of the reference", "[fast]") {
   const RunConfig c = read(folder, {"train.device=cpu"});  // which decides the precision
   CHECK(c.train.micro_batch_size == 6);
   CHECK(c.train.seed == 0);
@@ -52,8 +48,7 @@ TEST_CASE("a run configuration has the defaults of the reference", "[fast]") {
   CHECK(c.schedule.type == "constant");
 }
 
-TEST_CASE("a known key in the wrong section is told where it belongs", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a known key in the wrong section is told where it belongs", "[fast]") {
   CHECK_THROWS_WITH(read(folder, {"lr=0.1"}),
                     Contains("command line: lr: found an unknown key") && Contains("; elsewhere: optimizer.lr, "));
   CHECK_THROWS_WITH(read(folder, {"optimizer.batch_size=2"}), Contains("; elsewhere: train.batch_size"));
@@ -64,8 +59,7 @@ TEST_CASE("a known key in the wrong section is told where it belongs", "[fast]")
   CHECK_THROWS_WITH(read(folder, {"train.deterministic=true"}), Contains("unknown key"));
 }
 
-TEST_CASE("an error that ends the reading of one section does not hide those of the others", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("an error that ends the reading of one section does not hide those of the others", "[fast]") {
   std::string message;
   try {
     read(folder, {"model.layers.mix.type=gnd", "train.device=tpu", "optimizer.lr=-1", "schedule.warmup=3"}, false);
@@ -77,20 +71,17 @@ TEST_CASE("an error that ends the reading of one section does not hide those of 
   }
 }
 
-TEST_CASE("an unknown section is named beside an error that ends the reading", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("an unknown section is named beside an error that ends the reading", "[fast]") {
   CHECK_THROWS_WITH(
       read(folder, {"traim.steps=3", "schedule.decay=cosine"}, false),
       Contains("schedule.decay: ") && Contains("traim: found an unknown key") && Contains("did you mean \"train\""));
 }
 
-TEST_CASE("paths are absolute against the file that wrote them", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("paths are absolute against the file that wrote them", "[fast]") {
   CHECK(read(folder).data.sources[0].path == (folder / "sub/data/tokens.bin").string());
 }
 
-TEST_CASE("a resolved configuration reads back as itself", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a resolved configuration reads back as itself", "[fast]") {
   const Json resolved =
       to_json(read(folder, {"train.random_window={\"p\": 0.9, \"window\": 5}", "schedule.type=wsd",
                             "eval={\"evaluations\": [{\"name\": \"a\", \"kind\": \"mqar\"}]}",
@@ -103,8 +94,7 @@ TEST_CASE("a resolved configuration reads back as itself", "[fast]") {
   CHECK(compare_configs(resolved, to_json(again)).empty());
 }
 
-TEST_CASE("tokens give the steps, and both must agree", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("tokens give the steps, and both must agree", "[fast]") {
   const auto steps = [&](const std::string& tokens) {
     Json json = parse_json(kRun, "run.json");
     json.find("train")->erase("steps");
@@ -122,8 +112,7 @@ TEST_CASE("tokens give the steps, and both must agree", "[fast]") {
                     Catch::Contains("train.steps: found nothing"));
 }
 
-TEST_CASE("values that cannot work are refused with file, line and path", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("values that cannot work are refused with file, line and path", "[fast]") {
   const std::string at = (folder / "sub/run.json").string() + ":8:";
   CHECK_THROWS_WITH(read(folder, {"train.batch_size=0"}),
                     Catch::Contains("train.batch_size: found 0, expected an integer >= 1"));
@@ -144,8 +133,7 @@ TEST_CASE("values that cannot work are refused with file, line and path", "[fast
   CHECK_THROWS_WITH(Fields::read(json, "", c), Catch::Contains("optimizer"));
 }
 
-TEST_CASE("a sweep is no run, and the verb that trains it is named", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a sweep is no run, and the verb that trains it is named", "[fast]") {
   const std::string sweep = folder.write("s.json", R"({"name": "s", "base": "b.json", "grid": {"train.seed": [1]}})");
   CHECK_THROWS_WITH(read_run_config(sweep), sweep +
                                                 ": found a sweep (it has \"grid\"), expected the configuration of one "
@@ -153,8 +141,7 @@ TEST_CASE("a sweep is no run, and the verb that trains it is named", "[fast]") {
                                                 "them with --dry-run");
 }
 
-TEST_CASE("devices and precisions that this build does not have are errors, never replaced", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("devices and precisions that this build does not have are errors, never replaced", "[fast]") {
 #ifndef HEBB_HAVE_CUDA
   CHECK_THROWS_WITH(read(folder, {"train.device=cuda"}), Catch::Contains("train.device: found \"cuda\""));
 #endif
@@ -184,8 +171,7 @@ TEST_CASE("a variable of the environment that would change matrix products on a 
   CHECK(choose("1", "cuda", false) == "no error");  // a plan computes nothing there
 }
 
-TEST_CASE("configurations are compared path by path, without what a resumed run may change", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("configurations are compared path by path, without what a resumed run may change", "[fast]") {
   const Json stored = to_json(read(folder));
   const Json current =
       to_json(read(folder, {"name=other", "train.steps=99", "train.checkpoint.every=3", "train.threads=1",
@@ -206,16 +192,14 @@ TEST_CASE("the configuration hash is FNV-1a of the canonical JSON", "[fast]") {
   CHECK(config_hash(Json::object()) == "08f44b07b5901a25");  // of "{}"
 }
 
-TEST_CASE("the tokenizer of the data is that of the first source unless given", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("the tokenizer of the data is that of the first source unless given", "[fast]") {
   CHECK(read(folder).data.tokenizer.is_null());
   const RunConfig c = read(folder, {"data.tokenizer={\"type\": \"bytes\"}", "model.vocab_size=259"});
   CHECK(c.data.tokenizer.at("type").as_string() == "bytes");
   CHECK_THROWS_WITH(read(folder, {"data.tokenizer={\"typ\": \"bytes\"}"}), Catch::Contains("data.tokenizer.typ"));
 }
 
-TEST_CASE("a tokenizer with more ids than the model is refused before training, as eval refuses it", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a tokenizer with more ids than the model is refused before training, as eval refuses it", "[fast]") {
   const auto with = [&](const char* vocab_size) {
     RunConfig c = read(folder, {"data.tokenizer={\"type\": \"bytes\"}", std::string("model.vocab_size=") + vocab_size});
     resolve(c);
@@ -225,8 +209,7 @@ TEST_CASE("a tokenizer with more ids than the model is refused before training, 
   CHECK_NOTHROW(with("259"));
 }
 
-TEST_CASE("train.zero 2 and 3 are refused with the reason", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("train.zero 2 and 3 are refused with the reason", "[fast]") {
   CHECK_NOTHROW(read(folder, {"train.zero=1"}));
   CHECK_THROWS_WITH(read(folder, {"train.zero=2"}),
                     Contains("train.zero: found 2, expected 0 or 1: shards of gradients"));

@@ -15,9 +15,6 @@
 #include "tests/train/run_fixture.h"
 #include "train/model_source.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 int run_with(const fs::path& folder, RunConfig config, Heard& heard, const std::function<void(RunOptions&)>& change) {
@@ -30,8 +27,7 @@ const char* kSeven = R"({"train": {"checkpoint": {"every": 2, "keep": 9}}})";
 
 }  // namespace
 
-TEST_CASE("a run folder holds configuration, metrics, log, events and checkpoints, and no lock afterwards") {
-  const TempFolder folder;
+FOLDER_TEST("a run folder holds configuration, metrics, log, events and checkpoints, and no lock afterwards") {
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
   for (const char* name : {"config.json", "metrics.jsonl", "train.log", "tb", "checkpoints/latest"}) {
     INFO(name);
@@ -40,8 +36,7 @@ TEST_CASE("a run folder holds configuration, metrics, log, events and checkpoint
   CHECK_FALSE(fs::exists(folder / "run" / "lock"));
 }
 
-TEST_CASE("a finished run that is started again does nothing") {
-  const TempFolder folder;
+FOLDER_TEST("a finished run that is started again does nothing") {
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
   const std::string before = read_file(folder / "run" / "metrics.jsonl");
   Heard heard;
@@ -51,8 +46,7 @@ TEST_CASE("a finished run that is started again does nothing") {
   CHECK(read_file(folder / "run" / "metrics.jsonl") == before);
 }
 
-TEST_CASE("a run cannot be resumed into fewer steps than it has done") {
-  const TempFolder folder;
+FOLDER_TEST("a run cannot be resumed into fewer steps than it has done") {
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
   Heard heard;
   CHECK_THROWS_WITH(
@@ -60,8 +54,7 @@ TEST_CASE("a run cannot be resumed into fewer steps than it has done") {
       Catch::Contains("train.steps: found 6, expected at least 7, the steps of ") && Catch::Contains("step_00000007"));
 }
 
-TEST_CASE("a configuration that differs is refused with its paths, unless it is allowed") {
-  const TempFolder folder;
+FOLDER_TEST("a configuration that differs is refused with its paths, unless it is allowed") {
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
   const std::string other = R"({"optimizer": {"lr": 0.02}, "train": {"document_mask": true, "steps": 9}})";
   Heard heard;
@@ -76,8 +69,7 @@ TEST_CASE("a configuration that differs is refused with its paths, unless it is 
   CHECK(heard.has("the configuration has changed: "));
 }
 
-TEST_CASE("a run goes on whose stored configuration holds idle keys that earlier versions wrote") {
-  const TempFolder folder;
+FOLDER_TEST("a run goes on whose stored configuration holds idle keys that earlier versions wrote") {
   const std::string changes = R"({"schedule": {"type": "wsd", "decay_steps": 2}})";
   REQUIRE(run_in(folder / "run", test_run(folder, changes)) == 0);
   const auto edit = [&](const std::function<void(Json&)>& change) {
@@ -121,8 +113,7 @@ TEST_CASE("the stored configuration of a run loses only what said nothing", "[fa
   }
 }
 
-TEST_CASE("a run that died before its first checkpoint starts again, with its configuration only") {
-  const TempFolder folder;
+FOLDER_TEST("a run that died before its first checkpoint starts again, with its configuration only") {
   Heard heard;
   heard.on_line = [](const std::string& line) {
     if (line.starts_with("step 2/7")) { throw std::runtime_error("died"); }
@@ -134,8 +125,7 @@ TEST_CASE("a run that died before its first checkpoint starts again, with its co
   CHECK(metric(folder / "run", "step") == std::vector<double>{1, 2, 3, 4, 5, 6, 7});
 }
 
-TEST_CASE("a run that failed before its first step may be started with another configuration") {
-  const TempFolder folder;
+FOLDER_TEST("a run that failed before its first step may be started with another configuration") {
   const auto fail_in = [&](const fs::path& run) {
     RunConfig config = test_run(folder);
     config.data.sources[0].path = "nowhere.bin";
@@ -150,8 +140,7 @@ TEST_CASE("a run that failed before its first step may be started with another c
   CHECK(run_in(folder / "run", test_run(folder, R"({"optimizer": {"lr": 0.02}})")) == 0);
 }
 
-TEST_CASE("fields that may differ do: the run goes on and says that the schedule changes") {
-  const TempFolder folder;
+FOLDER_TEST("fields that may differ do: the run goes on and says that the schedule changes") {
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
   Heard heard;
   REQUIRE(run_in(folder / "run",
@@ -163,8 +152,7 @@ TEST_CASE("fields that may differ do: the run goes on and says that the schedule
   CHECK(metric(folder / "run", "step").back() == 9);
 }
 
-TEST_CASE("resume never needs a new or empty folder") {
-  const TempFolder folder;
+FOLDER_TEST("resume never needs a new or empty folder") {
   Heard heard;
   const auto never = [](RunOptions& o) { o.resume = "never"; };
   fs::create_directories(folder / "run");
@@ -173,14 +161,12 @@ TEST_CASE("resume never needs a new or empty folder") {
   CHECK_THROWS_WITH(run_with(folder / "run", test_run(folder), heard, never), Catch::Contains("not empty"));
 }
 
-TEST_CASE("metrics without a configuration are not taken for a run") {
-  const TempFolder folder;
+FOLDER_TEST("metrics without a configuration are not taken for a run") {
   folder.write("run/metrics.jsonl", "{\"step\":1}\n");
   CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder)), Catch::Contains("metrics.jsonl without config.json"));
 }
 
-TEST_CASE("going back to an earlier checkpoint of the run gives the same run and removes what it leaves") {
-  const TempFolder folder;
+FOLDER_TEST("going back to an earlier checkpoint of the run gives the same run and removes what it leaves") {
   REQUIRE(run_in(folder / "run", test_run(folder, kSeven)) == 0);
   const auto lines = metrics_of(folder / "run");
   const std::string last = checkpoint_bytes(folder / "run", 7);
@@ -198,8 +184,7 @@ TEST_CASE("going back to an earlier checkpoint of the run gives the same run and
   CHECK(checkpoint_bytes(folder / "run", 7) == last);
 }
 
-TEST_CASE("a checkpoint of another run is the start of a new folder") {
-  const TempFolder folder;
+FOLDER_TEST("a checkpoint of another run is the start of a new folder") {
   REQUIRE(run_in(folder / "run", test_run(folder, kSeven)) == 0);
   const auto from = [&](RunOptions& o) { o.resume = checkpoint_in(folder / "run", 4).string(); };
   Heard heard;
@@ -213,8 +198,7 @@ TEST_CASE("a checkpoint of another run is the start of a new folder") {
                     Catch::Contains("cannot resume from here"));
 }
 
-TEST_CASE("init-from starts at step 0 with given weights and a fresh optimizer, and is not read again") {
-  const TempFolder folder;
+FOLDER_TEST("init-from starts at step 0 with given weights and a fresh optimizer, and is not read again") {
   REQUIRE(run_in(folder / "run", test_run(folder, kSeven)) == 0);
   const std::string lr0 = R"({"train": {"steps": 2}, "optimizer": {"lr": 1e-300, "weight_decay": 0}})";
   for (const fs::path& from :
@@ -231,8 +215,7 @@ TEST_CASE("init-from starts at step 0 with given weights and a fresh optimizer, 
   }
 }
 
-TEST_CASE("changed data is refused unless it is allowed, moved data is not a change") {
-  const TempFolder folder;
+FOLDER_TEST("changed data is refused unless it is allowed, moved data is not a change") {
   const std::string stop = R"({"train": {"max_minutes": 1e-9}})";
   REQUIRE(run_in(folder / "run", test_run(folder, stop)) == 75);
   const auto at = [&](const std::string& name) {
@@ -254,16 +237,14 @@ TEST_CASE("changed data is refused unless it is allowed, moved data is not a cha
   CHECK(heard.has("the data has changed: "));
 }
 
-TEST_CASE("a second process on the same folder is told which one has it") {
-  const TempFolder folder;
+FOLDER_TEST("a second process on the same folder is told which one has it") {
   const RunLock first(folder.path());
   CHECK_THAT(thrown<CheckpointError>([&] { run_in(folder.path(), test_run(folder)); }),
              Catch::Contains("in use by process " + std::to_string(::getpid()) + " on "));
   CHECK(fs::exists(folder / "lock"));
 }
 
-TEST_CASE("the lock of a dead process of this host is taken over and said so") {
-  const TempFolder folder;
+FOLDER_TEST("the lock of a dead process of this host is taken over and said so") {
   const pid_t child = ::fork();
   if (child == 0) {
     static const RunLock lock(folder.path());
@@ -277,8 +258,7 @@ TEST_CASE("the lock of a dead process of this host is taken over and said so") {
   CHECK(heard.has("took over the lock that process " + std::to_string(child) + " on "));
 }
 
-TEST_CASE("the lock of a process that has ended is taken over although nobody has asked for its exit code") {
-  const TempFolder folder;
+FOLDER_TEST("the lock of a process that has ended is taken over although nobody has asked for its exit code") {
   const pid_t child = ::fork();
   if (child == 0) {
     static const RunLock lock(folder.path());
@@ -293,8 +273,7 @@ TEST_CASE("the lock of a process that has ended is taken over although nobody ha
   ::waitpid(child, nullptr, 0);
 }
 
-TEST_CASE("a configuration that no run wrote is not replaced") {
-  const TempFolder folder;
+FOLDER_TEST("a configuration that no run wrote is not replaced") {
   folder.write("run/config.json", "{}");
   CHECK_THROWS_WITH(
       run_in(folder / "run", test_run(folder)),
@@ -302,8 +281,7 @@ TEST_CASE("a configuration that no run wrote is not replaced") {
   CHECK(read_file(folder / "run" / "config.json") == "{}");
 }
 
-TEST_CASE("the lock of another host is taken over if nobody touches it, and said so") {
-  const TempFolder folder;
+FOLDER_TEST("the lock of another host is taken over if nobody touches it, and said so") {
   folder.write("lock", "no-such-host 1 2 - 0\n");
   std::string said;
   const auto begin = std::chrono::steady_clock::now();
@@ -315,8 +293,7 @@ TEST_CASE("the lock of another host is taken over if nobody touches it, and said
   CHECK_THAT(read_file(folder / "lock"), Catch::Contains(" " + std::to_string(::getpid()) + " "));
 }
 
-TEST_CASE("the lock of another host that is touched is not taken over") {
-  const TempFolder folder;
+FOLDER_TEST("the lock of another host that is touched is not taken over") {
   const std::string holder = "no-such-host 1 2 - 0\n";
   folder.write("lock", holder);
   std::atomic<bool> is_over{false};
@@ -333,8 +310,7 @@ TEST_CASE("the lock of another host that is touched is not taken over") {
   CHECK(read_file(folder / "lock") == holder);
 }
 
-TEST_CASE("the holder touches its lock") {
-  const TempFolder folder;
+FOLDER_TEST("the holder touches its lock") {
   const RunLock lock(folder.path(), {.touch_seconds = 0.05});
   const std::string text = read_file(folder / "lock");
   for (int i = 0; i < 3; ++i) {
@@ -347,8 +323,7 @@ TEST_CASE("the holder touches its lock") {
   CHECK(read_file(folder / "lock") == text);
 }
 
-TEST_CASE("a requeued job takes its own lock over at once") {
-  const TempFolder folder;
+FOLDER_TEST("a requeued job takes its own lock over at once") {
   const auto job = [](const char* restarts) {
     ::setenv("SLURM_JOB_ID", "77", 1);
     restarts != nullptr ? ::setenv("SLURM_RESTART_COUNT", restarts, 1) : ::unsetenv("SLURM_RESTART_COUNT");
@@ -374,8 +349,7 @@ TEST_CASE("a requeued job takes its own lock over at once") {
   ::unsetenv("SLURM_RESTART_COUNT");
 }
 
-TEST_CASE("a run whose lock another process has taken over saves nothing more") {
-  const TempFolder folder;
+FOLDER_TEST("a run whose lock another process has taken over saves nothing more") {
   const std::string other = "no-such-host 1 2 - 0\n";
   const std::string change = GENERATE("taken over", "removed");
   Heard heard;
@@ -395,8 +369,7 @@ TEST_CASE("a run whose lock another process has taken over saves nothing more") 
   CHECK(fs::exists(folder / "run" / "lock") == (change == "taken over"));
 }
 
-TEST_CASE("the run folder keeps the tokenizer, and the resolved configuration points to it") {
-  const TempFolder folder;
+FOLDER_TEST("the run folder keeps the tokenizer, and the resolved configuration points to it") {
   RunConfig config = test_run(folder);
   const fs::path model = folder.write("some.model", "tokenizer bytes");
   config.data.tokenizer = Json::object({{"type", Json("sentencepiece")},
@@ -414,8 +387,7 @@ TEST_CASE("the run folder keeps the tokenizer, and the resolved configuration po
                     Catch::Contains("data.tokenizer.file") && Catch::Contains("other contents"));
 }
 
-TEST_CASE("a tokenizer other than that of the data is refused") {
-  const TempFolder folder;
+FOLDER_TEST("a tokenizer other than that of the data is refused") {
   ShardWriterOptions options;
   options.directory = folder / "shards";
   options.vocab_size = 20;

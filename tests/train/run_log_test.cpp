@@ -6,8 +6,6 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 /// Notes the calls of a bar.
@@ -37,8 +35,7 @@ std::vector<std::string> lines_of(const fs::path& path) {
 
 }  // namespace
 
-TEST_CASE("lines of the log have time, level and rank; those of the console have not", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("lines of the log have time, level and rank; those of the console have not", "[fast]") {
   std::vector<std::string> printed;
   RunLog log({[&](std::string_view line) { printed.emplace_back(line); }, nullptr});
   log.open(folder / "train.log", 3);
@@ -54,8 +51,7 @@ TEST_CASE("lines of the log have time, level and rank; those of the console have
                                  "[error] rank 3: over"});
 }
 
-TEST_CASE("a log goes on after what is there, and says what its disk refuses", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a log goes on after what is there, and says what its disk refuses", "[fast]") {
   folder.write("train.log", "before\n");
   RunLog log({});
   log.open(folder / "train.log", 0);
@@ -70,8 +66,7 @@ TEST_CASE("a log goes on after what is there, and says what its disk refuses", "
   }
 }
 
-TEST_CASE("on a terminal a bar replaces the lines of steps, which the log keeps", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("on a terminal a bar replaces the lines of steps, which the log keeps", "[fast]") {
   std::vector<std::string> printed;
   Bar bar;
   RunLog log({[&](std::string_view line) { printed.emplace_back(line); }, &bar});

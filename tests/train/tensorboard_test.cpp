@@ -3,8 +3,6 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
-using namespace hebb;
-
 namespace {
 
 std::string hex(const std::string& bytes) {
@@ -36,9 +34,8 @@ TEST_CASE("a start is a SessionLog, from whose step on TensorBoard forgets earli
   CHECK(hex(tensorboard_start_event(1.0, 301)) == "09000000000000f03f10ad023a020801");
 }
 
-TEST_CASE("an events file starts with the version and the step behind the checkpoint, and grows by whole records",
-          "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("an events file starts with the version and the step behind the checkpoint, and grows by whole records",
+            "[fast]") {
   {
     TensorBoardWriter writer(folder / "tb", 10);
     writer.add(11, {{"train/loss", 2.0}});

@@ -11,9 +11,6 @@
 #include "tests/train/faults.h"
 #include "tests/train/process.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 bool has_mpi() {

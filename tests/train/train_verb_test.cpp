@@ -12,9 +12,6 @@
 #include "train/memory_plan.h"
 #include "train/run_config.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 /// A folder with a run configuration of a small gdn model and its tokens.

@@ -6,9 +6,6 @@
 #include "tests/thrown.h"
 #include "tests/train/run_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 Json state_of(const fs::path& folder, int64_t step) {
@@ -25,8 +22,7 @@ struct Poison {
 
 }  // namespace
 
-TEST_CASE("a run writes lines for every step, with the loss of the initial weights first") {
-  const TempFolder folder;
+FOLDER_TEST("a run writes lines for every step, with the loss of the initial weights first") {
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
   const std::vector<double> steps = metric(folder / "run", "step"), losses = metric(folder / "run", "loss");
   CHECK(steps == std::vector<double>{1, 2, 3, 4, 5, 6, 7});
@@ -36,8 +32,7 @@ TEST_CASE("a run writes lines for every step, with the loss of the initial weigh
   CHECK(metric(folder / "run", "skipped") == std::vector<double>(7, 0));
 }
 
-TEST_CASE("lr in the lines is the schedule of the step that was applied") {
-  const TempFolder folder;
+FOLDER_TEST("lr in the lines is the schedule of the step that was applied") {
   const RunConfig config = test_run(folder);
   const Schedule schedule(config.schedule, config.optimizer.lr, 7);
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
@@ -46,14 +41,12 @@ TEST_CASE("lr in the lines is the schedule of the step that was applied") {
   for (int64_t s = 0; s < 7; ++s) { CHECK(lr[static_cast<size_t>(s)] == Catch::Approx(schedule(s)).epsilon(1e-12)); }
 }
 
-TEST_CASE("log_every chooses the lines, the first and the last step have one always") {
-  const TempFolder folder;
+FOLDER_TEST("log_every chooses the lines, the first and the last step have one always") {
   REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"log_every": 3}})")) == 0);
   CHECK(metric(folder / "run", "step") == std::vector<double>{1, 3, 6, 7});
 }
 
-TEST_CASE("a stop after every step of a run and a restart give the run's bits") {
-  const TempFolder folder;
+FOLDER_TEST("a stop after every step of a run and a restart give the run's bits") {
   const std::string changes =
       R"({"train": {"val_every": 2, "document_mask": true, "random_window": {"p": 0.5, "window": 3}},
       "data": {"validation": [{"name": "v", "path": ")" +
@@ -76,8 +69,7 @@ TEST_CASE("a stop after every step of a run and a restart give the run's bits") 
   }
 }
 
-TEST_CASE("a run that died goes on from its last checkpoint with the same bits") {
-  const TempFolder folder;
+FOLDER_TEST("a run that died goes on from its last checkpoint with the same bits") {
   const std::string changes = R"({"train": {"checkpoint": {"every": 2, "keep": 9}}})";
   REQUIRE(run_in(folder / "straight", test_run(folder, changes)) == 0);
   struct Death {};
@@ -98,8 +90,7 @@ TEST_CASE("a run that died goes on from its last checkpoint with the same bits")
   }
 }
 
-TEST_CASE("micro-batch sizes and recompute give the same run") {
-  const TempFolder folder;
+FOLDER_TEST("micro-batch sizes and recompute give the same run") {
   // Fast weights advance by micro-batch, so the mixer has none here; documents make unequal counts of valid targets.
   const auto changes = [](int rows, const std::string& precision, const std::string& recompute) {
     return R"({"train": {"micro_batch_size": )" + std::to_string(rows) +
@@ -134,8 +125,7 @@ TEST_CASE("micro-batch sizes and recompute give the same run") {
   }
 }
 
-TEST_CASE("the number of threads changes nothing", "[threads]") {
-  const TempFolder folder;
+FOLDER_TEST("the number of threads changes nothing", "[threads]") {
   REQUIRE(run_in(folder / "one", test_run(folder, R"({"train": {"threads": 1, "precision": "fp32"}})")) == 0);
   REQUIRE(run_in(folder / "three", test_run(folder, R"({"train": {"threads": 3, "precision": "fp32"}})")) == 0);
   CHECK(metrics_of(folder / "one") == metrics_of(folder / "three"));
@@ -143,8 +133,7 @@ TEST_CASE("the number of threads changes nothing", "[threads]") {
         read_file(checkpoint_in(folder / "three", 7) / "model.safetensors"));
 }
 
-TEST_CASE("a NaN leaves weights, moments and counts alone while data and schedule go on") {
-  const TempFolder folder;
+FOLDER_TEST("a NaN leaves weights, moments and counts alone while data and schedule go on") {
   const std::string changes = R"({"train": {"checkpoint": {"every": 1, "keep": 9}}})";
   Poison poison({2});
   Heard heard;
@@ -169,8 +158,7 @@ TEST_CASE("a NaN leaves weights, moments and counts alone while data and schedul
   CHECK(state_of(folder / "run", 4).at("consecutive_skips").as_int() == 0);
 }
 
-TEST_CASE("a skipped step moves fast weights but nothing that layers update after steps") {
-  const TempFolder folder;
+FOLDER_TEST("a skipped step moves fast weights but nothing that layers update after steps") {
   Poison poison({3});
   REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"checkpoint": {"every": 1, "keep": 9}}})")) == 0);
   CHECK(weights_of(folder / "run", 7, "blocks.0.mixer.threshold")[0] == 0.5 + 6 * 0.25);
@@ -182,8 +170,7 @@ TEST_CASE("a skipped step moves fast weights but nothing that layers update afte
         weights_of(folder / "run", 4, "blocks.0.mixer.memory"));
 }
 
-TEST_CASE("too many skipped steps in a row stop the run, and stop stops at the first") {
-  const TempFolder folder;
+FOLDER_TEST("too many skipped steps in a row stop the run, and stop stops at the first") {
   Poison poison({1, 2, 3});
   Heard heard;
   CHECK_THROWS_AS(
@@ -197,8 +184,7 @@ TEST_CASE("too many skipped steps in a row stop the run, and stop stops at the f
                     Catch::Contains("step 2: the loss is nan (train.nonfinite is \"stop\")"));
 }
 
-TEST_CASE("carried state that is not finite is an error that names step and tensor") {
-  const TempFolder folder;
+FOLDER_TEST("carried state that is not finite is an error that names step and tensor") {
   Poison poison({});
   TestMixerConfig::poisoned_memory = {2};
   CHECK_THROWS_WITH(run_in(folder / "skip", test_run(folder)),
@@ -206,8 +192,7 @@ TEST_CASE("carried state that is not finite is an error that names step and tens
   CHECK_THROWS_AS(run_in(folder / "stop", test_run(folder, R"({"train": {"nonfinite": "stop"}})")), NumericError);
 }
 
-TEST_CASE("validation changes nothing and its loss is the mean over valid targets") {
-  const TempFolder folder;
+FOLDER_TEST("validation changes nothing and its loss is the mean over valid targets") {
   const std::string path = write_tokens(folder, "val.bin", 2).string();
   const std::string with = R"({"train": {"val_every": 3}, "data": {"validation": [
       {"name": "a", "path": ")" +
@@ -233,8 +218,7 @@ TEST_CASE("validation changes nothing and its loss is the mean over valid target
   CHECK(heard.has("step 7/7 val b loss"));
 }
 
-TEST_CASE("a validation loss that is not finite is warned of") {
-  const TempFolder folder;
+FOLDER_TEST("a validation loss that is not finite is warned of") {
   const std::string with = R"({"data": {"validation": [{"name": "a", "path": ")" +
                            write_tokens(folder, "val.bin", 2).string() + R"(", "format": "raw_u16", "max_rows": 3}]}})";
   const std::string warning = "step 7: the validation loss of a is not finite";
@@ -249,8 +233,7 @@ TEST_CASE("a validation loss that is not finite is warned of") {
   CHECK(metrics_of(folder / "run").back().starts_with(R"({"step":7,"val":"a","loss":"nan")"));
 }
 
-TEST_CASE("without val_every validation happens after the last step only") {
-  const TempFolder folder;
+FOLDER_TEST("without val_every validation happens after the last step only") {
   const std::string with = R"({"data": {"validation": [{"name": "a", "path": ")" +
                            write_tokens(folder, "val.bin", 2).string() + R"(", "format": "raw_u16", "max_rows": 3}]}})";
   REQUIRE(run_in(folder / "run", test_run(folder, with)) == 0);
@@ -259,8 +242,7 @@ TEST_CASE("without val_every validation happens after the last step only") {
   CHECK(lines.back().starts_with("{\"step\":7,\"val\":\"a\""));
 }
 
-TEST_CASE("a validation that a signal interrupts is done again by the run that goes on") {
-  const TempFolder folder;
+FOLDER_TEST("a validation that a signal interrupts is done again by the run that goes on") {
   const std::string path = write_tokens(folder, "val.bin", 2).string();
   const std::string with = R"({"train": {"val_every": 3}, "data": {"validation": [
       {"name": "a", "path": ")" +
@@ -280,8 +262,7 @@ TEST_CASE("a validation that a signal interrupts is done again by the run that g
   CHECK(checkpoint_bytes(folder / "run", 7) == checkpoint_bytes(folder / "straight", 7));
 }
 
-TEST_CASE("the time limit saves and stops, with the exit code of the configuration") {
-  const TempFolder folder;
+FOLDER_TEST("the time limit saves and stops, with the exit code of the configuration") {
   Heard heard;
   CHECK(run_in(folder / "run", test_run(folder, R"({"train": {"max_minutes": 1e-9, "exit_code_on_stop": 0}})"),
                heard) == 0);
@@ -292,8 +273,7 @@ TEST_CASE("the time limit saves and stops, with the exit code of the configurati
   CHECK(metrics_of(folder / "run") == metrics_of(folder / "straight"));
 }
 
-TEST_CASE("the random window of a step is one coin for all micro-batches, and off in validation") {
-  const TempFolder folder;
+FOLDER_TEST("the random window of a step is one coin for all micro-batches, and off in validation") {
   // The mixer reports the mean of the window over micro-batches, and refuses one outside training.
   const std::string changes =
       R"({"train": {"random_window": {"p": 0.5, "window": 3}, "steps": 12, "micro_batch_size": 1},
@@ -310,16 +290,14 @@ TEST_CASE("the random window of a step is one coin for all micro-batches, and of
   CHECK(seen.size() == 2);
 }
 
-TEST_CASE("statistics of layers are means over micro-batches and reach the lines of logged steps") {
-  const TempFolder folder;
+FOLDER_TEST("statistics of layers are means over micro-batches and reach the lines of logged steps") {
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
   const Json line = parse_json(metrics_of(folder / "run")[0], "line");
   CHECK(line.at("layers").at("blocks.0.mixer").find("memory_0") != nullptr);
   CHECK(line.at("layers").at("blocks.1.mixer").find("memory_0") != nullptr);
 }
 
-TEST_CASE("a run says once per layer that mesanet takes too few steps") {
-  const TempFolder folder;
+FOLDER_TEST("a run says once per layer that mesanet takes too few steps") {
   for (const int steps : {1, 20}) {
     RunConfig config = test_run(folder);
     config.model = {};
@@ -349,8 +327,7 @@ struct WithUnused final : LayerConfig {
 
 }  // namespace
 
-TEST_CASE("a run says after its first step which parameters the loss does not reach") {
-  const TempFolder folder;
+FOLDER_TEST("a run says after its first step which parameters the loss does not reach") {
   RunConfig config = test_run(folder);
   config.model.layers[0].config = std::make_unique<WithUnused>();
   Heard heard;
@@ -364,8 +341,7 @@ TEST_CASE("a run says after its first step which parameters the loss does not re
   CHECK(quiet.count("the loss does not reach") == 0);
 }
 
-TEST_CASE("the console line has its fixed order") {
-  const TempFolder folder;
+FOLDER_TEST("the console line has its fixed order") {
   Heard heard;
   REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"peak_tflops": 0.001}})"), heard) == 0);
   const auto it = std::find_if(heard.lines.begin(), heard.lines.end(),
@@ -382,8 +358,7 @@ TEST_CASE("the console line has its fixed order") {
   CHECK(unknown.has(" mfu n/a "));
 }
 
-TEST_CASE("start-up says device, parameters, FLOPs, batches, memory, data and time") {
-  const TempFolder folder;
+FOLDER_TEST("start-up says device, parameters, FLOPs, batches, memory, data and time") {
   Heard heard;
   REQUIRE(
       run_in(
@@ -403,8 +378,7 @@ TEST_CASE("start-up says device, parameters, FLOPs, batches, memory, data and ti
   }
 }
 
-TEST_CASE("a plan that the machine cannot hold is a memory error before the first step") {
-  const TempFolder folder;
+FOLDER_TEST("a plan that the machine cannot hold is a memory error before the first step") {
   RunConfig config = test_run(folder);
   config.model.vocab_size = int64_t{1} << 42;
   Heard heard;

@@ -2,9 +2,6 @@
 #include "tests/paths.h"
 #include "tests/train/run_fixture.h"
 
-using namespace hebb;
-using namespace hebb::testing;
-
 namespace {
 
 /// Seven steps with a checkpoint after each; the codebook starts in step 4.
@@ -24,8 +21,7 @@ RunConfig late_run() {
 
 }  // namespace
 
-TEST_CASE("a vq run resumed around the start of its codebook equals one without a break", "[fast]") {
-  const TempFolder folder;
+FOLDER_TEST("a vq run resumed around the start of its codebook equals one without a break", "[fast]") {
   REQUIRE(run_in(folder / "whole", late_run()) == 0);
   const auto codebook = [&](int64_t step) { return weights_of(folder / "whole", step, "blocks.1.mixer.codebook"); };
   CHECK(codebook(3) == codebook(1));
