@@ -1,4 +1,5 @@
 #pragma once
+#include <concepts>
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,9 +23,9 @@ struct Var {
 
 class Tape;
 
-/// One differentiable operation. Derived nodes are plain structs of Vars, saved tensors and sizes.
-/// backward() reads tape.grad(output) and writes tape.grad_slot(input); it is called once, after all
-/// later nodes, and only if the loss reached one of the outputs.
+/// One differentiable operation: Vars, saved tensors and sizes. Most are functions (Tape::record); those that share
+/// more with their forward pass are structs. backward() reads tape.grad(output) and writes tape.grad_slot(input); it is
+/// called once, after all later nodes, and only if the loss reached one of the outputs.
 struct Node {
   virtual ~Node() = default;
   virtual void backward(Tape& tape) = 0;
@@ -95,6 +96,17 @@ class Tape {
     const Var result = node.*output;
     record(std::move(node));
     return result;
+  }
+  /// The same with backward(tape) as the node's backward pass: a function that has captured what it needs by value.
+  /// Returns `outputs`, one Var or several.
+  template <class Outputs, std::invocable<Tape&> F> Outputs record(Outputs outputs, F backward) {
+    struct Function final : Node {
+      F f;
+      explicit Function(F function) : f(std::move(function)) {}
+      void backward(Tape& tape) override { f(tape); }
+    };
+    record(Function(std::move(backward)));
+    return outputs;
   }
 
   // In backward():
