@@ -24,9 +24,8 @@ void ConvolvedProjection::declare_convolution(const BuildContext& c, int64_t wid
       &c.declare(name_ + "_conv.weight", {proj_->spec.shape[0], width}, init::normal(c.model.init_std)).read_in_fp32();
 }
 
-void ConvolvedProjection::declare_bias(const BuildContext& c, bool is_decay_exempt) {
-  bias_ =
-      &c.declare(name_ + "_conv.bias", {proj_->spec.shape[0]}, init::constant(0), ParamKind::trained, is_decay_exempt);
+void ConvolvedProjection::declare_bias(const BuildContext& c) {
+  bias_ = &c.declare(name_ + "_conv.bias", {proj_->spec.shape[0]}, init::constant(0));
 }
 
 Var ConvolvedProjection::project(Pass& pass, Var x, std::optional<DType> dtype) const {

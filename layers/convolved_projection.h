@@ -22,7 +22,7 @@ class ConvolvedProjection {
   /// Declares NAME_conv.weight [channels, width], drawn from normal(init_std); a width of 0 declares nothing.
   void declare_convolution(const BuildContext& c, int64_t width);
   /// Declares NAME_conv.bias [channels], 0 at first.
-  void declare_bias(const BuildContext& c, bool is_decay_exempt = false);
+  void declare_bias(const BuildContext& c);
 
   /// x [N, hidden_size] projected: [N, channels], in `dtype` or that of x. The convolution is left to the operation.
   Var project(Pass& pass, Var x, std::optional<DType> dtype = {}) const;

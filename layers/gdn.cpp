@@ -103,18 +103,15 @@ Gdn::Gdn(const BuildContext& c, const GdnConfig& config)
   const int64_t heads = delta_.value_heads, values = delta_.value_channels();
   a_proj_ = &c.declare("a_proj.weight", {heads, d_}, normal);
   b_proj_ = &c.declare("b_proj.weight", {heads, d_}, normal);
-  a_log_ = &c.declare("A_log", {heads}, a_log_init(0.0, 16.0), ParamKind::trained, true);
+  a_log_ = &c.declare("A_log", {heads}, a_log_init(0.0, 16.0));
   dt_bias_ = &c.declare("dt_bias", {heads},
-                        config.dt_bias_init == "ones" ? init::constant(1.0) : hebb::dt_bias_init(0.001, 0.1),
-                        ParamKind::trained, true);
+                        config.dt_bias_init == "ones" ? init::constant(1.0) : hebb::dt_bias_init(0.001, 0.1));
   for (ConvolvedProjection* path : {&q_, &k_, &v_}) {
     path->declare_convolution(c, delta_.conv_size);
-    if (config.conv_bias) { path->declare_bias(c, true); }
+    if (config.conv_bias) { path->declare_bias(c); }
   }
   if (gate_ != HeadGate::none) { g_proj_ = &c.declare("g_proj.weight", {values, d_}, normal); }
-  if (config.output_norm == "rms") {
-    o_norm_ = &c.declare("o_norm.weight", {delta_.value_dim}, init::constant(1.0), ParamKind::trained, true);
-  }
+  if (config.output_norm == "rms") { o_norm_ = &c.declare("o_norm.weight", {delta_.value_dim}, init::constant(1.0)); }
   if (config.initial_state == "learned") { declare_initial_state(c); }
   o_proj_ = &c.declare("o_proj.weight", {d_, values}, normal);
 }

@@ -158,7 +158,7 @@ Ham::Path Ham::declare_path(const BuildContext& c, const std::string& name, cons
   Path path;
   path.heads = heads;
   const auto ones = [&](const std::string& weight, int64_t channels) {
-    return &c.declare(name + weight, {channels}, init::constant(1.0), ParamKind::trained, true);
+    return &c.declare(name + weight, {channels}, init::constant(1.0));
   };
   const auto matrix = [&](const std::string& weight, int64_t rows, int64_t columns) {
     return &c.declare(name + weight, {rows, columns}, init::normal(c.model.init_std));
@@ -184,10 +184,9 @@ void Ham::declare_recurrence(const BuildContext& c) {
   const int64_t heads = delta_.value_heads;
   a_proj_ = &c.declare("rnn.a_proj.weight", {heads, d_}, normal);
   b_proj_ = &c.declare("rnn.b_proj.weight", {heads, d_}, normal);
-  a_log_ = &c.declare("rnn.A_log", {heads}, a_log_init(0.0, 16.0), ParamKind::trained, true);
+  a_log_ = &c.declare("rnn.A_log", {heads}, a_log_init(0.0, 16.0));
   dt_bias_ = &c.declare("rnn.dt_bias", {heads},
-                        config_.rnn.dt_bias_init == "ones" ? init::constant(1.0) : dt_bias_init(0.001, 0.1),
-                        ParamKind::trained, true);
+                        config_.rnn.dt_bias_init == "ones" ? init::constant(1.0) : dt_bias_init(0.001, 0.1));
   if (gate_ != HeadGate::none) { g_proj_ = &c.declare("rnn.g_proj.weight", {delta_.value_channels(), d_}, normal); }
 }
 
@@ -201,7 +200,7 @@ void Ham::declare_router(const BuildContext& c) {
                            .read_in_fp32());
     in = out;
   }
-  if (r.eda) { eda_logit_ = &c.declare("router.eda_logit", {1}, init::constant(0.0), ParamKind::trained, true); }
+  if (r.eda) { eda_logit_ = &c.declare("router.eda_logit", {1}, init::constant(0.0)); }
 }
 
 Var Ham::normed(Pass& pass, Var x, const Lane& lane) const {

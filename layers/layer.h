@@ -51,6 +51,8 @@ struct Pass {
   bool measures() const { return statistics != nullptr && !tape.recomputing() && !tape.stream().counting(); }
   /// A parameter as a tape value.
   Var param(Param& p) const { return tape.leaf(p.value, p.grad, &p.reached, p.copy); }
+  /// The same; no Var without a parameter.
+  Var param(Param* p) const { return p != nullptr ? param(*p) : Var{}; }
 };
 
 /// The next token of every row: its position in the row's one document, and how it is read.
@@ -73,6 +75,11 @@ struct LayerState {
   virtual std::optional<int64_t> launches(const NextToken&) const { return std::nullopt; }
   /// Takes note of a token that a recorded graph has read.
   virtual void count_token(const NextToken&) {}
+};
+
+/// A state that the host knows nothing of: launches depend on device memory alone.
+struct DeviceState : LayerState {
+  std::optional<int64_t> launches(const NextToken&) const override { return 0; }
 };
 
 /// One layer of one block.
@@ -134,9 +141,8 @@ struct BuildContext {
   std::map<std::string, std::shared_ptr<void>>& shared;
 
   /// Declares NAME.suffix.
-  Param& declare(std::string suffix, Shape shape, Init init, ParamKind kind = ParamKind::trained,
-                 bool decay_exempt = false) const {
-    return params.declare({name + "." + suffix, shape, std::move(init), kind, decay_exempt});
+  Param& declare(std::string suffix, Shape shape, Init init, ParamKind kind = ParamKind::trained) const {
+    return params.declare({name + "." + suffix, shape, std::move(init), kind});
   }
 };
 

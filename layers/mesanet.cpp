@@ -120,8 +120,8 @@ Mesanet::Mesanet(const BuildContext& c, const MesanetConfig& config)
         &c.declare("a_proj.bias", {heads}, init::constant(config.decay_bias_init))};
   b_ = {&c.declare("b_proj.weight", {heads, d_}, normal), &c.declare("b_proj.bias", {heads}, init::constant(0))};
   const double raw = inverse_softplus(config.lambda_init - config.lambda_min);
-  lambda_raw_ =
-      &c.declare("lambda_raw", {heads, mesa_.key_dim}, init::constant(raw), ParamKind::trained, true).read_in_fp32();
+  lambda_raw_ = &c.declare("lambda_raw", {heads, mesa_.key_dim}, init::constant(raw)).read_in_fp32();
+  lambda_raw_->spec.decay_exempt = true;
   for (ConvolvedProjection* path : {&q_, &k_}) { path->declare_convolution(c, mesa_.conv_size); }
   for (ConvolvedProjection* path : {&q_, &k_}) {
     if (config.conv_bias) { path->declare_bias(c); }

@@ -143,13 +143,12 @@ Ovq::Ovq(const BuildContext& c, const OvqConfig& config)
   k_proj_ = &c.declare("k_proj.weight", {key_channels(), d_}, projection);
   v_proj_ = &c.declare("v_proj.weight", {value_channels(), d_}, projection);
   o_proj_ = &c.declare("o_proj.weight", {d_, shape_.heads * shape_.value_dim}, c.model.output_init());
-  beta_ = &c.declare("beta", {shape_.heads}, init::constant(std::sqrt(static_cast<double>(shape_.key_dim))),
-                     ParamKind::trained, true);
+  beta_ = &c.declare("beta", {shape_.heads}, init::constant(std::sqrt(static_cast<double>(shape_.key_dim))));
   if (taps_ > 0) {
     q_conv_ = &c.declare("q_conv.weight", {query_channels(), taps_}, identity_taps(taps_)).read_in_fp32();
     k_conv_ = &c.declare("k_conv.weight", {key_channels(), taps_}, identity_taps(taps_)).read_in_fp32();
   }
-  if (config.v_shift) { v_shift_ = &c.declare("v_shift", {1}, init::constant(0), ParamKind::trained, true); }
+  if (config.v_shift) { v_shift_ = &c.declare("v_shift", {1}, init::constant(0)); }
 }
 
 Var Ovq::forward(Pass& pass, Var x, LayerState* state) {

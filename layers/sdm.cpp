@@ -186,10 +186,8 @@ Sdm::Sdm(const BuildContext& c, const SdmConfig& config)
   b_ = declare_projection(c, "b_proj", heads, d_, config.bias);
   if (gate_ != HeadGate::none) { g_ = declare_projection(c, "g_proj", values, d_, config.bias); }
   o_ = declare_projection(c, "o_proj", d_, values, config.bias);
-  a_log_ = &c.declare("A_log", {heads}, a_log_init(config.A_init_range[0], config.A_init_range[1]), ParamKind::trained,
-                      true);
-  dt_bias_ = &c.declare("dt_bias", {heads}, dt_bias_init(config.dt_init_range[0], config.dt_init_range[1]),
-                        ParamKind::trained, true);
+  a_log_ = &c.declare("A_log", {heads}, a_log_init(config.A_init_range[0], config.A_init_range[1]));
+  dt_bias_ = &c.declare("dt_bias", {heads}, dt_bias_init(config.dt_init_range[0], config.dt_init_range[1]));
   if (config.out_norm != "none") {
     norm_weight_ = &c.declare("o_norm.weight", {delta_.value_dim}, init::constant(1.0));
   }

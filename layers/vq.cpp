@@ -124,8 +124,7 @@ Vq::Vq(const BuildContext& c, const VqConfig& config)
   k_proj_ = &c.declare("k_proj.weight", {keys, d_}, normal);
   v_proj_ = &c.declare("v_proj.weight", {values, d_}, normal);
   o_proj_ = &c.declare("o_proj.weight", {d_, shape_.heads * shape_.value_dim}, normal);
-  beta_ = &c.declare("beta", {shape_.heads}, init::constant(std::sqrt(static_cast<double>(shape_.key_dim))),
-                     ParamKind::trained, true);
+  beta_ = &c.declare("beta", {shape_.heads}, init::constant(std::sqrt(static_cast<double>(shape_.key_dim))));
   // Decays like every tensor of two or more dimensions, although only its direction matters.
   codebook_ = &c.declare("codebook", {shape_.kv_heads, shape_.codewords, shape_.key_dim}, unit_rows(shape_.key_dim));
   idle_ = &c.declare("idle", {shape_.kv_heads, shape_.codewords}, init::constant(0), ParamKind::buffer);
