@@ -56,7 +56,7 @@ NormParams Model::declare_norm(const std::string& name) {
 
 ResidualNorm Model::apply_norm(Pass& pass, const NormParams& norm, const Residual& s) const {
   return residual_norm(pass.tape, s.h, s.branch, config_.residual_scale, pass.param(*norm.weight),
-                       norm.bias != nullptr ? pass.param(*norm.bias) : Var{}, config_.norm_eps, config_.norm_kind());
+                       pass.param(norm.bias), config_.norm_eps, config_.norm_kind());
 }
 
 std::vector<Var> Model::recompute(Pass& pass, const std::function<std::vector<Var>()>& fn) {
@@ -109,8 +109,7 @@ Var Model::hidden(Pass& pass, const Tensor& tokens, ModelState* state) {
   reads(pass, declared_[0]);
   Var h = embedding(tape, pass.param(*embed_), tokens);
   if (config_.embed_norm) {
-    h = norm(tape, h, pass.param(*embed_norm_.weight),
-             embed_norm_.bias != nullptr ? pass.param(*embed_norm_.bias) : Var{}, config_.norm_eps,
+    h = norm(tape, h, pass.param(*embed_norm_.weight), pass.param(embed_norm_.bias), config_.norm_eps,
              config_.norm_kind());
   }
   pass.shared[kEmbeddings] = h;
@@ -157,63 +156,38 @@ std::unique_ptr<ModelState> Model::make_state(Arena& arena, int64_t rows) const 
   return state;
 }
 
-void Model::each_layer(const std::function<void(Layer&)>& f) {
-  for (Block& block : blocks_) {
-    for (Layer* layer : {block.memory.get(), block.mixer.get(), block.ffn.get()}) {
-      if (layer != nullptr) { f(*layer); }
-    }
-  }
-}
-
 void Model::begin_step(Stream& stream, int64_t step) {
-  each_layer([&](Layer& layer) { layer.begin_step(stream, step); });
+  each_layer([&](size_t, const char*, Layer& layer) { layer.begin_step(stream, step); });
 }
 
 void Model::after_step(Stream& stream, int64_t step, const Tensor& applies) {
-  each_layer([&](Layer& layer) { layer.after_step(stream, step, applies); });
+  each_layer([&](size_t, const char*, Layer& layer) { layer.after_step(stream, step, applies); });
 }
 
-namespace {
-
 /// "blocks.2.mixer REASON" for each layer with a reason.
-std::vector<std::string> reasons(const std::vector<Model::Block>& blocks, std::string (Layer::*reason_of)() const) {
+std::vector<std::string> Model::reasons(std::string (Layer::*reason_of)() const) const {
   std::vector<std::string> found;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    const Model::Block& block = blocks[i];
-    const std::pair<const char*, const Layer*> layers[] = {
-        {"memory", block.memory.get()}, {"mixer", block.mixer.get()}, {"ffn", block.ffn.get()}};
-    for (const auto& [role, layer] : layers) {
-      if (const std::string reason = layer != nullptr ? (layer->*reason_of)() : ""; !reason.empty()) {
-        found.push_back(fmt::format("blocks.{:d}.{} {}", i, role, reason));
-      }
+  each_layer([&](size_t block, const char* role, const Layer& layer) {
+    if (const std::string reason = (layer.*reason_of)(); !reason.empty()) {
+      found.push_back(fmt::format("blocks.{:d}.{} {}", block, role, reason));
     }
-  }
+  });
   return found;
 }
 
-}  // namespace
+std::vector<std::string> Model::needs_host() const { return reasons(&Layer::needs_host); }
 
-std::vector<std::string> Model::needs_host() const { return reasons(blocks_, &Layer::needs_host); }
-
-std::vector<std::string> Model::needs_all_rows() const { return reasons(blocks_, &Layer::needs_all_rows); }
+std::vector<std::string> Model::needs_all_rows() const { return reasons(&Layer::needs_all_rows); }
 
 double Model::flops_per_token(int64_t length) const {
   double flops = 2.0 * static_cast<double>(config_.hidden_size) * static_cast<double>(config_.vocab_size);
-  for (const Block& block : blocks_) {
-    for (const Layer* layer : {block.memory.get(), block.mixer.get(), block.ffn.get()}) {
-      flops += layer != nullptr ? layer->flops_per_token(length) : 0.0;
-    }
-  }
+  each_layer([&](size_t, const char*, const Layer& layer) { flops += layer.flops_per_token(length); });
   return flops;
 }
 
 int64_t Model::state_bytes(int64_t tokens) const {
   int64_t bytes = 0;
-  for (const Block& block : blocks_) {
-    for (const Layer* layer : {block.memory.get(), block.mixer.get(), block.ffn.get()}) {
-      bytes += layer != nullptr ? layer->state_bytes(tokens) : 0;
-    }
-  }
+  each_layer([&](size_t, const char*, const Layer& layer) { bytes += layer.state_bytes(tokens); });
   return bytes;
 }
 

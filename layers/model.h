@@ -12,12 +12,22 @@ namespace hebb {
 
 enum class Recompute { none, block, mixer, ffn };
 
+/// Something of each layer of a block.
+template <class T> struct BlockParts {
+  std::unique_ptr<T> memory, mixer, ffn;
+
+  /// Calls f("mixer", its part) for each that there is.
+  template <class F> void each(F&& f) const {
+    for (const auto& [role, part] : {std::pair{"memory", memory.get()}, {"mixer", mixer.get()}, {"ffn", ffn.get()}}) {
+      if (part != nullptr) { f(role, *part); }
+    }
+  }
+};
+
 /// The carried state of every layer of a model for a fixed batch of rows (docs/glossary.md): what decoding
 /// and segment-wise evaluation keep.
 struct ModelState {
-  struct Block {
-    std::unique_ptr<LayerState> memory, mixer, ffn;
-  };
+  using Block = BlockParts<LayerState>;
   Arena* arena;  // that its memory comes from
   int64_t rows;
   std::vector<Block> blocks{};
@@ -27,9 +37,7 @@ struct ModelState {
   /// Calls f(state) for the state of each layer that has one.
   template <class F> void each(F&& f) const {
     for (const Block& block : blocks) {
-      for (LayerState* state : {block.memory.get(), block.mixer.get(), block.ffn.get()}) {
-        if (state != nullptr) { f(*state); }
-      }
+      block.each([&](const char*, LayerState& state) { f(state); });
     }
   }
   /// End of a segment in FastUpdate::streaming.
@@ -54,9 +62,7 @@ class Model {
     before_reading_ = std::move(hook);
   }
 
-  struct Block {
-    std::unique_ptr<Layer> memory, mixer, ffn;
-  };
+  using Block = BlockParts<Layer>;
   const std::vector<Block>& blocks() const { return blocks_; }
 
   /// tokens [B T] i32 on the device. Returns the final normed hidden states [B T, d].
@@ -89,7 +95,13 @@ class Model {
   struct Residual {  // the residual stream with a branch that is not added yet
     Var h, branch;
   };
-  void each_layer(const std::function<void(Layer&)>& f);
+  /// Calls f(block, "mixer", layer).
+  template <class F> void each_layer(F&& f) const {
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      blocks_[i].each([&](const char* role, Layer& layer) { f(i, role, layer); });
+    }
+  }
+  std::vector<std::string> reasons(std::string (Layer::*reason_of)() const) const;
   NormParams declare_norm(const std::string& name);
   void reads(Pass& pass, size_t parameters) const;
   std::vector<Var> recompute(Pass& pass, const std::function<std::vector<Var>()>& fn);
