@@ -50,17 +50,9 @@ struct AttentionResults {
   Values o, lse, d_q, d_k, d_v, d_bias;
 };
 
-/// The formula, by loops.
-inline AttentionResults attention_formula(const Attention& c, const Values& q, const Values& k, const Values& v,
-                                          const Values& bias, const Values& d_o) {
-  AttentionResults r;
-  const auto zeros = [](const hebb::Shape& shape) { return Values(static_cast<size_t>(shape.numel())); };
-  r.o = zeros(c.o());
-  r.lse = zeros(c.lse());
-  r.d_q = zeros(c.q());
-  r.d_k = zeros(c.k());
-  r.d_v = zeros(c.v());
-  r.d_bias = zeros(c.bias());
+/// The formula, by loops, added to `r`.
+inline void attention_formula(const Attention& c, const Values& q, const Values& k, const Values& v, const Values& bias,
+                              const Values& d_o, AttentionResults& r) {
   const auto d = static_cast<size_t>(c.d), dv = static_cast<size_t>(c.dv);
   const auto dot = [](const Values& a, size_t i, const Values& b, size_t j, size_t count) {
     double sum = 0;
@@ -94,12 +86,11 @@ inline AttentionResults attention_formula(const Attention& c, const Values& q, c
     for (size_t j = from; j < to; ++j) {
       const double w = p[j - from], ds = w * (dot(d_o, i, v, key(j), dv) - delta);
       add(r.d_v, key(j), w, d_o, i, dv);
-      r.d_bias[key(j)] += ds;
+      if (!bias.empty()) { r.d_bias[key(j)] += ds; }
       add(r.d_q, i, c.factor() * ds, k, key(j), d);
       add(r.d_k, key(j), c.factor() * ds, q, i, d);
     }
   }
-  return r;
 }
 
 /// Forward and backward. Gradients of queries and values are overwritten and the others added to, or, `flipped`, the
@@ -145,32 +136,17 @@ inline hebb::AttentionBackward attention_passes(Machine& m, const Attention& c, 
   const auto start = [&](const hebb::Tensor& sum, bool adds) {
     return adds && sum.defined() ? m.read(sum) : Values(static_cast<size_t>(sum.numel()));
   };
-  const Values q0 = start(args.d_q, flipped), k0 = start(args.d_k, !flipped), v0 = start(args.d_v, flipped),
-               bias0 = start(args.d_bias, !flipped);
+  AttentionResults r{start(o, false),           start(lse, false),        start(args.d_q, flipped),
+                     start(args.d_k, !flipped), start(args.d_v, flipped), start(args.d_bias, !flipped)};
   m.run(args, back, launches);
-  AttentionResults r;
-  const auto expect = [&](const hebb::Tensor& result, const Values& begin, Values& sum) {
-    m.expect(
-        result,
-        [&] {
-          for (size_t i = 0; i < sum.size(); ++i) { sum[i] += begin.empty() ? 0 : begin[i]; }
-          return sum;
-        },
-        of_formula);
-  };
-  m.expect(
-      o,
-      [&] {
-        r = attention_formula(c, m.read(q), m.read(k), m.read(v), bias.defined() ? m.read(bias) : Values{},
-                              m.read(args.d_o));
-        return r.o;
-      },
-      of_formula);
-  expect(lse, {}, r.lse);
-  expect(args.d_q, q0, r.d_q);
-  expect(args.d_k, k0, r.d_k);
-  expect(args.d_v, v0, r.d_v);
-  if (c.biased) { expect(args.d_bias, bias0, r.d_bias); }
+  if (!m.has_formulas()) { return args; }
+  attention_formula(c, m.read(q), m.read(k), m.read(v), bias.defined() ? m.read(bias) : Values{}, m.read(args.d_o), r);
+  m.expect(o, r.o, of_formula);
+  m.expect(lse, r.lse, of_formula);
+  m.expect(args.d_q, r.d_q, of_formula);
+  m.expect(args.d_k, r.d_k, of_formula);
+  m.expect(args.d_v, r.d_v, of_formula);
+  m.expect(args.d_bias, r.d_bias, of_formula);
   return args;
 }
 

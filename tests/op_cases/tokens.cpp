@@ -29,13 +29,11 @@ TEST_CASE("SwiGLU and squared ReLU", "[fast]") {
     m.run(Relu2Forward{square, up});
     m.run(Relu2Backward{d_square, d_y, up});
     /// f(gate, up, d_y) of each number.
+    const Values g = m.read(gate), u = m.read(up), d = m.read(d_y);
     const auto formula = [&](double (*f)(double, double, double)) {
-      return [&m, f, gate, up, d_y] {
-        const Values g = m.read(gate), u = m.read(up), d = m.read(d_y);
-        Values values;
-        for (size_t i = 0; i < g.size(); ++i) { values.push_back(f(g[i], u[i], d[i])); }
-        return values;
-      };
+      Values values;
+      for (size_t i = 0; i < g.size(); ++i) { values.push_back(f(g[i], u[i], d[i])); }
+      return values;
     };
     m.expect(y, formula([](double g, double u, double) { return g * u / (1 + std::exp(-g)); }));
     m.expect(d_up, formula([](double g, double, double d) { return d * g / (1 + std::exp(-g)); }));
@@ -72,8 +70,8 @@ void run_loss(Machine& m, int64_t rows, int64_t vocab, bool has_gradient) {
                      .targets = m.integers({rows}, targets),
                      .scale = has_factor ? 0.5 : kScale,
                      .factor = has_factor ? m.double_values({1}, {kScale / 0.5}) : Tensor{}});
-  m.expect(loss, [&] { return losses; });
-  m.expect(logits, [&] { return gradients; });
+  m.expect(loss, losses);
+  m.expect(logits, gradients);
 }
 
 TEST_CASE("cross-entropy and its gradient", "[fast]") {
@@ -94,17 +92,12 @@ TEST_CASE("embedding rows are copied, in every pair of types", "[fast]") {
     for (const bool of_fp32 : {true, false}) {
       const Tensor table = of_fp32 ? m.parameter({11, width}) : m.input({11, width}), y = m.output({29, width});
       m.run(EmbeddingForward{y, table, m.integers({29}, ids)}, 0);
-      m.expect(
-          y,
-          [&] {
-            const Values rows = m.read(table);
-            Values expected;
-            for (const int64_t id : ids) {
-              expected.insert(expected.end(), rows.begin() + id * width, rows.begin() + (id + 1) * width);
-            }
-            return expected;
-          },
-          0);
+      const Values rows = m.read(table);
+      Values expected;
+      for (const int64_t id : ids) {
+        expected.insert(expected.end(), rows.begin() + id * width, rows.begin() + (id + 1) * width);
+      }
+      m.expect(y, expected, 0);
     }
   });
 }
@@ -114,15 +107,14 @@ void run_embedding_gradient(Machine& m, const std::vector<int64_t>& ids, int64_t
   const Tensor d_table = m.float_sum({vocab, width}), d_y = m.input({tokens, width});
   Values expected = m.read(d_table);
   m.run(EmbeddingBackward{d_table, d_y, m.integers({tokens}, ids)});
-  m.expect(d_table, [&] {
-    const Values d = m.read(d_y);
-    for (size_t t = 0; t < ids.size(); ++t) {
-      for (int64_t i = 0; i < width; ++i) {
-        expected[static_cast<size_t>(ids[t] * width + i)] += d[t * static_cast<size_t>(width) + static_cast<size_t>(i)];
-      }
+  if (!m.has_formulas()) { return; }
+  const Values d = m.read(d_y);
+  for (size_t t = 0; t < ids.size(); ++t) {
+    for (int64_t i = 0; i < width; ++i) {
+      expected[static_cast<size_t>(ids[t] * width + i)] += d[t * static_cast<size_t>(width) + static_cast<size_t>(i)];
     }
-    return expected;
-  });
+  }
+  m.expect(d_table, expected);
 }
 
 TEST_CASE("the embedding gradient sums the rows of each id, few or many", "[fast]") {

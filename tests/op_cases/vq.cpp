@@ -67,7 +67,7 @@ TEST_CASE("marks of used codewords and their disuse", "[fast]") {
     for (const double applies : {0.0, 1.0}) {
       const Tensor idle = m.integers({2, 2}, {3, 0, 7, 0}, DType::i32, true);
       m.run(VqIdle{idle, m.integers({2, 2}, {1, 1, 0, 0}), m.double_values({1}, {applies})});
-      m.expect(idle, [&] { return applies == 0 ? Values{3, 0, 7, 0} : Values{0, 0, 8, 1}; });
+      m.expect(idle, applies == 0 ? Values{3, 0, 7, 0} : Values{0, 0, 8, 1});
     }
   });
 }
