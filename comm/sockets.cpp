@@ -47,18 +47,6 @@ bool is_virtual(const std::string& interface) {
 
 }  // namespace
 
-Socket& Socket::operator=(Socket&& other) noexcept {
-  if (this != &other) {
-    close();
-    fd_ = std::exchange(other.fd_, -1);
-  }
-  return *this;
-}
-
-void Socket::close() {
-  if (fd_ >= 0) { ::close(std::exchange(fd_, -1)); }
-}
-
 std::string Endpoint::text() const {
   const std::string host = host_text(as_sockaddr(*this), length);
   return fmt::format("{}:{:d}", storage.ss_family == AF_INET6 ? "[" + host + "]" : host, port());

@@ -3,27 +3,14 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "comm/frames.h"
+#include "core/files.h"
 
 namespace hebb {
 
-/// Owns a file descriptor.
-class Socket {
- public:
-  explicit Socket(int fd = -1) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept;
-  ~Socket() { close(); }
-  int fd() const { return fd_; }
-  bool is_open() const { return fd_ >= 0; }
-  void close();
-
- private:
-  int fd_;
-};
+using Socket = Descriptor;
 
 /// Address and port of an end of a connection.
 struct Endpoint {

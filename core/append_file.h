@@ -10,15 +10,12 @@ namespace hebb {
 class AppendFile {
  public:
   explicit AppendFile(const fs::path& path);
-  ~AppendFile();
-  AppendFile(const AppendFile&) = delete;
-  AppendFile& operator=(const AppendFile&) = delete;
-  void append(std::string_view bytes);
+  void append(std::string_view bytes) { write_all(file_, path_, bytes); }
   const fs::path& path() const { return path_; }
 
  private:
   fs::path path_;
-  int fd_ = -1;
+  Descriptor file_;
 };
 
 }  // namespace hebb

@@ -33,49 +33,37 @@ std::string reason(int error) { return std::generic_category().message(error); }
   throw CheckpointError(path.string(), std::string(what) + ": " + reason(error));
 }
 
-/// A descriptor that is closed on every way out.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) { ::close(fd_); }
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-int open_for_reading(const fs::path& path, ExitCode code) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    const int error = errno;
-    if (error == ENOENT && code == ExitCode::kData) {
-      throw MissingFileError(path.string(), "cannot open: " + reason(error));
-    }
-    fail_read(code, path, "cannot open: " + reason(error));
-  }
-  return fd;
+Descriptor open_for_reading(const fs::path& path, ExitCode code) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.is_open()) { return file; }
+  const int error = errno;
+  const std::string what = "cannot open: " + reason(error);
+  if (error == ENOENT && code == ExitCode::kData) { throw MissingFileError(path.string(), what); }
+  fail_read(code, path, what);
 }
 
-/// Writes everything or throws; `path` is what messages name.
-void write_all(int fd, const fs::path& path, const char* bytes, size_t size) {
-  while (size > 0) {
-    const ssize_t n = ::write(fd, bytes, size);
-    if (n < 0) {
-      if (errno == EINTR) { continue; }
-      fail_write(path, "cannot write", errno);
-    }
-    bytes += n;
-    size -= static_cast<size_t>(n);
-  }
+/// An empty file; `path` is what messages name.
+Descriptor create(const fs::path& file, const fs::path& path) {
+  Descriptor created(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!created.is_open()) { fail_write(path, "cannot create", errno); }
+  return created;
 }
 
-void sync_file(int fd, const fs::path& path) {
+void sync_file(const Descriptor& file, const fs::path& path) {
   // Pipes, devices and some network file systems cannot sync; they say EINVAL or ENOTSUP.
-  if (::fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP) { fail_write(path, "cannot flush to disk", errno); }
+  if (::fsync(file.fd()) != 0 && errno != EINVAL && errno != ENOTSUP) {
+    fail_write(path, "cannot flush to disk", errno);
+  }
+}
+
+/// Calls visit(entry) for each entry of a folder whose name has no leading dot.
+template <class Visit> void each_visible(const fs::path& folder, Visit&& visit) {
+  std::error_code error;
+  fs::directory_iterator it(folder, error), end;
+  for (; !error && it != end; it.increment(error)) {
+    if (!it->path().filename().string().starts_with('.')) { visit(*it); }
+  }
+  if (error) { throw DataError(folder.string(), "cannot list the folder: " + error.message()); }
 }
 
 void append_files(const fs::path& path, std::vector<fs::path>& files) {
@@ -84,12 +72,9 @@ void append_files(const fs::path& path, std::vector<fs::path>& files) {
     files.push_back(path);
     return;
   }
-  fs::directory_iterator it(path, error), end;
-  for (; !error && it != end; it.increment(error)) {
-    const bool is_hidden = it->path().filename().string().starts_with('.');
-    if (!is_hidden && !fs::is_directory(it->path())) { files.push_back(it->path()); }
-  }
-  if (error) { throw DataError(path.string(), "cannot list the folder: " + error.message()); }
+  each_visible(path, [&](const fs::directory_entry& entry) {
+    if (!fs::is_directory(entry.path())) { files.push_back(entry.path()); }
+  });
 }
 
 std::vector<fs::path> glob_paths(const std::string& pattern) {
@@ -109,14 +94,10 @@ std::vector<fs::path> glob_paths(const std::string& pattern) {
 /// `folder` and all folders below it, but hidden ones and links.
 std::vector<fs::path> folders_below(const fs::path& folder) {
   std::vector<fs::path> folders{folder};
-  std::error_code error;
   for (size_t i = 0; i < folders.size(); ++i) {
-    fs::directory_iterator it(folders[i], error), end;
-    for (; !error && it != end; it.increment(error)) {
-      const bool is_hidden = it->path().filename().string().starts_with('.');
-      if (!is_hidden && fs::is_directory(it->symlink_status())) { folders.push_back(it->path()); }
-    }
-    if (error) { throw DataError(folders[i].string(), "cannot list the folder: " + error.message()); }
+    each_visible(fs::path(folders[i]), [&](const fs::directory_entry& entry) {
+      if (fs::is_directory(entry.symlink_status())) { folders.push_back(entry.path()); }
+    });
   }
   return folders;
 }
@@ -150,17 +131,28 @@ bool is_special_file(const fs::path& path) {
   return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
 }
 
+bool Descriptor::close() { return fd_ < 0 || ::close(std::exchange(fd_, -1)) == 0; }
+
+void write_all(const Descriptor& file, const fs::path& path, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(file.fd(), bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) { continue; }
+    if (n < 0) { fail_write(path, "cannot write", errno); }
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
 std::string read_file(const fs::path& path, ExitCode code) {
   const Descriptor file(open_for_reading(path, code));
   struct stat info {};
   std::string bytes;
   size_t used = 0;
-  if (::fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode)) {
+  if (::fstat(file.fd(), &info) == 0 && S_ISREG(info.st_mode)) {
     bytes.resize(static_cast<size_t>(info.st_size) + 1);  // one more, so that the end shows in one pass
   }
   for (;;) {
     if (used == bytes.size()) { bytes.resize(std::max<size_t>(2 * used, 65536)); }
-    const ssize_t n = ::read(file.get(), bytes.data() + used, bytes.size() - used);
+    const ssize_t n = ::read(file.fd(), bytes.data() + used, bytes.size() - used);
     if (n == 0) {
       bytes.resize(used);
       return bytes;
@@ -182,11 +174,9 @@ void write_file_atomic(const fs::path& path, std::string_view bytes) {
   }
   const fs::path temporary = fmt::format("{}.tmp-{:d}", path.string(), ::getpid());
   try {
-    const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) { fail_write(path, "cannot create", errno); }
-    const Descriptor file(fd);
-    write_all(fd, path, bytes.data(), bytes.size());
-    sync_file(fd, path);
+    const Descriptor file = create(temporary, path);
+    write_all(file, path, bytes);
+    sync_file(file, path);
     if (::rename(temporary.c_str(), path.c_str()) != 0) { fail_write(path, "cannot replace", errno); }
   } catch (...) {
     ::unlink(temporary.c_str());
@@ -198,7 +188,7 @@ void write_file_atomic(const fs::path& path, std::string_view bytes) {
 MappedFile::MappedFile(const fs::path& path, ExitCode code) : path_(path) {
   const Descriptor file(open_for_reading(path, code));
   struct stat info {};
-  if (::fstat(file.get(), &info) != 0) { fail_read(code, path, "cannot read: " + reason(errno)); }
+  if (::fstat(file.fd(), &info) != 0) { fail_read(code, path, "cannot read: " + reason(errno)); }
   if (!S_ISREG(info.st_mode)) {
     fail_read(code, path, S_ISDIR(info.st_mode) ? "found a folder, expected a file" : "expected a regular file");
   }
@@ -206,7 +196,7 @@ MappedFile::MappedFile(const fs::path& path, ExitCode code) : path_(path) {
   if (size_ == 0) {
     return;  // mmap refuses empty files
   }
-  void* map = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.get(), 0);  // keeps the file open by itself
+  void* map = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd(), 0);  // keeps the file open by itself
   if (map == MAP_FAILED) { fail_read(code, path, "cannot map into memory: " + reason(errno)); }
   data_ = static_cast<const uint8_t*>(map);
 }
@@ -224,44 +214,36 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) { ::munmap(const_cast<uint8_t*>(data_), size_); }
 }
 
-FileWriter::FileWriter(const fs::path& path) : path_(path) {
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd_ < 0) { fail_write(path, "cannot create", errno); }
-  buffer_.reserve(kBufferBytes);
-}
-
-FileWriter::~FileWriter() {
-  if (fd_ >= 0) { ::close(fd_); }
-}
+FileWriter::FileWriter(const fs::path& path) : path_(path), file_(create(path, path)) { buffer_.reserve(kBufferBytes); }
 
 void FileWriter::write(const void* bytes, size_t size) {
-  HEBB_ASSERT(fd_ >= 0);
+  HEBB_ASSERT(file_.is_open());
   const char* begin = static_cast<const char*>(bytes);
   written_ += size;
   if (buffer_.size() + size > kBufferBytes) { flush(); }
   if (size >= kBufferBytes) {
-    write_all(fd_, path_, begin, size);
+    write_all(file_, path_, {begin, size});
   } else {
     buffer_.insert(buffer_.end(), begin, begin + size);
   }
 }
 
 void FileWriter::flush() {
-  write_all(fd_, path_, buffer_.data(), buffer_.size());
+  write_all(file_, path_, {buffer_.data(), buffer_.size()});
   buffer_.clear();
 }
 
 void FileWriter::close() {
-  if (fd_ < 0) { return; }
+  if (!file_.is_open()) { return; }
   flush();
-  sync_file(fd_, path_);
-  if (::close(std::exchange(fd_, -1)) != 0) { fail_write(path_, "cannot close", errno); }
+  sync_file(file_, path_);
+  if (!file_.close()) { fail_write(path_, "cannot close", errno); }
 }
 
 void fsync_directory(const fs::path& path) {
   const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.get() < 0) { fail_write(path, "cannot open the folder", errno); }
-  sync_file(folder.get(), path);
+  if (!folder.is_open()) { fail_write(path, "cannot open the folder", errno); }
+  sync_file(folder, path);
 }
 
 std::vector<fs::path> expand_paths(const std::string& pattern) {

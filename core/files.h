@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -21,6 +22,27 @@ bool is_special_file(const fs::path& path);
 /// file, never a part. The temporary is removed on failure. A full disk or a read-only folder gives
 /// a CheckpointError with path and reason.
 void write_file_atomic(const fs::path& path, std::string_view bytes);
+
+/// A file descriptor that is closed on every way out.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor() { close(); }
+  int fd() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+  bool close();  // false, and the reason in errno, where the system has an error to report
+
+ private:
+  int fd_;
+};
+
+/// Writes everything. Errors: CheckpointError with the system's reason, naming `path`.
+void write_all(const Descriptor& file, const fs::path& path, std::string_view bytes);
 
 /// Read-only memory map of a whole file; the file stays open for its lifetime.
 class MappedFile {
@@ -45,16 +67,13 @@ class MappedFile {
 class FileWriter {
  public:
   explicit FileWriter(const fs::path& path);
-  ~FileWriter();
-  FileWriter(const FileWriter&) = delete;
-  FileWriter& operator=(const FileWriter&) = delete;
   void write(const void* bytes, size_t size);
   uint64_t written() const { return written_; }
   void close();
 
  private:
   fs::path path_;
-  int fd_ = -1;
+  Descriptor file_;
   uint64_t written_ = 0;
   std::vector<char> buffer_;
   void flush();
