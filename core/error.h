@@ -75,6 +75,9 @@ class CommError : public Error {
   CommError(std::string_view where, std::string_view what);
 };
 
+/// "WHERE: WHAT"; one of them where the other is empty.
+std::string located(std::string_view where, std::string_view what);
+
 [[noreturn]] void assertion_failed(const char* condition, const char* file, int line);
 
 /// Programmer errors only; on in every build, kept out of inner loops.

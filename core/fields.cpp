@@ -8,7 +8,9 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/join.h"
 #include "core/key_error.h"
+#include "core/plural.h"
 #include "core/suggest.h"
 
 namespace hebb {
@@ -21,11 +23,7 @@ std::string did_you_mean(const std::string& name, const std::vector<std::string>
   return nearest.empty() ? "" : " (did you mean " + quoted(nearest) + "?)";
 }
 
-std::string list_names(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) { text += (text.empty() ? "" : ", ") + quoted(name); }
-  return text;
-}
+std::string list_names(const std::vector<std::string>& names) { return join(names, ", ", quoted); }
 
 /// 1 instead of 1.0: bounds read better so in messages and tables.
 std::string bound_text(double v) {
@@ -33,14 +31,11 @@ std::string bound_text(double v) {
   return text.ends_with(".0") ? text.substr(0, text.size() - 2) : text;
 }
 
-std::string located(const Json& json, const std::string& path) {
-  const std::string origin = json.origin().str();
-  return origin.empty() ? path : path.empty() ? origin : origin + ": " + path;
-}
+std::string place_of(const Json& json, const std::string& path) { return located(json.origin().str(), path); }
 
 [[noreturn]] void fail_at(const Json& json, const std::string& path, const std::string& expected,
                           KeyError::Rest rest = KeyError::Rest::values) {
-  throw KeyError(located(json, path), json.found(), expected, path, rest);
+  throw KeyError(place_of(json, path), json.found(), expected, path, rest);
 }
 
 // Conversions from JSON. `expected` is what the message of a wrong type says.
@@ -103,6 +98,17 @@ void convert(const Json& json, const std::string& path, const std::string& expec
   v = std::move(read);
 }
 
+template <class T>
+void convert(const Json& json, const std::string& path, const std::string& expected, std::optional<T>& v) {
+  if (json.is_null()) {
+    v.reset();
+    return;
+  }
+  T read{};
+  convert(json, path, expected + " or null", read);
+  v = std::move(read);
+}
+
 template <class T> Json to_json(const T& v) {
   if constexpr (std::is_same_v<T, double>) {
     HEBB_ASSERT(std::isfinite(v));  // could not be read back: optional fields stand for "none"
@@ -118,20 +124,21 @@ template <class T> Json to_json(const std::vector<T>& v) {
 
 template <class T> Json to_json(const std::optional<T>& v) { return v ? to_json(*v) : Json(); }
 
-// What constraints look at.
-void collect(int64_t v, std::vector<double>& numbers, std::vector<std::string>&) {
-  numbers.push_back(static_cast<double>(v));
+// What constraints look at: numbers and strings.
+template <class T> void collect(const T& v, std::vector<double>& numbers, std::vector<std::string>& strings) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    strings.push_back(v);
+  } else if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) {
+    numbers.push_back(static_cast<double>(v));
+  }
 }
-void collect(uint64_t v, std::vector<double>& numbers, std::vector<std::string>&) {
-  numbers.push_back(static_cast<double>(v));
-}
-void collect(double v, std::vector<double>& numbers, std::vector<std::string>&) { numbers.push_back(v); }
-void collect(const std::string& v, std::vector<double>&, std::vector<std::string>& strings) { strings.push_back(v); }
-void collect(bool, std::vector<double>&, std::vector<std::string>&) {}
-void collect(const Json&, std::vector<double>&, std::vector<std::string>&) {}
 template <class T>
 void collect(const std::vector<T>& v, std::vector<double>& numbers, std::vector<std::string>& strings) {
   for (const T& x : v) { collect(x, numbers, strings); }
+}
+template <class T>
+void collect(const std::optional<T>& v, std::vector<double>& numbers, std::vector<std::string>& strings) {
+  if (v) { collect(*v, numbers, strings); }
 }
 
 /// The path that `text`, written at `origin`, means.
@@ -213,18 +220,17 @@ Field& Field::one_of(std::vector<std::string> names) {
 }
 
 Field& Field::size(size_t n) {
-  const std::string count = fmt::format("{:d}{}", n, n == 1 ? " element" : " elements");
+  const std::string count = plural(n, "element");
   if (json_ != nullptr && json_->is_array() && json_->items().size() != n) {
-    const size_t found = json_->items().size();
-    throw ConfigError(located(*json_, owner_->child_path(name_)),
-                      fmt::format("{:d}{}", found, found == 1 ? " element" : " elements"), expected_ + " of " + count);
+    throw ConfigError(place_of(*json_, owner_->child_path(name_)), plural(json_->items().size(), "element"),
+                      expected_ + " of " + count);
   }
   return constrain(count);
 }
 
 Field& Field::not_empty() {
   if (json_ != nullptr && json_->is_array() && json_->items().empty()) {
-    throw ConfigError(located(*json_, owner_->child_path(name_)), "an empty list",
+    throw ConfigError(place_of(*json_, owner_->child_path(name_)), "an empty list",
                       expected_ + " with at least one element");
   }
   return constrain("not empty");
@@ -233,7 +239,7 @@ Field& Field::not_empty() {
 Field& Field::only_with(bool acts, std::string_view what) {
   const std::string reason = "only with " + std::string(what);
   if (json_ != nullptr && !acts && !(*json_ == default_)) {
-    throw ConfigError(located(*json_, owner_->child_path(name_)), json_->found(),
+    throw ConfigError(place_of(*json_, owner_->child_path(name_)), json_->found(),
                       (default_.is_null() ? "no value" : default_.found() + " (default)") + ": it acts " + reason);
   }
   return constrain(reason);
@@ -271,7 +277,7 @@ void Fields::fail_unknown(const Json::Member& member) const {
   const std::string origin = member.second.key_origin().str();
   const std::string hint = did_you_mean(member.first, names);
   const std::string path = child_path(member.first);
-  throw KeyError((origin.empty() ? "" : origin + ": ") + path, "an unknown key",
+  throw KeyError(located(origin, path), "an unknown key",
                  names.empty()  ? "an empty object"
                  : hint.empty() ? "one of the known keys (" + list_names(names) + ")"
                                 : "one of the known keys" + hint,
@@ -288,24 +294,14 @@ std::string Fields::child_path(std::string_view name) const {
 }
 
 std::string Fields::where(std::string_view name) const {
+  if (json_ == nullptr) { return child_path(name); }
   const Json* at = json_;
-  size_t begin = 0;
-  while (at != nullptr && begin <= name.size()) {
-    const size_t end = std::min(name.find('.', begin), name.size());
-    const std::string part(name.substr(begin, end - begin));
-    const Json* next = nullptr;
-    if (at->is_object()) {
-      next = at->find(part);
-    } else if (at->is_array()) {
-      for (size_t i = 0; i < at->items().size() && next == nullptr; ++i) {
-        next = std::to_string(i) == part ? &at->items()[i] : nullptr;
-      }
-    }
+  for (const std::string& part : split_path(name)) {
+    const Json* next = at->child(part);
     if (next == nullptr) { break; }
     at = next;
-    begin = end + 1;
   }
-  return at == nullptr ? child_path(name) : located(*at, child_path(name));
+  return place_of(*at, child_path(name));
 }
 
 /// Declares a field: the common part of all kinds.
@@ -336,31 +332,7 @@ template <class T> Field& Fields::value(std::string_view name, T& v, const Type&
         convert(*field.json_, child_path(name), type.expected, v);
         collect(v, field.numbers_, field.strings_);
       } else {
-        known_.back().default_text = Json(to_json(v)).found() + " (default)";
-      }
-      break;
-    case Mode::write: out_.set(name, to_json(v)); break;
-    case Mode::describe: described_.back().default_value = to_json(v).dump(); break;
-  }
-  return field;
-}
-
-template <class T> Field& Fields::optional_value(std::string_view name, std::optional<T>& v, const Type& type) {
-  Field& field = start(name, type);
-  switch (mode_) {
-    case Mode::read:
-      if (!field.present_) {
         known_.back().default_text = to_json(v).found() + " (default)";
-        break;
-      }
-      field.default_ = to_json(v);
-      if (field.json_->is_null()) {
-        v.reset();
-      } else {
-        T read{};
-        convert(*field.json_, child_path(name), type.expected + std::string(" or null"), read);
-        collect(read, field.numbers_, field.strings_);
-        v = std::move(read);
       }
       break;
     case Mode::write: out_.set(name, to_json(v)); break;
@@ -376,19 +348,19 @@ Field& Fields::field(std::string_view name, double& v) { return value(name, v, {
 Field& Fields::field(std::string_view name, std::string& v) { return value(name, v, {"string", "a string"}); }
 Field& Fields::field(std::string_view name, Json& v) { return value(name, v, {"any JSON", "any JSON value"}); }
 Field& Fields::field(std::string_view name, std::optional<int64_t>& v) {
-  return optional_value(name, v, {"integer or null", "an integer"});
+  return value(name, v, {"integer or null", "an integer"});
 }
 Field& Fields::field(std::string_view name, std::optional<uint64_t>& v) {
-  return optional_value(name, v, {"integer >= 0 or null", "an integer >= 0"});
+  return value(name, v, {"integer >= 0 or null", "an integer >= 0"});
 }
 Field& Fields::field(std::string_view name, std::optional<double>& v) {
-  return optional_value(name, v, {"number or null", "a number"});
+  return value(name, v, {"number or null", "a number"});
 }
 Field& Fields::field(std::string_view name, std::optional<bool>& v) {
-  return optional_value(name, v, {"true, false or null", "true, false"});
+  return value(name, v, {"true, false or null", "true, false"});
 }
 Field& Fields::field(std::string_view name, std::optional<std::string>& v) {
-  return optional_value(name, v, {"string or null", "a string"});
+  return value(name, v, {"string or null", "a string"});
 }
 Field& Fields::field(std::string_view name, std::vector<int64_t>& v) {
   return value(name, v, {"list of integers", "a list of integers"});
@@ -407,7 +379,7 @@ Field& Fields::file(std::string_view name, std::string& v) {
 }
 
 Field& Fields::file(std::string_view name, std::optional<std::string>& v) {
-  Field& field = optional_value(name, v, {"path or null", "a path (a string)"});
+  Field& field = value(name, v, {"path or null", "a path (a string)"});
   if (field.json_ != nullptr && v) { v = resolve_path(field.json_->origin(), *v); }
   return field;
 }

@@ -185,7 +185,6 @@ class Fields {
   void finish();  // read mode: unknown keys
   Field& start(std::string_view name, const Type& type);
   template <class T> Field& value(std::string_view name, T& v, const Type& type);
-  template <class T> Field& optional_value(std::string_view name, std::optional<T>& v, const Type& type);
   Field& nested(std::string_view name, bool is_optional, bool has, const Visit& visit,
                 const std::function<void()>& clear);
   Field& elements(std::string_view name, size_t count, const std::function<void(size_t)>& resize,

@@ -237,6 +237,37 @@ const Json& Json::at(std::string_view key) const {
   return *member;
 }
 
+const Json* Json::child(std::string_view name) const {
+  if (is_object()) { return find(name); }
+  size_t index = 0;
+  const char* const last = name.data() + name.size();
+  const auto [end, status] = std::from_chars(name.data(), last, index);
+  return is_array() && status == std::errc() && end == last && index < items_.size() ? &items_[index] : nullptr;
+}
+
+Json* Json::child(std::string_view name) { return const_cast<Json*>(std::as_const(*this).child(name)); }
+
+const Json* Json::find_path(std::string_view path) const {
+  const Json* at = this;
+  for (const std::string& name : split_path(path)) { at = at != nullptr ? at->child(name) : nullptr; }
+  return at;
+}
+
+std::string Json::text_at(std::string_view path, std::string_view otherwise) const {
+  const Json* value = find_path(path);
+  return value != nullptr && value->is_string() ? value->string_ : std::string(otherwise);
+}
+
+int64_t Json::integer_at(std::string_view path, int64_t otherwise) const {
+  const Json* value = find_path(path);
+  return value != nullptr && value->is_integer() ? value->as_int() : otherwise;
+}
+
+double Json::number_at(std::string_view path, double otherwise) const {
+  const Json* value = find_path(path);
+  return value != nullptr && value->is_number() ? value->as_double() : otherwise;
+}
+
 Json& Json::set(std::string_view key, Json value) {
   if (Json* member = find(key)) { return *member = std::move(value); }
   return members_.emplace_back(std::string(key), std::move(value)).second;
@@ -266,6 +297,8 @@ std::string Json::found() const {
   while (cut > 0 && is_utf8_continuation(string_[cut])) { --cut; }
   return Json(string_.substr(0, cut)).dump() + "...";
 }
+
+std::string Json::text() const { return is_string() ? string_ : dump(); }
 
 std::string Json::dump(int indent, bool sorted) const {
   Dumper dumper(indent, sorted);

@@ -57,8 +57,17 @@ class Json {
 
   const Json* find(std::string_view key) const;  // object member or null
   Json* find(std::string_view key);
-  const Json& at(std::string_view key) const;   // asserts that it exists
-  Json& set(std::string_view key, Json value);  // insert or replace; returns the member
+  const Json& at(std::string_view key) const;  // asserts that it exists
+  /// The member of an object, or the element of an array that `name` numbers ("0"); null where there is none.
+  const Json* child(std::string_view name) const;
+  Json* child(std::string_view name);
+  /// What stands at a dotted path ("a.b.0"); null where it leads nowhere.
+  const Json* find_path(std::string_view path) const;
+  // What stands at a dotted path, or the other value where that is of another kind or nothing.
+  std::string text_at(std::string_view path, std::string_view otherwise = "") const;
+  int64_t integer_at(std::string_view path, int64_t otherwise) const;
+  double number_at(std::string_view path, double otherwise) const;  // integers too
+  Json& set(std::string_view key, Json value);                      // insert or replace; returns the member
   bool erase(std::string_view key);
   void push(Json value);  // array
 
@@ -68,6 +77,8 @@ class Json {
 
   /// Short text for messages: 0, "abc", true, [1,0.5], an array, an object (long strings are cut).
   std::string found() const;
+  /// A string as it is, anything else as dump() writes it.
+  std::string text() const;
   /// indent < 0: one line without spaces; otherwise pretty. Doubles are written so that they read
   /// back to the same bits. sorted: object keys in byte order (canonical form, docs/verbs/ladder.md).
   std::string dump(int indent = -1, bool sorted = false) const;
@@ -98,6 +109,9 @@ void merge_json(Json& base, const Json& over);
 /// extended file are relative to the extending one; a cycle is an error. Origins name the file
 /// that wrote each value, so relative paths resolve against origin().file.
 Json load_config(const std::string& path);
+
+/// The parts of a dotted path: "a.b.0" is "a", "b", "0".
+std::vector<std::string> split_path(std::string_view path);
 
 /// Sets the value at a dotted path ("a.b.0") or a JSON pointer ("/a/b/0"); null deletes a member that is there. Numbers
 /// index existing elements of arrays; missing objects on the way are created, objects and arrays replaced. ConfigError

@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -38,18 +37,6 @@ Json load_chain(const fs::path& path, std::vector<fs::path>& chain) {
   return base;
 }
 
-std::vector<std::string> split_dotted(std::string_view path) {
-  std::vector<std::string> parts(1);
-  for (const char c : path) {
-    if (c == '.') {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  return parts;
-}
-
 /// RFC 6901: parts between '/', with ~1 for '/' and ~0 for '~'.
 std::vector<std::string> split_pointer(std::string_view path) {
   std::vector<std::string> parts;
@@ -66,14 +53,10 @@ std::vector<std::string> split_pointer(std::string_view path) {
 }
 
 Json& array_element(Json& array, const std::string& part, const std::string& where) {
-  size_t index = 0;
-  const auto [end, status] = std::from_chars(part.data(), part.data() + part.size(), index);
+  if (Json* element = array.child(part)) { return *element; }
   const size_t count = array.items().size();
-  if (status != std::errc() || end != part.data() + part.size() || index >= count) {
-    throw ConfigError(where, Json(part).found(),
-                      count == 0 ? "no index (the array is empty)" : fmt::format("an index from 0 to {:d}", count - 1));
-  }
-  return array.items()[index];
+  throw ConfigError(where, Json(part).found(),
+                    count == 0 ? "no index (the array is empty)" : fmt::format("an index from 0 to {:d}", count - 1));
 }
 
 void set_origins(Json& value, const Origin& origin) {
@@ -83,10 +66,6 @@ void set_origins(Json& value, const Origin& origin) {
   } else if (value.is_object()) {
     for (Json::Member& member : value.members()) { set_origins(member.second, origin); }
   }
-}
-
-std::string joined(const std::string& origin, const std::string& text) {
-  return origin.empty() ? text : origin + ": " + text;
 }
 
 /// A value that a path leads to: a member of `object` called `key`, or an element.
@@ -99,14 +78,14 @@ struct Place {
 
 /// Creates what is missing on the way; `origin` is for messages.
 Place reach(Json& root, std::string_view path, const Origin& origin) {
-  const std::vector<std::string> parts = path.starts_with('/') ? split_pointer(path) : split_dotted(path);
+  const std::vector<std::string> parts = path.starts_with('/') ? split_pointer(path) : split_path(path);
   Place place{.value = &root};
   std::string walked;
   for (const std::string& part : parts) {
     const std::string parent = walked.empty() ? "the root" : walked;
     walked += (walked.empty() ? "" : ".") + part;
     if (part.empty()) {
-      throw ConfigError(joined(origin.str(), std::string(path)), "an empty name in the path", "names separated by '.'");
+      throw ConfigError(located(origin.str(), path), "an empty name in the path", "names separated by '.'");
     }
     Json* at = place.value;
     if (at->is_null()) {
@@ -114,7 +93,7 @@ Place reach(Json& root, std::string_view path, const Origin& origin) {
       at->set_origin(origin, origin);
     }
     if (at->is_array()) {
-      place = Place{.value = &array_element(*at, part, joined(origin.str(), walked))};
+      place = Place{.value = &array_element(*at, part, located(origin.str(), walked))};
     } else if (at->is_object()) {
       Json* member = at->find(part);
       place = {.value = member != nullptr ? member : &at->set(part, Json()),
@@ -122,13 +101,25 @@ Place reach(Json& root, std::string_view path, const Origin& origin) {
                .key = part,
                .is_new = member == nullptr};
     } else {
-      throw ConfigError(joined(origin.str(), walked), at->found() + " at " + parent, "an object or an array");
+      throw ConfigError(located(origin.str(), walked), at->found() + " at " + parent, "an object or an array");
     }
   }
   return place;
 }
 
 }  // namespace
+
+std::vector<std::string> split_path(std::string_view path) {
+  std::vector<std::string> parts(1);
+  for (const char c : path) {
+    if (c == '.') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
 
 void merge_json(Json& base, const Json& over) {
   if (!over.is_object()) {

@@ -1,12 +1,12 @@
 #include "core/read_all.h"
 
-#include <algorithm>
 #include <exception>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/join.h"
 #include "core/key_error.h"
 
 namespace hebb {
@@ -14,30 +14,19 @@ namespace {
 
 constexpr size_t kMostErrors = 20;
 
-Json* child(Json& json, const std::string& part) {
-  if (json.is_object()) { return json.find(part); }
-  if (!json.is_array()) { return nullptr; }
-  for (size_t i = 0; i < json.items().size(); ++i) {
-    if (std::to_string(i) == part) { return &json.items()[i]; }
-  }
-  return nullptr;
-}
-
 /// Removes the member that `path` ("optimizer.betas.1") names or lies in. Returns its path; "" where there is none.
 std::string remove_member(Json& json, const std::string& path) {
   Json *at = &json, *owner = nullptr;
-  std::string key, removed;
-  for (size_t begin = 0; begin <= path.size();) {
-    const size_t end = std::min(path.find('.', begin), path.size());
-    const std::string part = path.substr(begin, end - begin);
+  std::string key, walked, removed;
+  for (const std::string& part : split_path(path)) {
+    walked += (walked.empty() ? "" : ".") + part;
     if (at->is_object()) {
       owner = at;
       key = part;
-      removed = path.substr(0, end);
+      removed = walked;
     }
-    at = child(*at, part);
+    at = at->child(part);
     if (at == nullptr) { return ""; }
-    begin = end + 1;
   }
   return owner != nullptr && owner->erase(key) ? removed : "";
 }
@@ -45,16 +34,16 @@ std::string remove_member(Json& json, const std::string& path) {
 /// Sets the member at `path`, in objects that are made where they lack; false where a list is in the way.
 bool put_member(Json& json, const std::string& path, Json value) {
   Json* at = &json;
-  size_t begin = 0;
-  for (size_t end = path.find('.'); end != std::string::npos; end = path.find('.', begin)) {
-    const std::string part = path.substr(begin, end - begin);
+  std::vector<std::string> parts = split_path(path);
+  const std::string key = std::move(parts.back());
+  parts.pop_back();
+  for (const std::string& part : parts) {
     if (at->is_object() && at->find(part) == nullptr) { at->set(part, Json::object()); }
-    at = child(*at, part);
+    at = at->child(part);
     if (at == nullptr) { return false; }
-    begin = end + 1;
   }
   if (!at->is_object()) { return false; }
-  at->set(path.substr(begin), std::move(value));
+  at->set(key, std::move(value));
   return true;
 }
 
@@ -120,9 +109,7 @@ void read_all(const Json& json, const std::function<void(const Json&)>& read) {
   }
   if (lines.empty()) { return; }
   if (lines.size() == 1) { std::rethrow_exception(first); }
-  std::string text;
-  for (const std::string& line : lines) { text += (text.empty() ? "" : "\n") + line; }
-  throw ConfigErrors(text);
+  throw ConfigErrors(join(lines, "\n"));
 }
 
 }  // namespace hebb

@@ -6,9 +6,11 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <optional>
 
 #include "core/hash.h"
+#include "core/join.h"
 #include "core/json.h"
 #include "core/plural.h"
 #include "core/suggest.h"
@@ -42,15 +44,11 @@ const StoredType* find_type(std::string_view name) {
 }
 
 std::string type_names() {
-  std::string names;
-  for (const StoredType& t : kStoredTypes) { names += (names.empty() ? "one of " : ", ") + std::string(t.name); }
-  return names;
+  return "one of " + join(kStoredTypes, ", ", [](const StoredType& t) { return t.name; });
 }
 
 std::string shape_string(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) { text += fmt::format("{}{:d}", i > 0 ? ", " : "", shape[i]); }
-  return text + "]";
+  return "[" + join(shape, ", ", [](int64_t size) { return std::to_string(size); }) + "]";
 }
 
 /// "FILE: tensor "NAME"", quoted so that odd names stay on one line.
@@ -172,9 +170,7 @@ template <class Stored> void widen(const uint8_t* bytes, std::vector<int64_t>& o
 }  // namespace
 
 int64_t SafetensorsFile::Entry::numel() const {
-  int64_t n = 1;
-  for (const int64_t size : shape) { n *= size; }
-  return n;
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
 std::string SafetensorsFile::Entry::shape_text() const { return shape_string(shape); }

@@ -4,19 +4,19 @@
 #include <link.h>
 
 #include "core/error.h"
+#include "core/join.h"
 
 namespace hebb {
 
 SharedLibrary::SharedLibrary(const std::vector<std::string>& names, Symbols symbols) {
-  std::string looked_for, reason;
+  std::string reason;
   for (const std::string& name : names) {
     handle_ = ::dlopen(name.c_str(), RTLD_NOW | (symbols == Symbols::shared ? RTLD_GLOBAL : RTLD_LOCAL));
     if (handle_ != nullptr) { return; }
     const char* text = ::dlerror();
     reason = text != nullptr ? text : "unknown error";
-    looked_for += (looked_for.empty() ? "" : ", ") + name;
   }
-  problem_ = "cannot be loaded: looked for " + looked_for + " (" + reason + ")";
+  problem_ = "cannot be loaded: looked for " + join(names, ", ") + " (" + reason + ")";
 }
 
 std::string SharedLibrary::path() const {

@@ -1,8 +1,11 @@
 #include "core/utf8.h"
 
+#include <fmt/core.h>
 #include <utf8proc.h>
 
 #include <cstring>
+
+#include "core/join.h"
 
 namespace hebb {
 namespace {
@@ -94,15 +97,7 @@ void utf8_append(std::string& out, char32_t c) {
 }
 
 std::string hex_bytes(std::string_view bytes, size_t limit) {
-  static constexpr char kDigits[] = "0123456789ABCDEF";
-  std::string out;
-  for (const char c : bytes.substr(0, limit)) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += out.empty() ? "" : " ";
-    out += kDigits[byte >> 4];
-    out += kDigits[byte & 15];
-  }
-  return out;
+  return join(bytes.substr(0, limit), " ", [](unsigned char byte) { return fmt::format("{:02X}", byte); });
 }
 
 }  // namespace hebb

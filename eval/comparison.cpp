@@ -10,11 +10,6 @@
 namespace hebb {
 namespace {
 
-std::string text_of(const Json& json, const char* key) {
-  const Json* value = json.find(key);
-  return value != nullptr && value->is_string() ? value->as_string() : "";
-}
-
 std::string value_text(const Json& metric) {
   const Json* deviation = metric.find("stderr");
   const double value = metric.at("value").as_double();
@@ -46,16 +41,16 @@ std::string checkpoint_label(const std::string& weights) {
 std::string comparison_text(const std::vector<CheckpointResults>& checkpoints) {
   std::set<std::string> tokenizers;
   for (const CheckpointResults& c : checkpoints) {
-    for (const Json& result : c.results) { tokenizers.insert(text_of(result, "tokenizer")); }
+    for (const Json& result : c.results) { tokenizers.insert(result.text_at("tokenizer")); }
   }
   std::vector<std::string> names;
   std::map<std::string, std::vector<std::string>> lines;
   for (size_t i = 0; i < checkpoints.size(); ++i) {
     for (const Json& result : checkpoints[i].results) {
       for (const auto& [metric, value] : result.at("metrics").members()) {
-        std::string name = text_of(result, "name") + "." + metric;
-        if (tokenizers.size() > 1 && is_per_token(text_of(result, "kind"), metric)) {
-          name += " (tokenizer " + text_of(result, "tokenizer").substr(0, 6) + ")";
+        std::string name = result.text_at("name") + "." + metric;
+        if (tokenizers.size() > 1 && is_per_token(result.text_at("kind"), metric)) {
+          name += " (tokenizer " + result.text_at("tokenizer").substr(0, 6) + ")";
         }
         if (lines.find(name) == lines.end()) { names.push_back(name); }
         std::vector<std::string>& line = lines[name];

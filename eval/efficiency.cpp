@@ -8,16 +8,8 @@
 namespace hebb {
 namespace {
 
-/// A number under `train` of a run configuration.
-std::optional<double> train_number(const Json& config, const char* key) {
-  const Json* train = config.is_object() ? config.find("train") : nullptr;
-  const Json* value = train != nullptr && train->is_object() ? train->find(key) : nullptr;
-  return value != nullptr && value->is_number() ? std::optional(value->as_double()) : std::nullopt;
-}
-
 bool allows_tf32(const Json& config) {
-  const Json* train = config.is_object() ? config.find("train") : nullptr;
-  const Json* tf32 = train != nullptr && train->is_object() ? train->find("allow_tf32") : nullptr;
+  const Json* tf32 = config.find_path("train.allow_tf32");
   return tf32 != nullptr && *tf32 == Json(true);
 }
 
@@ -43,8 +35,7 @@ class Efficiency final : public EvalTask {
   EvalResult run(EvalContext& c) override {
     const Json& config = c.model.source().config;
     const int64_t length = length_.value_or(c.sequence_length > 0 ? c.sequence_length : 1024);
-    const int64_t rows =
-        training_rows_.value_or(static_cast<int64_t>(train_number(config, "micro_batch_size").value_or(1)));
+    const int64_t rows = training_rows_.value_or(static_cast<int64_t>(config.number_at("train.micro_batch_size", 1)));
     const std::vector<int64_t> positions = positions_.empty() ? std::vector<int64_t>{length} : positions_;
     std::vector<int64_t> batches{1};
     if (batch_ > 1) { batches.push_back(batch_); }
@@ -122,7 +113,9 @@ class Efficiency final : public EvalTask {
     r.metric("train.rows", static_cast<double>(rows), 1);
     r.metric("train.peak_bytes", static_cast<double>(speed.peak_bytes), 1);
     std::optional<double> peak = device_peak(compute, allows_tf32(config));
-    if (const auto tflops = train_number(config, "peak_tflops")) { peak = *tflops * 1e12; }
+    if (const Json* tflops = config.find_path("train.peak_tflops"); tflops != nullptr && tflops->is_number()) {
+      peak = tflops->as_double() * 1e12;
+    }
     if (peak) { r.metric("mfu", speed.flops_per_token * tokens_per_s / *peak, kSteps); }
   }
 

@@ -12,15 +12,8 @@ namespace {
 void read_progress(const fs::path& folder, EvalSource& source) {
   if (!fs::exists(folder / "state.json")) { return; }
   const Json state = parse_json_file((folder / "state.json").string());
-  for (const auto& [key, to] : {std::pair{"step", &source.step}, std::pair{"tokens", &source.tokens}}) {
-    if (const Json* v = state.find(key); v != nullptr && v->is_integer()) { *to = v->as_int(); }
-  }
-}
-
-int64_t training_length(const Json& config) {
-  const Json* train = config.find("train");
-  const Json* length = train != nullptr && train->is_object() ? train->find("sequence_length") : nullptr;
-  return length != nullptr && length->is_integer() ? length->as_int() : 0;
+  source.step = state.integer_at("step", source.step);
+  source.tokens = state.integer_at("tokens", source.tokens);
 }
 
 /// RUN/checkpoints/step_N -> RUN/evals/step_N
@@ -87,12 +80,11 @@ EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRe
   read_progress(weights.parent_path(), from);
   from.weights = identity_of(weights);
   std::shared_ptr<const Tokenizer> tokenizer;
-  const Json* data = source.config.find("data");
-  const Json* named = data != nullptr && data->is_object() ? data->find("tokenizer") : nullptr;
+  const Json* named = source.config.find_path("data.tokenizer");
   if (!request.tokenizer.empty() || (named != nullptr && named->is_object())) {
     tokenizer = find_tokenizer(source, request.tokenizer);
   }
-  const int64_t length = training_length(source.config);
+  const int64_t length = source.config.integer_at("train.sequence_length", 0);
   std::vector<Json> finished;
   std::vector<const Evaluation*> to_do;
   for (const Evaluation& e : evaluations) {

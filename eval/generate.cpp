@@ -59,8 +59,7 @@ namespace {
 /// What the configuration of a run names. A run folder keeps its tokenizer: where the path is that of another place,
 /// the run has been moved.
 std::optional<TokenizerConfig> tokenizer_of(const ModelSource& source) {
-  const Json* data = source.config.find("data");
-  const Json* json = data != nullptr && data->is_object() ? data->find("tokenizer") : nullptr;
+  const Json* json = source.config.find_path("data.tokenizer");
   if (json == nullptr || !json->is_object()) { return std::nullopt; }
   auto config = Fields::read<TokenizerConfig>(*json, "data.tokenizer");
   const fs::path kept = source.weights.parent_path().parent_path().parent_path() / tokenizer_copy_name(config);

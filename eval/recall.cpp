@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <bit>
+#include <cmath>
 #include <map>
 
 #include "data/tasks/synthetic_tasks.h"
@@ -133,18 +134,12 @@ class Recall : public EvalTask {
       throw ConfigError("vocab_size", std::to_string(vocab), fmt::format("at least {:d} for {}", needed, s.name));
     }
     const Json& config = source.config;
-    const auto find = [](const Json* json, const char* key) {
-      return json != nullptr && json->is_object() ? json->find(key) : nullptr;
-    };
-    const Json *data = find(&config, "data"), *sources = find(data, "sources");
+    const Json* sources = config.find_path("data.sources");
     if (sources == nullptr || !sources->is_array()) { return; }
     for (const Json& trained : sources->items()) {
-      const Json *task = find(&trained, "task"), *seed = find(&trained, "seed");
-      for (const Json* outer : {data, find(&config, "train")}) {
-        if (seed == nullptr || !seed->is_number()) { seed = find(outer, "seed"); }
-      }
-      if (task != nullptr && task->is_string() && task->as_string() == s.task.task && seed != nullptr &&
-          seed->is_number() && seed->as_double() == static_cast<double>(s.task.seed)) {
+      const double train_seed = config.number_at("train.seed", NAN),
+                   seed = trained.number_at("seed", config.number_at("data.seed", train_seed));
+      if (trained.text_at("task") == s.task.task && seed == static_cast<double>(s.task.seed)) {
         throw ConfigError("seed", std::to_string(s.task.seed), "a seed other than that of the training rows");
       }
     }

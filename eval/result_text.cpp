@@ -62,17 +62,14 @@ std::string metric_text(const std::string& name, const Json& metric) {
 }  // namespace
 
 std::string result_text(const Json& result, bool is_kept) {
-  const auto text_of = [&](const char* key) {
-    const Json* value = result.find(key);
-    return value != nullptr && value->is_string() ? value->as_string() : "";
-  };
-  std::string text = text_of("name") + " (" + text_of("kind") + "): " + text_of("status") + (is_kept ? ", kept" : "");
+  std::string text = result.text_at("name") + " (" + result.text_at("kind") + "): " + result.text_at("status") +
+                     (is_kept ? ", kept" : "");
   const auto& metrics = result.at("metrics").members();
   for (size_t i = 0; i < std::min(kMostMetrics, metrics.size()); ++i) {
     text += metric_text(metrics[i].first, metrics[i].second);
   }
   if (metrics.size() > kMostMetrics) { text += fmt::format("  and {:d} more", metrics.size() - kMostMetrics); }
-  const std::string reason = text_of("reason") + text_of("error");
+  const std::string reason = result.text_at("reason") + result.text_at("error");
   text += reason.empty() ? "" : ": " + reason;
   if (const Json* series = result.find("series"); series != nullptr) {
     for (const auto& [name, points] : series->members()) {

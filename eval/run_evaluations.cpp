@@ -178,20 +178,17 @@ std::optional<Json> finished_result(const Evaluation& evaluation, const Json& ke
   try {
     result = parse_json_file(file.string());
   } catch (const ConfigError&) {}
-  const auto text = [&](const char* name) {
-    const Json* value = result.is_object() ? result.find(name) : nullptr;
-    return value != nullptr && value->is_string() ? value->as_string() : "";
-  };
-  if (text("status").empty()) {
+  const std::string status = result.text_at("status"), samples = result.text_at("samples");
+  if (status.empty()) {
     note(file.string() + " is damaged and not used");
     return std::nullopt;
   }
-  if (text("status") != "ok") { return std::nullopt; }
-  if (text("fingerprint") != config_hash(key)) {
+  if (status != "ok") { return std::nullopt; }
+  if (result.text_at("fingerprint") != config_hash(key)) {
     note(file.string() + " is of another checkpoint, configuration or input and not used");
     return std::nullopt;
   }
-  if (!text("samples").empty() && !fs::exists(out / text("samples"))) { return std::nullopt; }
+  if (!samples.empty() && !fs::exists(out / samples)) { return std::nullopt; }
   return result;
 }
 

@@ -122,9 +122,8 @@ class HfConfig {
     }
   }
   [[noreturn]] void fail(const std::string& key, const Json* value, const std::string& expected) const {
-    const std::string place = value == nullptr ? "" : value->origin().str();
-    throw ConfigError(place.empty() ? key : place + ": " + key, value == nullptr ? "nothing" : value->found(),
-                      expected);
+    throw ConfigError(located(value == nullptr ? "" : value->origin().str(), key),
+                      value == nullptr ? "nothing" : value->found(), expected);
   }
 
  private:
@@ -568,13 +567,8 @@ std::string to_hf(const fs::path& path, const fs::path& target, const std::strin
   int64_t length = 4096;
   std::string named;
   if (source.is_run) {
-    const Json* train = source.config.find("train");
-    const Json* found = train == nullptr ? nullptr : train->find("sequence_length");
-    if (found != nullptr && found->is_integer()) { length = found->as_int(); }
-    const Json* data = source.config.find("data");
-    const Json* tokenizer = data == nullptr ? nullptr : data->find("tokenizer");
-    const Json* file = tokenizer == nullptr || !tokenizer->is_object() ? nullptr : tokenizer->find("path");
-    if (file != nullptr && file->is_string()) { named = file->as_string(); }
+    length = source.config.integer_at("train.sequence_length", length);
+    named = source.config.text_at("data.tokenizer.path");
   }
   Json config = hf_of_model(source.model, length);
   const Model model(source.model);

@@ -8,19 +8,7 @@
 #include "study/ladder_runs.h"
 
 namespace hebb {
-namespace {
-
-std::string text_of(const Json& json, const char* key) {
-  const Json* v = json.find(key);
-  return v != nullptr && v->is_string() ? v->as_string() : "";
-}
-
-int64_t integer_of(const Json& json, const char* key) {
-  const Json* v = json.find(key);
-  return v != nullptr && v->is_integer() ? v->as_int() : 0;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 RunStatus read_status(const fs::path& run) {
   const fs::path path = run / "status.json";
@@ -28,18 +16,17 @@ RunStatus read_status(const fs::path& run) {
   if (!fs::exists(path)) { return s; }
   try {
     const Json json = parse_json(read_file(path), path.string());
-    s.state = text_of(json, "state");
-    s.config_hash = text_of(json, "config_hash");
-    s.host = text_of(json, "host");
-    s.started = text_of(json, "started");
-    s.ended = text_of(json, "ended");
-    s.error = text_of(json, "error");
-    s.step = integer_of(json, "step");
-    s.pid = integer_of(json, "pid");
-    const Json* seconds = json.find("seconds");
-    s.seconds = seconds != nullptr && seconds->is_number() ? seconds->as_double() : 0;
-    s.task = text_of(json, "task");
-    s.idle = integer_of(json, "idle");
+    s.state = json.text_at("state");
+    s.config_hash = json.text_at("config_hash");
+    s.host = json.text_at("host");
+    s.started = json.text_at("started");
+    s.ended = json.text_at("ended");
+    s.error = json.text_at("error");
+    s.step = json.integer_at("step", 0);
+    s.pid = json.integer_at("pid", 0);
+    s.seconds = json.number_at("seconds", 0);
+    s.task = json.text_at("task");
+    s.idle = json.integer_at("idle", 0);
   } catch (const ConfigError& error) {
     throw CheckpointError(path.string(), std::string("not a status: ") + error.what());
   }
@@ -85,21 +72,18 @@ LadderFolder read_ladder(const fs::path& folder) {
   try {
     const Json json = parse_json(read_file(path), path.string());
     LadderFolder ladder;
-    ladder.name = text_of(json, "name");
+    ladder.name = json.text_at("name");
     if (const Json* runs = json.find("runs"); runs != nullptr && runs->is_array()) {
       for (const Json& r : runs->items()) {
-        const Json *tags = r.find("tags"), *flops = r.find("flops");
-        ladder.runs.push_back({text_of(r, "id"), tags != nullptr && tags->is_object() ? *tags : Json::object(),
-                               integer_of(r, "steps"),
-                               flops != nullptr && flops->is_number() ? flops->as_double() : 0});
+        const Json* tags = r.find("tags");
+        ladder.runs.push_back({r.text_at("id"), tags != nullptr && tags->is_object() ? *tags : Json::object(),
+                               r.integer_at("steps", 0), r.number_at("flops", 0)});
       }
     }
     if (const Json* planned = json.find("planned"); planned != nullptr && planned->is_array()) {
       ladder.planned = planned->items();
     }
-    if (const Json* shrink = json.find("shrink"); shrink != nullptr && shrink->is_number()) {
-      ladder.shrink = shrink->as_double();
-    }
+    ladder.shrink = json.number_at("shrink", ladder.shrink);
     if (const Json* fit = json.find("fit"); fit != nullptr && fit->is_object()) {
       Fields::read(*fit, "fit", ladder.fit.emplace());
     }

@@ -13,8 +13,7 @@ namespace hebb {
 namespace {
 
 double value_of(const Json& line, const char* key) {
-  const Json* v = line.find(key);
-  return v != nullptr && v->is_number() ? v->as_double() : NAN;  // "nan" and "inf" are strings
+  return line.number_at(key, NAN);  // "nan" and "inf" are strings
 }
 
 /// Appends what the layers report to the curves of each statistic.
@@ -35,9 +34,7 @@ void add_statistics(RunMetrics& m, const Json& line, double step) {
 /// `step` of a line of metrics, or -1.
 int64_t step_of(std::string_view line, const std::string& path) {
   try {
-    const Json json = parse_json(line, path);
-    const Json* step = json.is_object() ? json.find("step") : nullptr;
-    return step != nullptr && step->is_integer() ? step->as_int() : -1;
+    return parse_json(line, path).integer_at("step", -1);
   } catch (const ConfigError&) {
     return -1;  // a damaged line; read_metrics() names it
   }

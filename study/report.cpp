@@ -242,7 +242,7 @@ class Report {
     const bool names_runs = runs_.size() <= kManyCurves;
     for (const ReportRun& run : runs_) {
       const Json* tag = fit_ && !fit_->by.empty() && !names_runs ? run.result.find(fit_->by) : nullptr;
-      const std::string group = tag == nullptr ? run.id : tag->is_string() ? tag->as_string() : tag->dump();
+      const std::string group = tag == nullptr ? run.id : tag->text();
       const bool is_new = std::find(groups.begin(), groups.end(), group) == groups.end();
       if (is_new) { groups.push_back(group); }
       const auto colour = static_cast<int>(std::find(groups.begin(), groups.end(), group) - groups.begin());

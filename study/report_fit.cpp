@@ -16,7 +16,7 @@ constexpr size_t kBandFrom = 5;  // points of a fit: with fewer the band covers 
 
 std::string group_name(const Json& result, const std::string& by) {
   const Json* v = by.empty() ? nullptr : result.find(by);
-  return v == nullptr ? "all" : v->is_string() ? v->as_string() : v->dump();
+  return v == nullptr ? "all" : v->text();
 }
 
 struct Points {

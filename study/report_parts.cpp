@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/join.h"
 #include "eval/comparison.h"
 #include "study/run_identity.h"
 #include "study/run_results.h"
@@ -21,7 +22,7 @@ const std::vector<Json>& Evaluated::series(const std::string& key) const {
 
 std::string member_text(const Json& json, const std::string& key) {
   const Json* v = json.find(key);
-  return v == nullptr || v->is_null() ? "" : v->is_string() ? v->as_string() : v->dump();
+  return v == nullptr || v->is_null() ? "" : v->text();
 }
 
 double value_of(const Json& metrics, const std::string& name) {
@@ -101,11 +102,7 @@ Table Pivot::table() const {
       const auto it = values_.find({row, column});
       cells.push_back(it != values_.end() && std::isfinite(it->second) ? Json(it->second) : Json());
     }
-    if (!files_.empty()) {
-      std::string files;
-      for (const std::string& file : files_.at(row)) { files += (files.empty() ? "" : " ") + file; }
-      cells.emplace_back(files);
-    }
+    if (!files_.empty()) { cells.emplace_back(join(files_.at(row), " ")); }
     t.rows.push_back(std::move(cells));
   }
   return t;

@@ -32,8 +32,7 @@ std::string files_text(const std::string& path) {
 }
 
 std::string tokenizer_text(const Json& config, const fs::path& run) {
-  const Json* tokenizer = find(find(&config, "data"), "tokenizer");
-  const Json* type = find(tokenizer, "type");
+  const Json* type = config.find_path("data.tokenizer.type");
   if (type == nullptr || !type->is_string()) { return ""; }
   TokenizerConfig own;
   own.type = type->as_string();
@@ -66,7 +65,7 @@ void flatten(const Json& json, const std::string& path, std::map<std::string, st
   }
   if (json.is_null()) { return; }  // like an absent key
   add_once(keys, path);
-  values[path] = json.is_string() ? json.as_string() : json.dump();
+  values[path] = json.text();
 }
 
 /// Paths without their folders: data may lie elsewhere.

@@ -9,12 +9,7 @@ namespace {
 constexpr int64_t kBytesVocabulary = 259;  // of the tokenizer "bytes"
 constexpr int64_t kSmallestVocabulary = 64, kVocabularyMultiple = 8;
 
-std::string text_at(const Json& object, const char* key) {
-  const Json* value = object.find(key);
-  return value != nullptr && value->is_string() ? value->as_string() : "";
-}
-
-bool is_task(const Json& source) { return text_at(source, "type") == "synthetic"; }
+bool is_task(const Json& source) { return source.text_at("type") == "synthetic"; }
 
 int64_t size_or(const Json& object, const char* key, int64_t otherwise) {
   const int64_t value = size_at(object, key);
@@ -47,7 +42,7 @@ int64_t shortest(const Json& task, int64_t sequence_length) {
 /// Words by the root of the lengths, so that rows still hold more pairs the longer they are; as many questions as fit
 /// into the shortest row.
 void shrink_recall(Json& task, double root, int64_t sequence_length) {
-  const char* asked = text_at(task, "task") == "icr_basic" ? "queries" : "copies";
+  const char* asked = task.text_at("task") == "icr_basic" ? "queries" : "copies";
   const int64_t length = shortest(task, sequence_length);
   for (int64_t word = scaled(size_at(task, "word"), root, 1, 1);; --word) {
     const int64_t fit = (length - 1) / (2 * (2 * word + 2));  // pairs in the context and again behind it
@@ -76,7 +71,7 @@ void shrink_task(Json& task, int64_t sequence_length, int64_t vocabulary, const 
   if (Json* lengths = task.find("lengths"); lengths != nullptr && lengths->is_array()) {
     for (Json& l : lengths->items()) { l = Json(scaled(l.as_int(), scale.lengths, 1, 1)); }
   }
-  const std::string name = text_at(task, "task");
+  const std::string name = task.text_at("task");
   if (name == "icl") {
     shrink_functions(task, scale);
     return;
@@ -109,7 +104,7 @@ int64_t needed_document_tokens(const Json& data, int64_t sequence_length) {
     const Json& packs = own("packing") ? source : data;
     const Json& limits = own("min_document_tokens") ? source : data;
     needed = std::max(needed, size_at(limits, "min_document_tokens"));
-    if (text_at(packs, "packing") == "document") { needed = std::max(needed, sequence_length + 1); }
+    if (packs.text_at("packing") == "document") { needed = std::max(needed, sequence_length + 1); }
   });
   return needed;
 }
@@ -121,8 +116,8 @@ void shrink_data(Json& config, const ShrinkDataOptions& options) {
   int64_t least = kSmallestVocabulary;
   each_source(data, [&](Json& source, bool) {
     has_text |= !is_task(source);
-    if (text_at(source, "task") == "mqar") { least = std::max(least, sequence_length + kVocabularyMultiple); }
-    is_fixed |= text_at(source, "task") == "icl";  // its ids are fixed
+    if (source.text_at("task") == "mqar") { least = std::max(least, sequence_length + kVocabularyMultiple); }
+    is_fixed |= source.text_at("task") == "icl";  // its ids are fixed
   });
   const int64_t old = size_at(model, "vocab_size");
   const int64_t vocabulary = is_fixed                             ? old

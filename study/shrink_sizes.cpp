@@ -205,10 +205,7 @@ int64_t scaled(int64_t value, double factor, int64_t multiple, int64_t least) {
   return std::min(value, std::max(least, static_cast<int64_t>(std::llround(exact)) * multiple));
 }
 
-int64_t size_at(const Json& object, std::string_view key) {
-  const Json* value = object.find(key);
-  return value != nullptr && value->is_integer() ? std::max<int64_t>(0, value->as_int()) : 0;
-}
+int64_t size_at(const Json& object, std::string_view key) { return std::max<int64_t>(0, object.integer_at(key, 0)); }
 
 void set_size(Json& object, std::string_view key, int64_t value) {
   if (Json* old = object.find(key); old != nullptr && old->is_integer() && old->as_int() > 0) { *old = Json(value); }

@@ -19,31 +19,13 @@
 namespace hebb {
 namespace {
 
-/// The value at a dotted path, or null.
-const Json* value_at(const Json& root, const std::string& path) {
-  const Json* at = &root;
-  for (size_t begin = 0; at != nullptr && begin <= path.size();) {
-    const size_t end = std::min(path.find('.', begin), path.size());
-    const std::string key = path.substr(begin, end - begin);
-    if (at->is_array()) {
-      const bool is_index = !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
-      const size_t index = is_index ? std::stoul(key) : at->items().size();
-      at = index < at->items().size() ? &at->items()[index] : nullptr;
-    } else {
-      at = at->is_object() ? at->find(key) : nullptr;
-    }
-    begin = end + 1;
-  }
-  return at;
-}
-
 double quantity_of(const Json& config, const std::string& name) {
   ModelConfig model_config;
   const Json* json = config.find("model");
   Fields::read(json != nullptr ? *json : Json::object(), "model", model_config);
   const Model model(model_config);
   if (name == "flops.forward_per_token") {
-    const Json* length = value_at(config, "train.sequence_length");
+    const Json* length = config.find_path("train.sequence_length");
     if (length == nullptr || !length->is_integer()) {
       fail_at(config.origin(), "train.sequence_length", length == nullptr ? "nothing" : length->found(),
               "an integer, for flops.forward_per_token");
@@ -61,7 +43,7 @@ std::optional<double> look_up(const Json& config, const std::string& name) {
   if (std::find(sweep_quantities().begin(), sweep_quantities().end(), name) != sweep_quantities().end()) {
     return quantity_of(config, name);
   }
-  const Json* v = value_at(config, name);
+  const Json* v = config.find_path(name);
   return v != nullptr && v->is_number() ? std::optional(v->as_double()) : std::nullopt;
 }
 

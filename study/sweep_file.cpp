@@ -181,9 +181,6 @@ Dimension dimension_of_axis(const std::string& axis, const Json& choices) {
   return d;
 }
 
-/// A value in an id: numbers in shortest form, strings as they are.
-std::string id_text(const Json& value) { return value.is_string() ? value.as_string() : value.dump(); }
-
 Dimension dimension_of_grid(const Json::Member& key) {
   const auto& [path, values] = key;
   if (!values.is_array() || values.items().empty()) {
@@ -196,7 +193,7 @@ Dimension dimension_of_grid(const Json::Member& key) {
       fail_at(value.origin(), "grid." + path, value.found(), "numbers, strings or booleans");
     }
     Choice choice;
-    choice.name = last + "=" + id_text(value);
+    choice.name = last + "=" + value.text();
     if (!is_folder_name(choice.name)) {
       fail_at(value.origin(), "grid." + path, value.found(), "values that make a folder name");
     }
@@ -337,8 +334,7 @@ std::optional<Json> tags_in_name(const std::string& pattern, const std::string& 
 }
 
 void fail_at(const Origin& at, const std::string& path, const std::string& found, const std::string& expected) {
-  const std::string origin = at.str();
-  throw ConfigError(origin.empty() ? path : origin + ": " + path, found, expected);
+  throw ConfigError(located(at.str(), path), found, expected);
 }
 
 bool is_folder_name(const std::string& s) {

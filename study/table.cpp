@@ -12,7 +12,7 @@ namespace {
 /// A cell for people: in full below ten million, fractions with five significant digits.
 std::string shown(const Json& cell) {
   if (cell.is_null()) { return "–"; }
-  if (!cell.is_number()) { return cell.is_string() ? cell.as_string() : cell.dump(); }
+  if (!cell.is_number()) { return cell.text(); }
   const double v = cell.as_double();
   const bool is_whole = cell.is_integer() || std::abs(v) >= 1e5;
   return std::abs(v) >= 1e7 ? fmt::format("{:.4e}", v) : is_whole ? fmt::format("{:.0f}", v) : fmt::format("{:.5g}", v);
@@ -78,7 +78,7 @@ std::string Table::csv() const {
   std::string text = line(titles(), ",", cell) + "\n";
   for (const auto& row : rows) {
     std::vector<std::string> texts;
-    for (const Json& c : row) { texts.push_back(c.is_null() ? "" : c.is_string() ? c.as_string() : c.dump()); }
+    for (const Json& c : row) { texts.push_back(c.is_null() ? "" : c.text()); }
     text += line(texts, ",", cell) + "\n";
   }
   return text;

@@ -95,9 +95,7 @@ std::string describe_checkpoint(const fs::path& folder, bool statistics) {
   const Json state = parse_json_file((folder / "state.json").string());
   std::string text = folder.string() + ": checkpoint\n";
   for (const auto& [key, value] : state.members()) {
-    if (!value.is_object() && !value.is_array()) {
-      text += "  " + key + ": " + (value.is_string() ? value.as_string() : value.dump()) + "\n";
-    }
+    if (!value.is_object() && !value.is_array()) { text += "  " + key + ": " + value.text() + "\n"; }
   }
   for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
     if (fs::exists(folder / name)) { text += describe_safetensors(folder / name, statistics); }

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "comm/lanes.h"
+#include "core/join.h"
 #include "core/key_error.h"
 #include "core/read_all.h"
 #include "data/shards/dataset.h"
@@ -128,15 +129,7 @@ void add_unknown(const Json& source, std::vector<std::string>& lines) {
 
 /// Where the value at a dotted path was written; empty when it was not.
 std::string origin_of(const Json& source, const std::string& path) {
-  const Json* at = &source;
-  for (size_t begin = 0; at != nullptr && begin < path.size();) {
-    const size_t end = std::min(path.find('.', begin), path.size());
-    const std::string key = path.substr(begin, end - begin);
-    const bool is_index = at->is_array() && !key.empty() && key.find_first_not_of("0123456789") == std::string::npos &&
-                          key.size() < 10 && std::stoul(key) < at->items().size();
-    at = at->is_object() ? at->find(key) : is_index ? &at->items()[std::stoul(key)] : nullptr;
-    begin = end + 1;
-  }
+  const Json* at = source.find_path(path);
   return at != nullptr ? at->origin().str() : "";
 }
 
@@ -162,9 +155,7 @@ RunConfig run_config_of(Json source) {
     add_errors<OptimizerConfig>(source, "optimizer", lines);
     add_errors<ScheduleConfig>(source, "schedule", lines);
     if (lines.size() == known) { throw; }
-    std::string text;
-    for (const std::string& line : lines) { text += (text.empty() ? "" : "\n") + line; }
-    throw ConfigErrors(text);
+    throw ConfigErrors(join(lines, "\n"));
   }
   config.source = std::move(source);
   config.data.origin_of = [source = std::make_shared<const Json>(config.source)](const std::string& path) {
@@ -175,10 +166,7 @@ RunConfig run_config_of(Json source) {
 
 std::string RunConfig::where(const std::string& path) const { return origin_of(source, path); }
 
-std::string RunConfig::place(const std::string& path) const {
-  const std::string origin = where(path);
-  return origin.empty() ? path : origin + ": " + path;
-}
+std::string RunConfig::place(const std::string& path) const { return located(where(path), path); }
 
 ConfigError RunConfig::error(const std::string& path, std::string_view found, std::string_view expected) const {
   return ConfigError(place(path), found, expected);
@@ -186,8 +174,7 @@ ConfigError RunConfig::error(const std::string& path, std::string_view found, st
 
 DeviceKind device_of(const RunConfig& config, bool runs) {
   const std::string origin = config.where(config.train.device == "cuda" ? "train.device" : "train.precision");
-  return choose_compute(config.train.device, config.train.precision.value_or(""),
-                        origin.empty() ? "train" : origin + ": train", runs)
+  return choose_compute(config.train.device, config.train.precision.value_or(""), located(origin, "train"), runs)
       .device;
 }
 

@@ -74,9 +74,9 @@ void size_fields(Fields& f, TrainConfig& c) {
           "a run is resumed.");
   if (f.reading()) {
     if (!has_steps && !c.tokens) {
-      const std::string path = f.path() + ".steps", origin = f.json().origin().str();
-      throw KeyError((origin.empty() ? "" : origin + ": ") + path, "nothing",
-                     "an integer >= 1 (required, or train.tokens)", path, KeyError::Rest::values);
+      const std::string path = f.path() + ".steps";
+      throw KeyError(located(f.json().origin().str(), path), "nothing", "an integer >= 1 (required, or train.tokens)",
+                     path, KeyError::Rest::values);
     }
     if (c.tokens) {
       const int64_t steps = (*c.tokens - 1) / c.tokens_per_step() + 1;
@@ -269,10 +269,7 @@ void compare(const std::string& path, const Json* a, const Json* b, Skips skips,
 
 /// train.comm.reduce as messages show it.
 std::string reduce_of(const Json& config) {
-  const Json* at = &config;
-  for (const char* key : {"train", "comm", "reduce"}) {
-    at = at != nullptr && at->is_object() ? at->find(key) : nullptr;
-  }
+  const Json* at = config.find_path("train.comm.reduce");
   return (at != nullptr && !at->is_null() ? *at : Json(CommConfig{}.reduce)).found();
 }
 

@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "core/join.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/autotune.h"
 #include "train/model_source.h"
@@ -41,11 +42,8 @@ std::string first_entry(const fs::path& path) {
 }
 
 std::string list(const std::vector<ConfigDifference>& differences) {
-  std::string text;
-  for (const ConfigDifference& d : differences) {
-    text += (text.empty() ? "" : "; ") + d.path + " was " + d.stored + " and is " + d.current;
-  }
-  return text;
+  return join(differences, "; ",
+              [](const ConfigDifference& d) { return d.path + " was " + d.stored + " and is " + d.current; });
 }
 
 }  // namespace
@@ -62,10 +60,9 @@ std::optional<StoredSplit> stored_split(const RunConfig& config, const RunOption
     const fs::path checkpoint = find_checkpoint(from);
     if (checkpoint.empty()) { return std::nullopt; }
     const Json stored = parse_json_file((checkpoint / "config.json").string());
-    const Json *train = stored.find("train"), *lanes = train != nullptr ? train->find("lanes") : nullptr,
-               *rows = train != nullptr ? train->find("micro_batch_size") : nullptr;
     StoredSplit split;
-    if (lanes != nullptr && lanes->is_integer()) { split.lanes = lanes->as_int(); }
+    split.lanes = stored.integer_at("train.lanes", split.lanes);
+    const Json* rows = stored.find_path("train.micro_batch_size");
     if (rows != nullptr && rows->is_integer()) { split.micro_batch_size = rows->as_int(); }
     return split;
   } catch (const Error&) {
@@ -258,7 +255,7 @@ void RunFolder::compare_with(const fs::path& stored_config, const RunOptions& op
   }
   if (!differences.empty()) { notes_.push_back("the configuration has changed: " + list(differences)); }
   note_lanes(stored);
-  const Json *before = stored.find("train"), *steps = before != nullptr ? before->find("steps") : nullptr;
+  const Json* steps = stored.find_path("train.steps");
   const Json& now = config_.at("train").at("steps");
   if (steps != nullptr && !(*steps == now)) {
     notes_.push_back("train.steps was " + steps->dump() + " and is " + now.dump() +
@@ -267,11 +264,7 @@ void RunFolder::compare_with(const fs::path& stored_config, const RunOptions& op
 }
 
 void RunFolder::note_lanes(const Json& stored) {
-  const auto lanes = [](const Json& config) {
-    const Json *train = config.find("train"), *found = train != nullptr ? train->find("lanes") : nullptr;
-    return found != nullptr && found->is_integer() ? found->as_int() : 1;
-  };
-  const int64_t before = lanes(stored), now = lanes(config_);
+  const int64_t before = stored.integer_at("train.lanes", 1), now = config_.integer_at("train.lanes", 1);
   if (before != now) {
     notes_.push_back(fmt::format(
         "train.lanes was {:d} and is {:d}: from here on results agree with those of the lanes before up to rounding",

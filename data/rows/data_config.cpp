@@ -169,10 +169,7 @@ void fields(Fields& f, DataConfig& c) {
   }
 }
 
-std::string DataConfig::place(const std::string& path) const {
-  const std::string origin = origin_of ? origin_of(path) : "";
-  return origin.empty() ? path : origin + ": " + path;
-}
+std::string DataConfig::place(const std::string& path) const { return located(origin_of ? origin_of(path) : "", path); }
 
 PackingOptions resolve_packing(const PackingConfig& own, const PackingConfig& inherited, bool document_mask) {
   const std::string packing = choose<std::string>(own.packing, inherited.packing, "stream");
