@@ -29,8 +29,6 @@ class Watch {
   Watch(ControlLinks links, int rank, const WatchOptions& options, const FlightLog& log);
   /// Ends the watch without a word: other ranks take this one for lost unless finish() has returned.
   ~Watch();
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
 
   const std::vector<Member>& members() const { return members_; }
   /// Ends all ranks with an error of this one. An error of communication (CommError) may be the consequence of a rank
@@ -69,7 +67,6 @@ class Watch {
   void write_flight_record(const Cause& cause) const;
   std::string seen_text(size_t rank) const;
   std::string waiting_text() const;
-  Peer& peer(size_t rank) { return peers_[is_hub() ? rank : 0]; }
 
   const int rank_;
   const WatchOptions options_;

@@ -20,8 +20,6 @@ class LogFile {
   /// Appends to `path`. Errors, here and of line(): CheckpointError with path and reason.
   LogFile(const fs::path& path, int64_t rank);
   ~LogFile();
-  LogFile(const LogFile&) = delete;
-  LogFile& operator=(const LogFile&) = delete;
   /// One line without its end. It has reached the system when this returns.
   void line(LogLevel level, std::string_view text);
 

@@ -73,9 +73,6 @@ class Pool {
 
   ~Pool() { end_workers(); }
 
-  Pool(const Pool&) = delete;
-  Pool& operator=(const Pool&) = delete;
-
   /// False when another thread's loop occupies the workers.
   bool run(int64_t n, int64_t grain, const Body& body) {
     std::unique_lock busy(busy_, std::try_to_lock);

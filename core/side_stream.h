@@ -12,8 +12,6 @@ class SideStream {
   /// marks, points: of `beside` and of this one, that can be told apart.
   SideStream(const Stream& beside, int64_t marks, int64_t points);
   ~SideStream();
-  SideStream(const SideStream&) = delete;
-  SideStream& operator=(const SideStream&) = delete;
 
   /// Kernels that take scratch from their stream (cuda::stream_scratch) and products do not run on it.
   Stream& stream();

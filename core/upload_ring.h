@@ -16,8 +16,6 @@ class UploadRing {
   ~UploadRing() {
     if (memory_ != nullptr) { free_pinned(memory_); }
   }
-  UploadRing(const UploadRing&) = delete;
-  UploadRing& operator=(const UploadRing&) = delete;
 
   /// Room for a copy that `stream` is given before the next call; null where it is larger than a segment.
   void* place(Stream& stream, int64_t bytes) {
