@@ -90,7 +90,7 @@ void check_run(const std::string& name) {
     REQUIRE(found.size() == expected.size());
     for (size_t i = 0; i < found.size(); ++i) {
       INFO(key << " of step " << i + 1);
-      CHECK(found[i] == Catch::Approx(expected[i]).epsilon(1e-3));
+      CHECK(found[i] == Approx(expected[i]).epsilon(1e-3));
     }
   }
   const SafetensorsFile found(checkpoint_in(folder / "run", steps) / "model.safetensors"),

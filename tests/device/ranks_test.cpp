@@ -245,7 +245,7 @@ TEST_CASE("a copy that changes on one rank ends the run at the next save") {
       one.run();
     });
   };
-  CHECK_THROWS_WITH(run(), Catch::Contains("embed.weight") && Catch::Contains("the rounded values of rank 1 differ"));
+  CHECK_THROWS_WITH(run(), Contains("embed.weight") && Contains("the rounded values of rank 1 differ"));
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{1});
 }
 
@@ -288,8 +288,8 @@ TEST_CASE("a plan of ranks in bf16 is what the ranks reserve and send, to the by
   double parameters = 0;
   for (const int64_t n : sizes_of_trained(Model(make().model))) { parameters += static_cast<double>(n); }
   const RankPlanRow& four = plan.rows[2];
-  CHECK(static_cast<double>(four.gather_bytes) == Catch::Approx(2 * parameters * 3 / 4).epsilon(0.05));
-  CHECK(static_cast<double>(four.memory.parameter_bytes) == Catch::Approx((2 + 4.0 / 4) * parameters).epsilon(0.1));
+  CHECK(static_cast<double>(four.gather_bytes) == Approx(2 * parameters * 3 / 4).epsilon(0.05));
+  CHECK(static_cast<double>(four.memory.parameter_bytes) == Approx((2 + 4.0 / 4) * parameters).epsilon(0.1));
 }
 
 /// One pass forward and back; what it leaves in loss and gradients.

@@ -21,26 +21,24 @@ FOLDER_TEST("auto says why it has taken the CPU, in a build that could take a GP
 }
 
 FOLDER_TEST("doctor, plan, bench and report say what is wrong with their arguments", "[fast]") {
-  CHECK(run_hebb(folder, "doctor").out.find("layers") != std::string::npos);
+  CHECK_THAT(run_hebb(folder, "doctor").out, Contains("layers"));
   const CommandResult plan = run_hebb(folder, "plan nothing.json");
   CHECK(plan.code == 2);
-  CHECK(plan.err.find("nothing.json") != std::string::npos);
+  CHECK_THAT(plan.err, Contains("nothing.json"));
   folder.write("sweep.json", R"({"name": "s", "runs": []})");
-  CHECK_THAT(run_hebb(folder, "plan sweep.json").err, Catch::Contains("found a sweep (it has \"runs\")"));
+  CHECK_THAT(run_hebb(folder, "plan sweep.json").err, Contains("found a sweep (it has \"runs\")"));
   for (const char* verb : {"generate x", "eval x --checkpoint y", "bench", "selftest", "trace m --rows r --out o"}) {
     CHECK_THAT(run_hebb(folder, verb + std::string(" --threads 100000")).err,
-               Catch::Contains("--threads: found 100000, expected an integer from 0 to 1024"));
+               Contains("--threads: found 100000, expected an integer from 0 to 1024"));
   }
-  CHECK(run_hebb(folder, "bench no-such-model --steps 1").err.find("no-such-model") != std::string::npos);
-  CHECK(run_hebb(folder, "selftest relu2 --device cpu").out.find("all 1 passed") != std::string::npos);
-  CHECK(run_hebb(folder, "selftest relu2 optimizer --device cpu --json").out.find("\"failed\": 0") !=
-        std::string::npos);
-  CHECK(run_hebb(folder, "selftest relu --device cpu").err.find("one of attention, swiglu, relu2") !=
-        std::string::npos);
+  CHECK_THAT(run_hebb(folder, "bench no-such-model --steps 1").err, Contains("no-such-model"));
+  CHECK_THAT(run_hebb(folder, "selftest relu2 --device cpu").out, Contains("all 1 passed"));
+  CHECK_THAT(run_hebb(folder, "selftest relu2 optimizer --device cpu --json").out, Contains("\"failed\": 0"));
+  CHECK_THAT(run_hebb(folder, "selftest relu --device cpu").err, Contains("one of attention, swiglu, relu2"));
   CHECK(run_hebb(folder, "selftest --device cpu --precision fp64").code == 2);
   const CommandResult report = run_hebb(folder, "report missing-run");
   CHECK(report.code == 3);
-  CHECK(report.err.find("missing-run") != std::string::npos);
+  CHECK_THAT(report.err, Contains("missing-run"));
   CHECK(run_hebb(folder, "report a b ./a").err == "error: hebb report: found ./a twice, expected different runs\n");
   folder.write("ladder/sweep.json", R"({"name": "s", "runs": []})");
   CHECK(run_hebb(folder, "report ladder --by arch --y val.x").err ==
@@ -57,6 +55,6 @@ FOLDER_TEST("plan counts the parameters, FLOPs and state of a model object", "[f
     "pattern": [{"mixer": "gdn", "ffn": "mlp"}]})");
   const CommandResult r = run_hebb(folder, "plan m.json --json");
   CHECK(r.code == 0);
-  CHECK(r.out.find("\"total\": 112111296") != std::string::npos);
-  CHECK(run_hebb(folder, "plan m.json m.json").out.find("112.11M") != std::string::npos);
+  CHECK_THAT(r.out, Contains("\"total\": 112111296"));
+  CHECK_THAT(run_hebb(folder, "plan m.json m.json").out, Contains("112.11M"));
 }

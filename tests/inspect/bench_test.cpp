@@ -25,7 +25,7 @@ TEST_CASE("every layer type is in a benchmark model", "[fast]") {
 
 TEST_CASE("a benchmark that does not fit is refused as a run is", "[fast]") {
   CHECK_THROWS_WITH(measure_model(read(bench_models().back()), {DeviceKind::cpu, DType::f32}, {1 << 20, 16, 0, 1}),
-                    Catch::Contains("memory plan: the run does not fit") && Catch::Contains("train.micro_batch_size"));
+                    Contains("memory plan: the run does not fit") && Contains("train.micro_batch_size"));
 }
 
 TEST_CASE("a benchmark measures whole training steps", "[fast]") {

@@ -74,8 +74,7 @@ FOLDER_TEST("a plan of a run names its batch, speed and the largest micro-batch 
              Contains("largest micro-batch that fits: 4 rows") && Contains("time at the given speed: 00:00:36"));
   CHECK(plan.json().at("flops").at("total").as_double() == plan.training_flops());
   REQUIRE(plan.fits.size() == 4);
-  CHECK_THAT(plan.text(), Contains("train.recompute=block  4 rows, "));
-  CHECK_THAT(plan.text(), Contains("device cpu, precision fp64;"));
+  CHECK_THAT(plan.text(), Contains("train.recompute=block  4 rows, ") && Contains("device cpu, precision fp64;"));
   const int64_t values = plan.parameters.total * int64_t{sizeof(double)};
   CHECK(plan.checkpoint_bytes >= 3 * values);  // and two moments
   CHECK_THAT(plan.text(), Contains("disk: 3 checkpoints of about "));

@@ -175,10 +175,10 @@ TEST_CASE("the mini ladders are the runs whose results are documented", "[fast]"
   const auto cost = [](const char* file) {
     return describe_ladder(read_sweep(fs::path(HEBB_SOURCE) / "configs" / "mini" / file), {}, 0);
   };
-  CHECK_THAT(cost("ladder.json"), Catch::Contains("\nfwpkm-96       616.53K  591.66K  52.22K  568.14K        1.15M") &&
-                                      Catch::Contains("\n32 runs, 1.311e+08 tokens, 2.2833e+14 FLOPs\n"));
+  CHECK_THAT(cost("ladder.json"), Contains("\nfwpkm-96       616.53K  591.66K  52.22K  568.14K        1.15M") &&
+                                      Contains("\n32 runs, 1.311e+08 tokens, 2.2833e+14 FLOPs\n"));
   CHECK_THAT(cost("ladder-5-minutes.json"),
-             Catch::Contains("\ngdn-64") && Catch::Contains("\n12 runs, 6.144e+07 tokens, 2.3154e+13 FLOPs\n"));
+             Contains("\ngdn-64") && Contains("\n12 runs, 6.144e+07 tokens, 2.3154e+13 FLOPs\n"));
 }
 
 TEST_CASE("every list of evaluations in configs/ is read", "[fast]") {

@@ -41,17 +41,17 @@ TEST_CASE("the self-test passes on the CPU in fp32 and bf16, for every type of l
 TEST_CASE("the self-test names what differs by too much", "[fast]") {
   CHECK(verdict(output_of(1.0)).empty());
   CHECK(verdict(output_of(1.0 + 5e-5)).empty());
-  CHECK_THAT(verdict(output_of(1.5)), Catch::Contains("gradients of w differ by 5.0e-01, expected at most 1e-03"));
+  CHECK_THAT(verdict(output_of(1.5)), Contains("gradients of w differ by 5.0e-01, expected at most 1e-03"));
   TraceOutput out = output_of(1.0);
   out.logits.values[2] = NAN;
-  CHECK_THAT(verdict(out), Catch::Contains("logits differ by inf"));
+  CHECK_THAT(verdict(out), Contains("logits differ by inf"));
   out = output_of(1.0);
   out.loss = 3.01;
-  CHECK_THAT(verdict(out), Catch::Contains("losses"));
+  CHECK_THAT(verdict(out), Contains("losses"));
   out = output_of(1.0);
   out.grads.erase("v");
-  CHECK_THAT(verdict(out), Catch::Contains("gradients of v"));
+  CHECK_THAT(verdict(out), Contains("gradients of v"));
   out = output_of(1.0);
   out.after["f"].values = {4.1};
-  CHECK_THAT(verdict(out), Catch::Contains("fast weights f"));
+  CHECK_THAT(verdict(out), Contains("fast weights f"));
 }

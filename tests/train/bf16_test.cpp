@@ -403,7 +403,7 @@ TEST_CASE("a bf16 run resumes with the same bits, and its checkpoints load on th
           0);
   REQUIRE(run_in(folder / "again", mixed_run(folder, "cpu", "fp32", steps(1)), cpu, from_checkpoint(folder / "cpu")) ==
           0);
-  CHECK(metric(folder / "gpu", "loss")[0] == Catch::Approx(metric(folder / "again", "loss")[0]).epsilon(5e-3));
+  CHECK(metric(folder / "gpu", "loss")[0] == Approx(metric(folder / "again", "loss")[0]).epsilon(5e-3));
 }
 
 TEST_CASE("copies of matrices are the rounded parameters whenever a pass reads them") {

@@ -114,7 +114,7 @@ FOLDER_TEST("a checkpoint without latest is found, and a damaged latest is named
   CHECK(heard.has("resuming after step 4"));
   folder.write("run/checkpoints/latest", "newest\n");
   CHECK_THROWS_WITH(run_in(folder / "run", longer(folder)),
-                    Catch::Contains("checkpoints/latest: no checkpoint (found \"newest\""));
+                    Contains("checkpoints/latest: no checkpoint (found \"newest\""));
 }
 
 FOLDER_TEST("a damaged checkpoint is reported with what differs, and only --allow-older goes behind it") {
@@ -144,8 +144,8 @@ FOLDER_TEST("a damaged checkpoint is reported with what differs, and only --allo
     fs::copy(folder / "origin", run, fs::copy_options::recursive);
     c.harm(checkpoint_in(run, 4));
     CHECK_THROWS_AS(run_in(run, longer(folder)), CheckpointError);
-    CHECK_THROWS_WITH(run_in(run, longer(folder)), Catch::Contains("step_00000004") && Catch::Contains(c.message) &&
-                                                       Catch::Contains("--allow-older goes on from step_00000003"));
+    CHECK_THROWS_WITH(run_in(run, longer(folder)), Contains("step_00000004") && Contains(c.message) &&
+                                                       Contains("--allow-older goes on from step_00000003"));
     RunOptions options;
     options.allow_older = true;
     Heard heard;
@@ -165,7 +165,7 @@ FOLDER_TEST("a full disk is an error that keeps the checkpoints before") {
                run_in(run, test_run(folder, R"({"train": {"steps": 50, "checkpoint": {"every": 1, "keep": 99}}})"),
                       heard);
              }),
-             Catch::Contains("No space left"));
+             Contains("No space left"));
   const CheckpointFolder checkpoints(run / "checkpoints");
   REQUIRE(checkpoints.latest());
   CHECK(checkpoints.steps().back() == *checkpoints.latest());
@@ -178,9 +178,8 @@ FOLDER_TEST("a read-only run folder is an error before anything is computed") {
   if (!disk.is_there()) { return; }
   disk.make_read_only();
   Heard heard;
-  CHECK_THAT(thrown<CheckpointError>([&] { run_in(run, test_run(folder), heard); }),
-             Catch::Contains("Read-only file system"));
-  CHECK_THROWS_WITH(run_in(run / "below", test_run(folder)), Catch::Contains("cannot create the run folder"));
+  CHECK_THAT(thrown<CheckpointError>([&] { run_in(run, test_run(folder), heard); }), Contains("Read-only file system"));
+  CHECK_THROWS_WITH(run_in(run / "below", test_run(folder)), Contains("cannot create the run folder"));
 }
 
 FOLDER_TEST("weights of another model are refused with their first differences") {
@@ -191,8 +190,8 @@ FOLDER_TEST("weights of another model are refused with their first differences")
   options.init_from = folder / "run";
   Heard heard;
   CHECK_THROWS_WITH(run_in(folder / "other", std::move(config), heard, options),
-                    Catch::Contains("embed.weight is [29, 12], not [29, 14]") && Catch::Contains("; and ") &&
-                        Catch::Contains("blocks.0.mixer.memory [12] is not in the model"));
+                    Contains("embed.weight is [29, 12], not [29, 14]") && Contains("; and ") &&
+                        Contains("blocks.0.mixer.memory [12] is not in the model"));
   ModelConfig three = test_model();
   three.num_layers = 3;
   Stream stream;
@@ -200,5 +199,5 @@ FOLDER_TEST("weights of another model are refused with their first differences")
   Model model(three);
   model.params().allocate(arena, DType::f64, true);
   CHECK_THROWS_WITH(load_checkpoint(checkpoint_in(folder / "run", 4), stream, model.params()),
-                    Catch::Contains("blocks.2.mixer.weight [12, 12] is missing"));
+                    Contains("blocks.2.mixer.weight [12, 12] is missing"));
 }

@@ -12,14 +12,14 @@ TEST_CASE("times of ranks are compared step by step", "[fast]") {
   };
   const CommTimes times = compare_times(of, true);
   CHECK((times.ranks == 3 && times.peak_bytes == 9 && times.sent_bytes == 110));
-  CHECK(times.exposed_ms == Catch::Approx(100));
-  CHECK(times.wait_ms[0] == Catch::Approx(100));
-  CHECK(times.wait_ms[1] == Catch::Approx(1e3 * (0.35 + 0.1 + 0.2) / 3));
-  CHECK(times.wait_ms[2] == Catch::Approx(350));
+  CHECK(times.exposed_ms == Approx(100));
+  CHECK(times.wait_ms[0] == Approx(100));
+  CHECK(times.wait_ms[1] == Approx(1e3 * (0.35 + 0.1 + 0.2) / 3));
+  CHECK(times.wait_ms[2] == Approx(350));
   CHECK(times.slowest == 1);
-  CHECK(times.skew == Catch::Approx(0.8 / 0.7));
+  CHECK(times.skew == Approx(0.8 / 0.7));
   const Json json = times.json();
-  CHECK(json.at("gb_per_s").as_double() == Catch::Approx(110 / 0.1 * 1e-9));
+  CHECK(json.at("gb_per_s").as_double() == Approx(110 / 0.1 * 1e-9));
   CHECK(json.at("wait_ms").items().size() == 3);
   CHECK(compare_times(of, false).json().dump() == R"({"ranks":3,"sent_bytes":110})");
 }

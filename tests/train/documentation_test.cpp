@@ -54,7 +54,7 @@ TEST_CASE("the documented strings of RULER are the built-in ones", "[fast]") {
 
 FOLDER_TEST("the documented state.json is one", "[fast]") {
   folder.write("state.json", page_blocks("formats/checkpoint.md")[0]);
-  CHECK_THROWS_WITH(verify_checkpoint(folder.path()), Catch::Contains("model.safetensors is missing"));
+  CHECK_THROWS_WITH(verify_checkpoint(folder.path()), Contains("model.safetensors is missing"));
 }
 
 FOLDER_TEST("the documented metrics are read", "[fast]") {
@@ -77,7 +77,7 @@ FOLDER_TEST("the documented sweep composes", "[fast]") {
   const SweepRun& last = sweep.runs[11];
   CHECK(last.id == "gdn-large_seed=3");
   CHECK(last.config.at("model").at("layers").at("gdn").at("key_head_dim").as_int() == 32);
-  CHECK(last.solved.at(0).reached == Catch::Approx(last.solved.at(0).target).epsilon(0.02));
+  CHECK(last.solved.at(0).reached == Approx(last.solved.at(0).target).epsilon(0.02));
   CHECK(sweep.fit->level == "size");
   CHECK(matches_any(sweep.fit->predict_ids, last.id));
 }

@@ -25,7 +25,7 @@ void check_validation(const fs::path& run, const fs::path& golden) {
     CHECK(found[i].at("step") == expected[i].at("step"));
     CHECK(found[i].at("val") == expected[i].at("val"));
     CHECK(found[i].at("tokens") == expected[i].at("tokens"));
-    CHECK(found[i].at("loss").as_double() == Catch::Approx(expected[i].at("loss").as_double()).epsilon(1e-9));
+    CHECK(found[i].at("loss").as_double() == Approx(expected[i].at("loss").as_double()).epsilon(1e-9));
   }
 }
 
@@ -51,7 +51,7 @@ void check_run(const std::string& name) {
       if (std::isnan(expected[i])) {  // no target of the batch was valid
         CHECK(std::isnan(found[i]));
       } else {
-        CHECK(found[i] == Catch::Approx(expected[i]).epsilon(1e-9));
+        CHECK(found[i] == Approx(expected[i]).epsilon(1e-9));
       }
     }
   }

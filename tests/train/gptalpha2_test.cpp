@@ -74,7 +74,7 @@ TEST_CASE("the initial values of GPTAlpha-2 can be asked for", "[fast]") {
       CHECK(std::abs(product - (a == b ? 0.25 * kVocab / kWidth : 0.0)) < 1e-6);
     }
   }
-  CHECK_THROWS_WITH(small_model("other"), Catch::Contains("model.init: found \"other\""));
+  CHECK_THROWS_WITH(small_model("other"), Contains("model.init: found \"other\""));
 }
 
 TEST_CASE("the documented settings scale learning rate and decay of GPTAlpha-2's matrices by their width", "[fast]") {

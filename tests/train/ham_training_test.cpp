@@ -80,8 +80,8 @@ FOLDER_TEST(
   CHECK(greatest == std::vector<double>(3, greatest[0]));
   CHECK(least[0] < greatest[0]);
   CHECK(deviation[2] > 0.01);
-  CHECK(deviation[0] == Catch::Approx(deviation[2]).epsilon(1e-5));
-  CHECK(deviation[1] == Catch::Approx(deviation[2]).epsilon(1e-5));
+  CHECK(deviation[0] == Approx(deviation[2]).epsilon(1e-5));
+  CHECK(deviation[1] == Approx(deviation[2]).epsilon(1e-5));
 }
 
 FOLDER_TEST("a ham run that is resumed ends with the same bytes, thresholds and their moments too", "[fast]") {

@@ -163,7 +163,7 @@ TEST_CASE("every kind of evaluation has a row in docs/verbs/eval.md, whose page 
     if (!has_row) { continue; }
     INFO(row[1]);
     const std::string page = read_file(folder / row[1].str());
-    CHECK(page.find("## `" + kind.name + "`\n") != std::string::npos);
+    CHECK_THAT(page, Contains("## `" + kind.name + "`\n"));
     const std::unique_ptr<EvalTask> task = kind.make();
     TaskKeys keys{task.get()};
     for (const Fields::Description& d : Fields::describe_value("", keys)) {

@@ -27,15 +27,15 @@ FOLDER_TEST("each line of metrics is in the file as soon as it is added", "[fast
 
 FOLDER_TEST("a metrics file with a foreign line is an error that names the line", "[fast]") {
   const fs::path path = folder.write("metrics.jsonl", "{\"step\":1}\nhello\n");
-  CHECK_THROWS_WITH(MetricsFile(path, 5), Catch::Contains("metrics.jsonl:2") && Catch::Contains("hello"));
+  CHECK_THROWS_WITH(MetricsFile(path, 5), Contains("metrics.jsonl:2") && Contains("hello"));
   CHECK_THROWS_AS(MetricsFile(path, 5), CheckpointError);
 }
 
 TEST_CASE("an append that fails says which file", "[fast]") {
   CHECK_THROWS_WITH(AppendFile("/nonexistent/metrics.jsonl"),
-                    Catch::Contains("/nonexistent/metrics.jsonl") && Catch::Contains("No such"));
+                    Contains("/nonexistent/metrics.jsonl") && Contains("No such"));
   if (fs::exists("/dev/full")) {
     AppendFile full("/dev/full");
-    CHECK_THROWS_WITH(full.append("x"), Catch::Contains("/dev/full") && Catch::Contains("No space"));
+    CHECK_THROWS_WITH(full.append("x"), Contains("/dev/full") && Contains("No space"));
   }
 }

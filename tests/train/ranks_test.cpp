@@ -142,7 +142,7 @@ FOLDER_TEST("gradients that travel in bf16 have the same bytes for one number of
     check_same(one, other, 7);
     CHECK((bytes_of(one, 7)[0] != bytes_of(folder / "fp32", 7)[0]));
     const std::vector<double> exact = metric(folder / "fp32", "loss"), rounded = metric(one, "loss");
-    for (size_t i = 0; i < exact.size(); ++i) { CHECK(rounded[i] == Catch::Approx(exact[i]).epsilon(1e-3)); }
+    for (size_t i = 0; i < exact.size(); ++i) { CHECK(rounded[i] == Approx(exact[i]).epsilon(1e-3)); }
   }
 }
 
@@ -152,13 +152,13 @@ FOLDER_TEST("how gradients travel stays when a run goes on", "[fast]") {
   };
   REQUIRE(run_split(folder / "run", make, {.ranks = 2}) == 75);
   CHECK_THROWS_WITH(run_split(folder / "run", make, {.ranks = 2, .reduce = "bf16"}),
-                    Catch::Contains("train.comm.reduce was \"fp32\" and is \"bf16\""));
+                    Contains("train.comm.reduce was \"fp32\" and is \"bf16\""));
   REQUIRE(run_split(folder / "run", make, {.ranks = 2, .bucket_mib = 1}) == 75);
   RunConfig config = test_run(folder);
   config.train.comm = CommConfig{};
   config.train.comm->reduce = "bf16";
   CHECK_THROWS_WITH(resolve(config, 1),
-                    Catch::Contains("train.comm.reduce: found \"bf16\", expected \"fp32\" with train.precision"));
+                    Contains("train.comm.reduce: found \"bf16\", expected \"fp32\" with train.precision"));
 }
 
 FOLDER_TEST("every layer without fast weights has the same bytes on 1, 3 and 6 ranks", "[fast]") {
@@ -182,7 +182,7 @@ FOLDER_TEST("each lane has fast weights of its own, whatever rank it is on", "[f
       first(checkpoint_in(folder / "one", 7) / "fast.lane0.safetensors");
   CHECK(model.doubles("blocks.0.memory.values") == first.doubles("blocks.0.memory.values"));
   folder.write("one/checkpoints/step_00000007/fast.lane2.safetensors", "damaged");
-  CHECK_THROWS_WITH(run_split(folder / "one", make, {.ranks = 1}), Catch::Contains("fast.lane2.safetensors: found 7"));
+  CHECK_THROWS_WITH(run_split(folder / "one", make, {.ranks = 1}), Contains("fast.lane2.safetensors: found 7"));
 }
 
 FOLDER_TEST("lanes of a run that goes on with other lanes take the memories in turn", "[fast]") {
@@ -219,13 +219,13 @@ FOLDER_TEST("one memory for the rows of all ranks is that of one rank with these
   REQUIRE((found.size() == expected.size() && found.size() == 7 + 3));
   for (size_t i = 0; i < found.size(); ++i) {
     const Json one = parse_json(expected[i], "one"), many = parse_json(found[i], "many");
-    CHECK(many.at("loss").as_double() == Catch::Approx(one.at("loss").as_double()).epsilon(1e-11));
+    CHECK(many.at("loss").as_double() == Approx(one.at("loss").as_double()).epsilon(1e-11));
   }
   for (const char* name : {"blocks.0.memory.keys", "blocks.0.memory.values", "blocks.1.memory.w_up"}) {
     CAPTURE(name);
     const std::vector<double> one = weights_of(folder / "one", 7, name), many = weights_of(folder / "ranks", 7, name);
     CHECK(one != weights_of(folder / "one", 1, name));
-    for (size_t i = 0; i < one.size(); ++i) { REQUIRE(many[i] == Catch::Approx(one[i]).epsilon(1e-10)); }
+    for (size_t i = 0; i < one.size(); ++i) { REQUIRE(many[i] == Approx(one[i]).epsilon(1e-10)); }
   }
   CHECK_FALSE(fs::exists(checkpoint_in(folder / "ranks", 7) / "fast.lane0.safetensors"));
 }
@@ -277,7 +277,7 @@ FOLDER_TEST("ranks that change keep the rows that share an update", "[fast]") {
   CHECK((resolved(3).lanes == 3 && resolved(3).micro_batch_size == 4));  // 4 rows are no multiple of 3
   CHECK(resolved(2, 4).fast_batch == 4);
   CHECK_THROWS_WITH(resolved(2, 2),
-                    Catch::Contains("train.fast_batch: found 2, expected 4, the rows of a micro-batch of all ranks"));
+                    Contains("train.fast_batch: found 2, expected 4, the rows of a micro-batch of all ranks"));
 }
 
 FOLDER_TEST("a run goes on with other numbers of ranks as if nothing had happened", "[fast]") {
@@ -304,17 +304,17 @@ FOLDER_TEST("lanes give what one lane gives, up to rounding", "[fast]") {
   REQUIRE(run_split(folder / "four", [&] { return mixed_run(folder, changes(folder, 4)); }, {.ranks = 2}) == 0);
   const std::vector<double> one = metric(folder / "one", "loss"), four = metric(folder / "four", "loss");
   REQUIRE(one.size() == 7);
-  for (size_t i = 0; i < one.size(); ++i) { CHECK(four[i] == Catch::Approx(one[i]).epsilon(1e-9)); }
+  for (size_t i = 0; i < one.size(); ++i) { CHECK(four[i] == Approx(one[i]).epsilon(1e-9)); }
 }
 
 FOLDER_TEST("what cannot be trained in lanes is refused", "[fast]") {
   const MakeRun fast = [&] { return memory_run(folder, changes(folder, 2), "global"); };
   CHECK_THROWS_WITH(run_split(folder / "run", fast, {.ranks = 1}),
-                    Catch::Contains("train.lanes: found 2, expected 1: blocks.0.memory (fwpkm, sync \"global\")"));
+                    Contains("train.lanes: found 2, expected 1: blocks.0.memory (fwpkm, sync \"global\")"));
   RunConfig config = test_run(folder);
   config.train.lanes = 6;
   config.train.batch_size = 6;
-  CHECK_THROWS_WITH(resolve(config, 2), Catch::Contains("found 2 ranks, expected 1, 3, 6 with 6 lanes"));
+  CHECK_THROWS_WITH(resolve(config, 2), Contains("found 2 ranks, expected 1, 3, 6 with 6 lanes"));
   config.train.lanes = std::nullopt;
   config.train.micro_batch_size = std::nullopt;
   resolve(config, 3);
@@ -454,8 +454,8 @@ TEST_CASE("the ranks of a host share its memory", "[fast]") {
     });
   };
   CHECK_NOTHROW(check(available / 8));
-  CHECK_THROWS_WITH(check(available / 2), Catch::Contains("the 3 ranks on " + host_name() + " do not fit") &&
-                                              Catch::Contains("for this one"));
+  CHECK_THROWS_WITH(check(available / 2),
+                    Contains("the 3 ranks on " + host_name() + " do not fit") && Contains("for this one"));
 }
 
 FOLDER_TEST("an error of one rank ends the others", "[fast]") {
@@ -472,11 +472,11 @@ FOLDER_TEST("ranks whose values differ save nothing", "[fast]") {
     if (rank == 1) { value.as<double>()[value.numel() - 1] += 1e-9; }
   };
   Heard heard;
-  CHECK_THROWS_WITH(run_split(
-                        folder / "run", [&] { return wide_run(folder, changes(folder, 2)); }, {.ranks = 2, .zero = 0},
-                        heard, {}, {}, damage),
-                    Catch::Contains(damaged) &&
-                        Catch::Contains("the values of rank 1 differ from those of rank 0; nothing is saved"));
+  CHECK_THROWS_WITH(
+      run_split(
+          folder / "run", [&] { return wide_run(folder, changes(folder, 2)); }, {.ranks = 2, .zero = 0}, heard, {}, {},
+          damage),
+      Contains(damaged) && Contains("the values of rank 1 differ from those of rank 0; nothing is saved"));
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps().empty());
 }
 
@@ -502,8 +502,7 @@ FOLDER_TEST("a weight that changes on one rank during a run ends it at the next 
 
 FOLDER_TEST("other ranks keep logs of their own", "[fast]") {
   REQUIRE(run_split(folder / "run", [&] { return wide_run(folder, changes(folder, 4)); }, {.ranks = 2}) == 0);
-  CHECK_THAT(read_file(folder / "run" / "logs" / "rank_00001.log"),
-             Catch::Contains("rank 1: ") && Catch::Contains("7/7"));
+  CHECK_THAT(read_file(folder / "run" / "logs" / "rank_00001.log"), Contains("rank 1: ") && Contains("7/7"));
 }
 
 FOLDER_TEST("ranks share what they exchange without a race", "[threads]") {

@@ -66,7 +66,7 @@ FOLDER_TEST("an error that ends the reading of one section does not hide those o
   } catch (const ConfigError& error) { message = error.what(); }
   for (const char* path : {"model.layers.mix.type: ", "train.device: ", "optimizer.lr: ", "schedule.warmup: "}) {
     INFO(message);
-    CHECK(message.find(path) != std::string::npos);
+    CHECK_THAT(message, Contains(path));
     CHECK(message.find(path) == message.rfind(path));
   }
 }
@@ -107,30 +107,29 @@ FOLDER_TEST("tokens give the steps, and both must agree", "[fast]") {
   CHECK(steps("193") == 2);
   CHECK(steps("1e6") == 5209);
   CHECK(read(folder, {"train.tokens=1900"}).train.steps == 10);
-  CHECK_THROWS_WITH(read(folder, {"train.tokens=1921"}), Catch::Contains("train.steps: found 10, expected 11"));
+  CHECK_THROWS_WITH(read(folder, {"train.tokens=1921"}), Contains("train.steps: found 10, expected 11"));
   CHECK_THROWS_WITH(read(folder, {"train={\"batch_size\": 1, \"sequence_length\": 2}"}),
-                    Catch::Contains("train.steps: found nothing"));
+                    Contains("train.steps: found nothing"));
 }
 
 FOLDER_TEST("values that cannot work are refused with file, line and path", "[fast]") {
   const std::string at = (folder / "sub/run.json").string() + ":8:";
   CHECK_THROWS_WITH(read(folder, {"train.batch_size=0"}),
-                    Catch::Contains("train.batch_size: found 0, expected an integer >= 1"));
+                    Contains("train.batch_size: found 0, expected an integer >= 1"));
   CHECK_THROWS_WITH(read(folder, {"train.micro_batch_size=4"}),
-                    Catch::Contains("train.micro_batch_size: found 4 rows in 1 lane") && Catch::Contains("= 6"));
-  CHECK_THROWS_WITH(read(folder, {"train.fast_batch=3"}), Catch::Contains("train.fast_batch: found 3, expected 6"));
-  CHECK_THROWS_WITH(read(folder, {"train.steps_per_epoch=3"}), Catch::Contains("unknown key"));
-  CHECK_THROWS_WITH(read(folder, {"train.bach_size=3"}), Catch::Contains("batch_size"));
-  CHECK_THROWS_WITH(read(folder, {"name=a/b"}), Catch::Contains("name: found \"a/b\""));
-  CHECK_THROWS_WITH(read(folder, {"schedule={\"type\": \"wsd\", \"warmup_steps\": 9}"}),
-                    Catch::Contains("schedule.warmup_steps: found 9 with 2 decay steps") &&
-                        Catch::Contains("at most train.steps = 10"));
-  CHECK_THROWS_WITH(read(folder, {"train.random_window={\"p\": 2, \"window\": 5}"}),
-                    Catch::Contains("train.random_window.p"));
+                    Contains("train.micro_batch_size: found 4 rows in 1 lane") && Contains("= 6"));
+  CHECK_THROWS_WITH(read(folder, {"train.fast_batch=3"}), Contains("train.fast_batch: found 3, expected 6"));
+  CHECK_THROWS_WITH(read(folder, {"train.steps_per_epoch=3"}), Contains("unknown key"));
+  CHECK_THROWS_WITH(read(folder, {"train.bach_size=3"}), Contains("batch_size"));
+  CHECK_THROWS_WITH(read(folder, {"name=a/b"}), Contains("name: found \"a/b\""));
+  CHECK_THROWS_WITH(
+      read(folder, {"schedule={\"type\": \"wsd\", \"warmup_steps\": 9}"}),
+      Contains("schedule.warmup_steps: found 9 with 2 decay steps") && Contains("at most train.steps = 10"));
+  CHECK_THROWS_WITH(read(folder, {"train.random_window={\"p\": 2, \"window\": 5}"}), Contains("train.random_window.p"));
   Json json = parse_json(kRun, "run.json");
   json.erase("optimizer");
   RunConfig c;
-  CHECK_THROWS_WITH(Fields::read(json, "", c), Catch::Contains("optimizer"));
+  CHECK_THROWS_WITH(Fields::read(json, "", c), Contains("optimizer"));
 }
 
 FOLDER_TEST("a sweep is no run, and the verb that trains it is named", "[fast]") {
@@ -143,7 +142,7 @@ FOLDER_TEST("a sweep is no run, and the verb that trains it is named", "[fast]")
 
 FOLDER_TEST("devices and precisions that this build does not have are errors, never replaced", "[fast]") {
 #ifndef HEBB_HAVE_CUDA
-  CHECK_THROWS_WITH(read(folder, {"train.device=cuda"}), Catch::Contains("train.device: found \"cuda\""));
+  CHECK_THROWS_WITH(read(folder, {"train.device=cuda"}), Contains("train.device: found \"cuda\""));
 #endif
   CHECK(read(folder, {"train.device=cpu", "train.precision=bf16"}).train.precision == "bf16");
   CHECK(read(folder, {"train.precision=fp64"}).train.precision == "fp64");
@@ -196,7 +195,7 @@ FOLDER_TEST("the tokenizer of the data is that of the first source unless given"
   CHECK(read(folder).data.tokenizer.is_null());
   const RunConfig c = read(folder, {"data.tokenizer={\"type\": \"bytes\"}", "model.vocab_size=259"});
   CHECK(c.data.tokenizer.at("type").as_string() == "bytes");
-  CHECK_THROWS_WITH(read(folder, {"data.tokenizer={\"typ\": \"bytes\"}"}), Catch::Contains("data.tokenizer.typ"));
+  CHECK_THROWS_WITH(read(folder, {"data.tokenizer={\"typ\": \"bytes\"}"}), Contains("data.tokenizer.typ"));
 }
 
 FOLDER_TEST("a tokenizer with more ids than the model is refused before training, as eval refuses it", "[fast]") {

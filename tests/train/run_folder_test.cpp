@@ -49,9 +49,8 @@ FOLDER_TEST("a finished run that is started again does nothing") {
 FOLDER_TEST("a run cannot be resumed into fewer steps than it has done") {
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
   Heard heard;
-  CHECK_THROWS_WITH(
-      run_in(folder / "run", test_run(folder, R"({"train": {"steps": 6}})"), heard),
-      Catch::Contains("train.steps: found 6, expected at least 7, the steps of ") && Catch::Contains("step_00000007"));
+  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder, R"({"train": {"steps": 6}})"), heard),
+                    Contains("train.steps: found 6, expected at least 7, the steps of ") && Contains("step_00000007"));
 }
 
 FOLDER_TEST("a configuration that differs is refused with its paths, unless it is allowed") {
@@ -61,9 +60,9 @@ FOLDER_TEST("a configuration that differs is refused with its paths, unless it i
   CHECK_THROWS_AS(run_in(folder / "run", test_run(folder, other), heard), ConfigError);
   CHECK_THROWS_WITH(
       run_in(folder / "run", test_run(folder, other), heard),
-      Catch::Contains("train.document_mask was false and is true") &&
-          Catch::Contains("optimizer.lr was 0.01 and is 0.02 (--allow-config-change goes on with it; --run-dir ") &&
-          !Catch::Contains("train.steps"));
+      Contains("train.document_mask was false and is true") &&
+          Contains("optimizer.lr was 0.01 and is 0.02 (--allow-config-change goes on with it; --run-dir ") &&
+          !Contains("train.steps"));
   REQUIRE(run_with(folder / "run", test_run(folder, other), heard,
                    [](RunOptions& o) { o.allow_config_change = true; }) == 0);
   CHECK(heard.has("the configuration has changed: "));
@@ -91,7 +90,7 @@ FOLDER_TEST("a run goes on whose stored configuration holds idle keys that earli
   ScheduleConfig schedule;
   CHECK_THROWS_WITH(
       Fields::read(parse_json_file((folder / "run" / "config.json").string()).at("schedule"), "schedule", schedule),
-      Catch::Contains("schedule.decay_fraction: give either decay_steps or decay_fraction, not both"));
+      Contains("schedule.decay_fraction: give either decay_steps or decay_fraction, not both"));
 }
 
 TEST_CASE("the stored configuration of a run loses only what said nothing", "[fast]") {
@@ -120,7 +119,7 @@ FOLDER_TEST("a run that died before its first checkpoint starts again, with its 
   };
   CHECK_THROWS(run_in(folder / "run", test_run(folder), heard));
   CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder, R"({"optimizer": {"eps": 0.1}})")),
-                    Catch::Contains("optimizer.eps"));
+                    Contains("optimizer.eps"));
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
   CHECK(metric(folder / "run", "step") == std::vector<double>{1, 2, 3, 4, 5, 6, 7});
 }
@@ -158,12 +157,12 @@ FOLDER_TEST("resume never needs a new or empty folder") {
   fs::create_directories(folder / "run");
   REQUIRE(run_with(folder / "run", test_run(folder), heard, never) == 0);
   CHECK_THROWS_AS(run_with(folder / "run", test_run(folder), heard, never), CheckpointError);
-  CHECK_THROWS_WITH(run_with(folder / "run", test_run(folder), heard, never), Catch::Contains("not empty"));
+  CHECK_THROWS_WITH(run_with(folder / "run", test_run(folder), heard, never), Contains("not empty"));
 }
 
 FOLDER_TEST("metrics without a configuration are not taken for a run") {
   folder.write("run/metrics.jsonl", "{\"step\":1}\n");
-  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder)), Catch::Contains("metrics.jsonl without config.json"));
+  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder)), Contains("metrics.jsonl without config.json"));
 }
 
 FOLDER_TEST("going back to an earlier checkpoint of the run gives the same run and removes what it leaves") {
@@ -192,10 +191,10 @@ FOLDER_TEST("a checkpoint of another run is the start of a new folder") {
   CHECK(metric(folder / "branch", "step") == std::vector<double>{5, 6, 7});
   CHECK(checkpoint_bytes(folder / "branch", 7) == checkpoint_bytes(folder / "run", 7));
   CHECK_THROWS_WITH(run_with(folder / "branch", test_run(folder, kSeven), heard, from),
-                    Catch::Contains("has checkpoints of its own"));
+                    Contains("has checkpoints of its own"));
   CHECK_THROWS_WITH(run_with(folder / "third", test_run(folder), heard,
                              [&](RunOptions& o) { o.resume = (folder / "nothing").string(); }),
-                    Catch::Contains("cannot resume from here"));
+                    Contains("cannot resume from here"));
 }
 
 FOLDER_TEST("init-from starts at step 0 with given weights and a fresh optimizer, and is not read again") {
@@ -231,7 +230,7 @@ FOLDER_TEST("changed data is refused unless it is allowed, moved data is not a c
   std::string bytes = read_file(folder / "tokens.bin");
   folder.write("shorter.bin", bytes.substr(0, 2000));
   CHECK_THROWS_AS(run_in(folder / "second", at("shorter.bin"), heard), DataError);
-  CHECK_THROWS_WITH(run_in(folder / "second", at("shorter.bin"), heard), Catch::Contains("--allow-data-change"));
+  CHECK_THROWS_WITH(run_in(folder / "second", at("shorter.bin"), heard), Contains("--allow-data-change"));
   REQUIRE(run_with(folder / "second", at("shorter.bin"), heard, [](RunOptions& o) { o.allow_data_change = true; }) ==
           0);
   CHECK(heard.has("the data has changed: "));
@@ -240,7 +239,7 @@ FOLDER_TEST("changed data is refused unless it is allowed, moved data is not a c
 FOLDER_TEST("a second process on the same folder is told which one has it") {
   const RunLock first(folder.path());
   CHECK_THAT(thrown<CheckpointError>([&] { run_in(folder.path(), test_run(folder)); }),
-             Catch::Contains("in use by process " + std::to_string(::getpid()) + " on "));
+             Contains("in use by process " + std::to_string(::getpid()) + " on "));
   CHECK(fs::exists(folder / "lock"));
 }
 
@@ -275,9 +274,8 @@ FOLDER_TEST("the lock of a process that has ended is taken over although nobody 
 
 FOLDER_TEST("a configuration that no run wrote is not replaced") {
   folder.write("run/config.json", "{}");
-  CHECK_THROWS_WITH(
-      run_in(folder / "run", test_run(folder)),
-      Catch::Contains("config.json: the run would replace a file that no run wrote") && Catch::Contains("--run-dir"));
+  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder)),
+                    Contains("config.json: the run would replace a file that no run wrote") && Contains("--run-dir"));
   CHECK(read_file(folder / "run" / "config.json") == "{}");
 }
 
@@ -287,10 +285,10 @@ FOLDER_TEST("the lock of another host is taken over if nobody touches it, and sa
   const auto begin = std::chrono::steady_clock::now();
   const RunLock lock(folder.path(), {.watch_seconds = 0.4}, [&](const std::string& text) { said = text; });
   CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(400));
-  CHECK_THAT(said, Catch::Contains("in use by process 1 on no-such-host") && Catch::Contains("for 0.4 s"));
+  CHECK_THAT(said, Contains("in use by process 1 on no-such-host") && Contains("for 0.4 s"));
   CHECK(lock.taken_over() == "process 1 on no-such-host");
   CHECK_NOTHROW(lock.require_own());
-  CHECK_THAT(read_file(folder / "lock"), Catch::Contains(" " + std::to_string(::getpid()) + " "));
+  CHECK_THAT(read_file(folder / "lock"), Contains(" " + std::to_string(::getpid()) + " "));
 }
 
 FOLDER_TEST("the lock of another host that is touched is not taken over") {
@@ -304,7 +302,7 @@ FOLDER_TEST("the lock of another host that is touched is not taken over") {
     }
   });
   CHECK_THROWS_WITH(RunLock(folder.path(), {.watch_seconds = 30}),
-                    Catch::Contains("in use by process 1 on no-such-host, which touches the lock"));
+                    Contains("in use by process 1 on no-such-host, which touches the lock"));
   is_over = true;
   toucher.join();
   CHECK(read_file(folder / "lock") == holder);
@@ -361,9 +359,8 @@ FOLDER_TEST("a run whose lock another process has taken over saves nothing more"
   const auto run = [&] {
     return run_in(folder / "run", test_run(folder, R"({"train": {"checkpoint": {"every": 3, "keep": 9}}})"), heard);
   };
-  CHECK_THROWS_WITH(run(), change == "removed"
-                               ? Catch::Contains("the lock of this process is gone; nothing is saved")
-                               : Catch::Contains("process 1 on no-such-host has taken the run folder over"));
+  CHECK_THROWS_WITH(run(), change == "removed" ? Contains("the lock of this process is gone; nothing is saved")
+                                               : Contains("process 1 on no-such-host has taken the run folder over"));
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{3});
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").remove_stale().empty());
   CHECK(fs::exists(folder / "run" / "lock") == (change == "taken over"));
@@ -384,7 +381,7 @@ FOLDER_TEST("the run folder keeps the tokenizer, and the resolved configuration 
   other.data.tokenizer = stored.at("data").at("tokenizer");
   other.data.tokenizer.set("file", Json(folder.write("other.model", "other bytes").string()));
   CHECK_THROWS_WITH(run_in(folder / "run", std::move(other)),
-                    Catch::Contains("data.tokenizer.file") && Catch::Contains("other contents"));
+                    Contains("data.tokenizer.file") && Contains("other contents"));
 }
 
 FOLDER_TEST("a tokenizer other than that of the data is refused") {
@@ -400,7 +397,7 @@ FOLDER_TEST("a tokenizer other than that of the data is refused") {
   config.data.tokenizer = Json::object({{"type", Json("bytes")}});
   CHECK_THROWS_WITH(
       run_in(folder / "run", std::move(config)),
-      Catch::Contains("tokens of another tokenizer than that of the run (found tokenizer hash 0000000000000007"));
+      Contains("tokens of another tokenizer than that of the run (found tokenizer hash 0000000000000007"));
 }
 
 TEST_CASE("a second SIGTERM ends the process at once", "[fast]") {

@@ -57,7 +57,7 @@ FOLDER_TEST("a log goes on after what is there, and says what its disk refuses",
   log.open(folder / "train.log", 0);
   log.say("after");
   CHECK_THAT(read_file(folder / "train.log"), Catch::StartsWith("before\n2") && Catch::EndsWith("rank 0: after\n"));
-  CHECK_THROWS_WITH(log.open(folder / "nothing" / "train.log", 0), Catch::Contains("nothing/train.log: cannot open: "));
+  CHECK_THROWS_WITH(log.open(folder / "nothing" / "train.log", 0), Contains("nothing/train.log: cannot open: "));
   if (fs::exists("/dev/full")) {
     log.open("/dev/full", 0);
     CHECK_THROWS_AS(log.say("text"), CheckpointError);

@@ -46,7 +46,7 @@ FOLDER_TEST("an events file starts with the version and the step behind the chec
     ++files;
     CHECK(entry.path().filename().string().starts_with("events.out.tfevents."));
     const std::string bytes = read_file(entry.path());
-    CHECK(bytes.substr(12 + 9, 15).find("brain.Event:2") != std::string::npos);
+    CHECK_THAT(bytes.substr(12 + 9, 15), Contains("brain.Event:2"));
     CHECK(hex(bytes.substr(40 + 12 + 9, 6)) == "100b3a020801");
     CHECK(bytes.size() == 40 + 31 + 2 * (16 + 9 + 2 + 2 + 2 + 2 + 10 + 5));
   }

@@ -27,7 +27,7 @@ FOLDER_TEST("a run writes lines for every step, with the loss of the initial wei
   const std::vector<double> steps = metric(folder / "run", "step"), losses = metric(folder / "run", "loss");
   CHECK(steps == std::vector<double>{1, 2, 3, 4, 5, 6, 7});
   CHECK(metric(folder / "run", "tokens") == std::vector<double>{36, 72, 108, 144, 180, 216, 252});
-  CHECK(losses.front() == Catch::Approx(std::log(29.0)).epsilon(0.02));  // init_std 0.02: nearly uniform
+  CHECK(losses.front() == Approx(std::log(29.0)).epsilon(0.02));  // init_std 0.02: nearly uniform
   CHECK(losses.back() < losses.front());
   CHECK(metric(folder / "run", "skipped") == std::vector<double>(7, 0));
 }
@@ -38,7 +38,7 @@ FOLDER_TEST("lr in the lines is the schedule of the step that was applied") {
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
   const std::vector<double> lr = metric(folder / "run", "lr");
   REQUIRE(lr.size() == 7);
-  for (int64_t s = 0; s < 7; ++s) { CHECK(lr[static_cast<size_t>(s)] == Catch::Approx(schedule(s)).epsilon(1e-12)); }
+  for (int64_t s = 0; s < 7; ++s) { CHECK(lr[static_cast<size_t>(s)] == Approx(schedule(s)).epsilon(1e-12)); }
 }
 
 FOLDER_TEST("log_every chooses the lines, the first and the last step have one always") {
@@ -109,7 +109,7 @@ FOLDER_TEST("micro-batch sizes and recompute give the same run") {
       const std::vector<double> other_weights = weights_of(folder / split, 10, "blocks.0.mixer.weight");
       // Sums in another order: the tolerances of docs/training.md, Guarantees.
       for (size_t i = 0; i < losses.size(); ++i) {
-        CHECK(other[i] == Catch::Approx(losses[i]).epsilon(precision == "fp64" ? 1e-10 : 1e-5));
+        CHECK(other[i] == Approx(losses[i]).epsilon(precision == "fp64" ? 1e-10 : 1e-5));
       }
       for (size_t i = 0; i < weights.size(); ++i) {
         CHECK(std::abs(other_weights[i] - weights[i]) < (precision == "fp64" ? 1e-10 : 1e-4));
@@ -178,17 +178,17 @@ FOLDER_TEST("too many skipped steps in a row stop the run, and stop stops at the
              test_run(folder, R"({"train": {"max_consecutive_skips": 2, "checkpoint": {"every": 1}}})", false), heard),
       NumericError);
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").latest() == 3);
-  CHECK(read_file(folder / "run" / "train.log")
-            .find(" [error] rank 0: step 4: the loss is nan (found 3 skipped steps in a row") != std::string::npos);
+  CHECK_THAT(read_file(folder / "run" / "train.log"),
+             Contains(" [error] rank 0: step 4: the loss is nan (found 3 skipped steps in a row"));
   CHECK_THROWS_WITH(run_in(folder / "stop", test_run(folder, R"({"train": {"nonfinite": "stop"}})", false), heard),
-                    Catch::Contains("step 2: the loss is nan (train.nonfinite is \"stop\")"));
+                    Contains("step 2: the loss is nan (train.nonfinite is \"stop\")"));
 }
 
 FOLDER_TEST("carried state that is not finite is an error that names step and tensor") {
   Poison poison({});
   TestMixerConfig::poisoned_memory = {2};
   CHECK_THROWS_WITH(run_in(folder / "skip", test_run(folder)),
-                    Catch::Contains("step 3: blocks.0.mixer.memory: the state that this layer carries is not finite"));
+                    Contains("step 3: blocks.0.mixer.memory: the state that this layer carries is not finite"));
   CHECK_THROWS_AS(run_in(folder / "stop", test_run(folder, R"({"train": {"nonfinite": "stop"}})")), NumericError);
 }
 
@@ -213,7 +213,7 @@ FOLDER_TEST("validation changes nothing and its loss is the mean over valid targ
   CHECK(a.at("step").as_int() == 3);
   CHECK(a.at("val").as_string() == "a");
   CHECK(a.at("tokens").as_int() == 45);
-  CHECK(a.at("ppl").as_double() == Catch::Approx(std::exp(a.at("loss").as_double())));
+  CHECK(a.at("ppl").as_double() == Approx(std::exp(a.at("loss").as_double())));
   CHECK(a.at("loss").as_double() == b.at("loss").as_double());  // the second source starts from fresh state too
   CHECK(heard.has("step 7/7 val b loss"));
 }
@@ -229,7 +229,7 @@ FOLDER_TEST("a validation loss that is not finite is warned of") {
   REQUIRE(run_in(folder / "run", test_run(folder, with, false), heard) == 0);
   CHECK(heard.has("step 7/7 val a loss nan ppl nan"));
   CHECK(heard.has("warning: " + warning));
-  CHECK_THAT(read_file(folder / "run" / "train.log"), Catch::Contains(" [warning] rank 0: " + warning));
+  CHECK_THAT(read_file(folder / "run" / "train.log"), Contains(" [warning] rank 0: " + warning));
   CHECK(metrics_of(folder / "run").back().starts_with(R"({"step":7,"val":"a","loss":"nan")"));
 }
 
@@ -374,7 +374,7 @@ FOLDER_TEST("start-up says device, parameters, FLOPs, batches, memory, data and 
         "optimizer.groups.0 applies to no parameter", "optimizer.no_decay.1 matches no parameter", "done: 7 steps"}) {
     INFO(part);
     CHECK(heard.has(part));
-    CHECK(read_file(folder / "run" / "train.log").find(part) != std::string::npos);
+    CHECK_THAT(read_file(folder / "run" / "train.log"), Contains(part));
   }
 }
 
@@ -383,5 +383,5 @@ FOLDER_TEST("a plan that the machine cannot hold is a memory error before the fi
   config.model.vocab_size = int64_t{1} << 42;
   Heard heard;
   CHECK_THAT(thrown<MemoryError>([&] { run_in(folder / "run", std::move(config), heard); }),
-             Catch::Contains("memory plan: the run does not fit (found "));
+             Contains("memory plan: the run does not fit (found "));
 }
