@@ -2,6 +2,7 @@
 #include "core/files.h"
 #include "core/json.h"
 #include "tests/e2e/command.h"
+#include "tests/train/process.h"
 
 namespace {
 
@@ -109,12 +110,8 @@ FOLDER_TEST("an eval that evaluates nothing does not end as a success") {
               Contains("e.json: nothing was evaluated: all evaluations were skipped"));
 }
 
-TEST_CASE("hebb eval --ranks writes the files of one process") {
-  if (!fs::exists(fs::path(HEBB_BINARY).parent_path() / "libhebb_mpi.so")) {
-    WARN("this build is without MPI: ranks on CPUs are not tested");
-    return;
-  }
-  const TempFolder folder;
+FOLDER_TEST("hebb eval --ranks writes the files of one process") {
+  if (!has_mpi()) { return; }
   write_run(folder);
   std::string records;
   for (int i = 0; i < 11; ++i) {

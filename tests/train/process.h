@@ -15,6 +15,13 @@
 
 namespace hebb::testing {
 
+/// Whether this build has ranks on CPUs; says so where not.
+inline bool has_mpi() {
+  if (fs::exists(fs::path(binary_path()).parent_path() / "libhebb_mpi.so")) { return true; }
+  WARN("this build is without MPI: ranks on CPUs are not tested");
+  return false;
+}
+
 /// A running child whose output goes to files beside `output` (".out", ".err").
 class Process {
  public:
@@ -52,6 +59,12 @@ class Process {
     pid_ = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
+  /// Waits for the end, which must have this exit code.
+  void expect(int code) {
+    const int found = wait();
+    INFO(out() << err());
+    REQUIRE(found == code);
+  }
   /// Whether it ended within the time; then wait() returns at once.
   bool ends_within(int milliseconds) const {
     for (int waited = 0;; ++waited) {
@@ -67,7 +80,10 @@ class Process {
     for (;;) {
       const bool has_ended = ends_within(5);
       if (out().find(text) != std::string::npos) { return true; }
-      if (has_ended) { return false; }
+      if (has_ended) {
+        UNSCOPED_INFO(out() << err());
+        return false;
+      }
     }
   }
   std::string out() const { return read_file(out_); }

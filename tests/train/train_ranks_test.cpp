@@ -13,12 +13,6 @@
 
 namespace {
 
-bool has_mpi() {
-  if (fs::exists(fs::path(binary_path()).parent_path() / "libhebb_mpi.so")) { return true; }
-  WARN("this build is without MPI: ranks on CPUs are not tested");
-  return false;
-}
-
 /// A configuration of a small model on synthetic rows, and runs of it.
 class RankRuns {
  public:
@@ -96,43 +90,37 @@ template <class Ranks> pid_t stopped_rank(const Process& process, const Ranks& r
 
 }  // namespace
 
-TEST_CASE("hebb train --ranks gives the bytes of one rank, after a stop and with another number, too", "[fast]") {
+TEST_CASE_METHOD(RankRuns, "hebb train --ranks gives the bytes of one rank, after a stop and with another number, too",
+                 "[fast]") {
   if (!has_mpi()) { return; }
-  const RankRuns runs;
-  REQUIRE(runs.run("one") == 0);
+  REQUIRE(run("one") == 0);
   const char* overlap = GENERATE("train.comm.overlap=false", "train.comm.overlap=true");
-  const auto first = runs.start("ranks", {"--ranks", "4", overlap});
+  const auto first = start("ranks", {"--ranks", "4", overlap});
   REQUIRE(first->prints("step 6/40"));
   first->kill(SIGTERM);
-  const int code = first->wait();
-  INFO(first->out() << first->err());
-  REQUIRE(code == 75);
-  CHECK(first->out().find("rank  host:process  device") != std::string::npos);
-  CHECK(first->out().find("stopped after step") != std::string::npos);
-  REQUIRE(runs.run("ranks", {"--ranks=2"}) == 0);
-  CHECK((runs.result("ranks") == runs.result("one")));
-  CHECK(runs.ranks("ranks").empty());
+  first->expect(75);
+  CHECK_THAT(first->out(), Contains("rank  host:process  device") && Contains("stopped after step"));
+  REQUIRE(run("ranks", {"--ranks=2"}) == 0);
+  CHECK((result("ranks") == result("one")));
+  CHECK(ranks("ranks").empty());
 }
 
-TEST_CASE("a signal to the launcher, to one rank or to all stops every rank after the same step") {
+TEST_CASE_METHOD(RankRuns, "a signal to the launcher, to one rank or to all stops every rank after the same step") {
   if (!has_mpi()) { return; }
-  const RankRuns runs;
-  REQUIRE(runs.run("one") == 0);
+  REQUIRE(run("one") == 0);
   const int signal = GENERATE(SIGTERM, SIGUSR1);
   const std::string to = GENERATE("the launcher", "rank 2", "all ranks", "all, twice");
   if (signal == SIGTERM && to == "all, twice") { return; }  // the second one ends a process at once
   CAPTURE(signal, to);
-  const auto process = runs.start("ranks", {"--ranks", "4"});
+  const auto process = start("ranks", {"--ranks", "4"});
   REQUIRE(process->prints("step 6/40"));
   for (int times = to == "all, twice" ? 2 : 1; times > 0; --times) {
-    for (const auto& [rank, pid] : runs.ranks("ranks")) {
+    for (const auto& [rank, pid] : ranks("ranks")) {
       if (to.starts_with("all") || (rank == 2 && to == "rank 2")) { ::kill(pid, signal); }
     }
   }
   if (to == "the launcher") { process->kill(signal); }
-  const int code = process->wait();
-  INFO(process->out() << process->err());
-  REQUIRE(code == 75);
+  process->expect(75);
   const std::string stop = "stopped after step ";
   const auto stopped_step = [&](const std::string& text) {
     const size_t at = text.find(stop);
@@ -141,176 +129,156 @@ TEST_CASE("a signal to the launcher, to one rank or to all stops every rank afte
   const int step = stopped_step(process->out());
   CHECK((6 <= step && step < 40));
   for (const char* rank : {"1", "2", "3"}) {
-    CHECK(stopped_step(read_file(runs.folder("ranks") / "logs" / fmt::format("rank_0000{}.log", rank))) == step);
+    CHECK(stopped_step(read_file(folder("ranks") / "logs" / fmt::format("rank_0000{}.log", rank))) == step);
   }
-  CHECK(runs.ranks("ranks").empty());
-  REQUIRE(runs.run("ranks", {"--ranks", "2"}) == 0);
-  CHECK((runs.result("ranks") == runs.result("one")));
+  CHECK(ranks("ranks").empty());
+  REQUIRE(run("ranks", {"--ranks", "2"}) == 0);
+  CHECK((result("ranks") == result("one")));
 }
 
-TEST_CASE("signals at random times, in steps, validations and saves, stop a run that goes on as if nothing had been",
-          "[slow]") {
+TEST_CASE_METHOD(
+    RankRuns,
+    "signals at random times, in steps, validations and saves, stop a run that goes on as if nothing had been",
+    "[slow]") {
   if (!has_mpi()) { return; }
-  const RankRuns runs;
-  REQUIRE(runs.run("one", {"train.val_every=2", "train.checkpoint.every=2"}) == 0);
+  REQUIRE(run("one", {"train.val_every=2", "train.checkpoint.every=2"}) == 0);
   Rng rng(11, "signals");
   int code = 75, starts = 0;
   for (; code == 75; ++starts) {
     REQUIRE(starts < 200);
-    const auto process = runs.start("ranks", {"--ranks", "2", "train.val_every=2", "train.checkpoint.every=2"});
+    const auto process = start("ranks", {"--ranks", "2", "train.val_every=2", "train.checkpoint.every=2"});
     if (process->prints("step ")) { ::usleep(static_cast<useconds_t>(rng.below(60000))); }
     process->kill(rng.below(2) == 0 ? SIGTERM : SIGUSR1);
     code = process->wait();
     INFO(process->out() << process->err());
     REQUIRE((code == 0 || code == 75));
-    CHECK(leftovers(runs.folder("ranks")) == "");
+    CHECK(leftovers(folder("ranks")) == "");
   }
   CHECK(starts > 3);
-  CHECK((runs.result("ranks") == runs.result("one")));
+  CHECK((result("ranks") == result("one")));
 }
 
-TEST_CASE("variables of a Slurm batch script make no ranks, and ranks of mpirun keep their own", "[fast]") {
+TEST_CASE_METHOD(RankRuns, "variables of a Slurm batch script make no ranks, and ranks of mpirun keep their own",
+                 "[fast]") {
   if (!has_mpi()) { return; }
-  const RankRuns runs;
   const std::vector<std::string> settings{"train.steps=2", "train.val_every=0"};
   ::setenv("SLURM_NTASKS", "4", 1);
   ::setenv("SLURM_PROCID", "3", 1);
-  const int one = runs.run("one", settings);
+  const int one = run("one", settings);
   std::vector<std::string> of_ranks = settings;
   of_ranks.insert(of_ranks.end(), {"--ranks", "2"});
-  const int two = runs.run("two", of_ranks);
+  const int two = run("two", of_ranks);
   ::unsetenv("SLURM_NTASKS");
   ::unsetenv("SLURM_PROCID");
   REQUIRE((one == 0 && two == 0));
   const auto model = [&](const char* name) {
-    return read_file(runs.folder(name) / "checkpoints" / "step_00000002" / "model.safetensors");
+    return read_file(folder(name) / "checkpoints" / "step_00000002" / "model.safetensors");
   };
   CHECK((model("two") == model("one")));
-  CHECK_FALSE(fs::exists(runs.folder("one") / "logs"));
-  CHECK(fs::exists(runs.folder("two") / "logs" / "rank_00001.log"));
+  CHECK_FALSE(fs::exists(folder("one") / "logs"));
+  CHECK(fs::exists(folder("two") / "logs" / "rank_00001.log"));
 }
 
-TEST_CASE("tasks of a Slurm step are ranks, and one task is a run of its own", "[fast]") {
+TEST_CASE_METHOD(RankRuns, "tasks of a Slurm step are ranks, and one task is a run of its own", "[fast]") {
   if (!has_mpi()) { return; }
-  const RankRuns runs;
   const std::vector<std::string> settings{"train.steps=2", "train.val_every=0"};
   ::setenv("SLURM_STEP_NUM_TASKS", "1", 1);
   ::setenv("SLURM_PROCID", "0", 1);
-  CHECK(runs.run("one", settings) == 0);
-  CHECK_FALSE(fs::exists(runs.folder("one") / "logs"));
+  CHECK(run("one", settings) == 0);
+  CHECK_FALSE(fs::exists(folder("one") / "logs"));
   // They meet in the run folder, and find that no srun or mpirun of this MPI has started them.
   ::setenv("SLURM_STEP_NUM_TASKS", "2", 1);
   std::vector<std::unique_ptr<Process>> tasks;
   for (const char* task : {"0", "1"}) {
     ::setenv("SLURM_PROCID", task, 1);
     ::setenv("SLURM_LOCALID", task, 1);
-    tasks.push_back(runs.start("two", settings));
+    tasks.push_back(start("two", settings));
   }
-  for (const auto& task : tasks) { CHECK(task->wait() == 14); }
-  CHECK_THAT(tasks[0]->err(), Catch::Contains("the launcher says rank ") && Catch::Contains(" of 2, ") &&
-                                  Catch::Contains("start ranks on CPUs with hebb train --ranks"));
+  for (const auto& task : tasks) { task->expect(14); }
+  CHECK_THAT(tasks[0]->err(), Contains("the launcher says rank ") && Contains(" of 2, ") &&
+                                  Contains("start ranks on CPUs with hebb train --ranks"));
   std::vector<std::string> alone = settings;
   alone.push_back("train.comm.init_seconds=1");
-  const auto second = runs.start("alone", alone);
-  CHECK(second->wait() == 14);
+  start("alone", alone)->expect(14);
   for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"}) { ::unsetenv(name); }
 }
 
-TEST_CASE("a run whose ranks are killed starts again and comes out the same", "[fast]") {
+TEST_CASE_METHOD(RankRuns, "a run whose ranks are killed starts again and comes out the same", "[fast]") {
   if (!has_mpi()) { return; }
-  const RankRuns runs;
-  REQUIRE(runs.run("one") == 0);
-  const auto process = runs.start("ranks", {"--ranks", "2", "--restart", "3"});
+  REQUIRE(run("one") == 0);
+  const auto process = start("ranks", {"--ranks", "2", "--restart", "3"});
   REQUIRE(process->prints("step 9/40"));
-  ::kill(runs.ranks("ranks").at(1), SIGKILL);
-  const int code = process->wait();
-  INFO(process->out() << process->err());
-  REQUIRE(code == 0);
-  CHECK(process->err().find("restart 1: 2 ranks, from step_") != std::string::npos);
-  CHECK((runs.result("ranks") == runs.result("one")));
+  ::kill(ranks("ranks").at(1), SIGKILL);
+  process->expect(0);
+  CHECK_THAT(process->err(), Contains("restart 1: 2 ranks, from step_"));
+  CHECK((result("ranks") == result("one")));
 }
 
-TEST_CASE("a rank that is stopped is named, and all end", "[fast]") {
+TEST_CASE_METHOD(RankRuns, "a rank that is stopped is named, and all end", "[fast]") {
   if (!has_mpi()) { return; }
-  const RankRuns runs;
   const char* overlap = GENERATE("train.comm.overlap=false", "train.comm.overlap=true");
-  const auto process = runs.start("ranks", {"--ranks", "2", "train.lanes=2", "train.steps=100000", overlap});
+  const auto process = start("ranks", {"--ranks", "2", "train.lanes=2", "train.steps=100000", overlap});
   REQUIRE(process->prints("step 9/"));
-  const auto ranks = runs.ranks("ranks");
-  ::kill(ranks.at(1), SIGSTOP);
+  const pid_t second = ranks("ranks").at(1);
+  ::kill(second, SIGSTOP);
   const bool ends = process->ends_within(40000);
-  ::kill(ranks.at(1), SIGCONT);
+  ::kill(second, SIGCONT);
   REQUIRE(ends);
-  CHECK(process->wait() == 14);
-  INFO(process->err());
-  CHECK(process->err().find("error: rank 1 (") != std::string::npos);
-  CHECK(process->err().find("lost: no heartbeat for") != std::string::npos);
-  CHECK(fs::exists(runs.folder("ranks") / "logs" / "flight_00000.json"));
+  process->expect(14);
+  CHECK_THAT(process->err(), Contains("error: rank 1 (") && Contains("lost: no heartbeat for"));
+  CHECK(fs::exists(folder("ranks") / "logs" / "flight_00000.json"));
 }
 
-TEST_CASE("an error of all ranks, and of one, is said once and has its own exit code", "[fast]") {
+TEST_CASE_METHOD(RankRuns, "an error of all ranks, and of one, is said once and has its own exit code", "[fast]") {
   if (!has_mpi()) { return; }
-  const RankRuns runs;
-  const auto process = runs.start("ranks", {"--ranks", "2", "data.sources=[{\"path\": \"/nowhere/at/all.bin\"}]"});
-  CHECK(process->wait() == 3);
-  INFO(process->err());
-  CHECK(process->err().find("/nowhere/at/all.bin") != std::string::npos);
-  CHECK_FALSE(fs::exists(runs.folder("ranks")));
+  const auto process = start("ranks", {"--ranks", "2", "data.sources=[{\"path\": \"/nowhere/at/all.bin\"}]"});
+  process->expect(3);
+  CHECK_THAT(process->err(), Contains("/nowhere/at/all.bin"));
+  CHECK_FALSE(fs::exists(folder("ranks")));
 }
 
-TEST_CASE("a rank without memory ends all, and says what it asked for") {
+TEST_CASE_METHOD(RankRuns, "a rank without memory ends all, and says what it asked for") {
   if (!has_mpi()) { return; }
-  const RankRuns runs;
   std::unique_ptr<Process> process;
   {
     const Fault fault = Fault::no_memory(1 << 20, "1");
-    process = runs.start("ranks", {"--ranks", "2"});
+    process = start("ranks", {"--ranks", "2"});
   }
   REQUIRE(process->ends_within(60000));
-  CHECK(process->wait() == static_cast<int>(ExitCode::kMemory));
-  INFO(process->out() << process->err());
-  CHECK(process->err().find("no memory for") != std::string::npos);
-  CHECK(process->err().find("bytes in use, expected room for") != std::string::npos);
-  CHECK(runs.ranks("ranks").empty());
-  CHECK(runs.run("ranks", {"--ranks", "2"}) == 0);
+  process->expect(static_cast<int>(ExitCode::kMemory));
+  CHECK_THAT(process->err(), Contains("no memory for") && Contains("bytes in use, expected room for"));
+  CHECK(ranks("ranks").empty());
+  CHECK(run("ranks", {"--ranks", "2"}) == 0);
 }
 
-TEST_CASE("losses that are not finite end ranks as they end one, with and without overlap") {
+TEST_CASE_METHOD(RankRuns, "losses that are not finite end ranks as they end one, with and without overlap") {
   if (!has_mpi()) { return; }
-  const RankRuns runs;
   const char* overlap = GENERATE("train.comm.overlap=false", "train.comm.overlap=true");
   const std::vector<std::string> settings{"optimizer.lr=1e30", "optimizer.clip_norm=0", "train.lanes=2"};
   std::vector<std::string> of_ranks = settings;
   of_ranks.insert(of_ranks.end(), {"--ranks", "2", overlap});
-  const auto one = runs.start("one", settings), two = runs.start("two", of_ranks);
-  const int code = one->wait();
-  CHECK(code == static_cast<int>(ExitCode::kNumeric));
-  CHECK(two->wait() == code);
-  INFO(one->err() << two->err());
+  const auto one = start("one", settings), two = start("two", of_ranks);
+  for (const auto& process : {one.get(), two.get()}) { process->expect(static_cast<int>(ExitCode::kNumeric)); }
   const auto reason = [](const std::string& text) { return text.substr(text.find("steps in a row")); };
-  CHECK(two->err().find("steps in a row") != std::string::npos);
+  CHECK_THAT(two->err(), Contains("steps in a row"));
   CHECK(reason(two->err()).substr(0, 60) == reason(one->err()).substr(0, 60));
 }
 
-TEST_CASE("a rank that is slow is named in the metrics and by a warning", "[slow]") {
+TEST_CASE_METHOD(RankRuns, "a rank that is slow is named in the metrics and by a warning", "[slow]") {
   if (!has_mpi()) { return; }
-  const RankRuns runs;
-  const auto process = runs.start(
+  const auto process = start(
       "ranks", {"--ranks", "2", "train.lanes=2", "train.steps=60", "train.batch_size=64", "train.micro_batch_size=16",
                 "model.hidden_size=256", "train.val_every=0", "train.comm.lost_seconds=20"});
-  const bool started = process->prints("step 2/");
-  INFO(process->err());
-  REQUIRE(started);
-  const pid_t slow = runs.ranks("ranks").at(1);
+  REQUIRE(process->prints("step 2/"));
+  const pid_t slow = ranks("ranks").at(1);
   while (!process->ends_within(5)) {  // a fifth of the time is left to it
     ::kill(slow, SIGSTOP);
     ::usleep(20000);
     ::kill(slow, SIGCONT);
   }
-  INFO(process->out() << process->err());
-  REQUIRE(process->wait() == 0);
+  process->expect(0);
   int lines = 0, named = 0;
-  std::ifstream metrics(runs.folder("ranks") / "metrics.jsonl");
+  std::ifstream metrics(folder("ranks") / "metrics.jsonl");
   for (std::string line; std::getline(metrics, line);) {
     const Json row = parse_json(line, "metrics.jsonl");
     const Json* comm = row.find("comm");
@@ -324,60 +292,49 @@ TEST_CASE("a rank that is slow is named in the metrics and by a warning", "[slow
   CHECK((process->out() + process->err()).find("has been the slowest in 20 logged steps") != std::string::npos);
 }
 
-TEST_CASE("a full disk ends all ranks, names rank and path, and leaves the checkpoint before", "[fast]") {
+TEST_CASE_METHOD(RankRuns, "a full disk ends all ranks, names rank and path, and leaves the checkpoint before",
+                 "[fast]") {
   if (!has_mpi()) { return; }
-  const RankRuns runs;
-  const SmallDisk disk(runs.folder("ranks"), 4096);
+  const SmallDisk disk(folder("ranks"), 4096);
   if (!disk.is_there()) { return; }
-  const auto process = runs.start("ranks", {"--ranks", "2", "train.steps=100000", "train.val_every=0"});
+  const auto process = start("ranks", {"--ranks", "2", "train.steps=100000", "train.val_every=0"});
   REQUIRE(process->prints("saved"));
   disk.fill();
-  const bool ends = process->ends_within(60000);
-  REQUIRE(ends);
-  CHECK(process->wait() == 4);
-  INFO(process->err());
-  CHECK(process->err().find("error: rank 0 (") != std::string::npos);
-  CHECK(process->err().find(runs.folder("ranks").string()) != std::string::npos);
-  CHECK(runs.ranks("ranks").empty());
-  fs::remove(runs.folder("ranks") / "filler");
-  const std::string latest = read_file(runs.folder("ranks") / "checkpoints" / "latest");
+  REQUIRE(process->ends_within(60000));
+  process->expect(4);
+  CHECK_THAT(process->err(), Contains("error: rank 0 (") && Contains(folder("ranks").string()));
+  CHECK(ranks("ranks").empty());
+  fs::remove(folder("ranks") / "filler");
+  const std::string latest = read_file(folder("ranks") / "checkpoints" / "latest");
   const int64_t step = std::stoll(latest.substr(latest.find('_') + 1));
   REQUIRE(step >= 4);
   // Goes on from there.
-  const auto again =
-      runs.start("ranks", {"--ranks", "2", "train.steps=" + std::to_string(step + 2), "train.val_every=0"});
-  const int code = again->wait();
-  INFO(again->out() << again->err());
-  CHECK(code == 0);
-  CHECK(again->out().find("resuming after step " + std::to_string(step)) != std::string::npos);
+  const auto again = start("ranks", {"--ranks", "2", "train.steps=" + std::to_string(step + 2), "train.val_every=0"});
+  again->expect(0);
+  CHECK_THAT(again->out(), Contains("resuming after step " + std::to_string(step)));
 }
 
-TEST_CASE("data that only one rank finds damaged ends all, with one message", "[fast]") {
+TEST_CASE_METHOD(RankRuns, "data that only one rank finds damaged ends all, with one message", "[fast]") {
   if (!has_mpi()) { return; }
-  const RankRuns runs;
   // Rows of 32 tokens in their order; the rows of a batch are dealt to 4 lanes of 2 rows.
   std::vector<uint16_t> tokens(8 * 33 * 8);
   for (size_t i = 0; i < tokens.size(); ++i) { tokens[i] = static_cast<uint16_t>(i * 7 % 60 + 1); }
   tokens[(2 * 8 + 5) * 32 + 3] = 60000;  // third batch, sixth row: of the second rank
   const fs::path file =
-      runs.write("damaged.bin", std::string(reinterpret_cast<const char*>(tokens.data()), 2 * tokens.size()));
-  const auto process = runs.start("ranks", {"--ranks", "2",
-                                            "data.sources=[{\"path\": \"" + file.string() +
-                                                "\", \"format\": \"raw_u16\", \"shuffle\": \"none\"}]"});
-  CHECK(process->wait() == 3);
-  INFO(process->err());
-  CHECK(process->err().find("error: rank 1 (") != std::string::npos);
-  CHECK(process->err().find("damaged.bin") != std::string::npos);
+      write("damaged.bin", std::string(reinterpret_cast<const char*>(tokens.data()), 2 * tokens.size()));
+  const auto process = start("ranks", {"--ranks", "2",
+                                       "data.sources=[{\"path\": \"" + file.string() +
+                                           "\", \"format\": \"raw_u16\", \"shuffle\": \"none\"}]"});
+  process->expect(3);
+  CHECK_THAT(process->err(), Contains("error: rank 1 (") && Contains("damaged.bin"));
   CHECK(process->err().find("error: rank 0") == std::string::npos);
 }
 
-TEST_CASE("options of ranks that make no sense are refused", "[fast]") {
-  const RankRuns runs;
+TEST_CASE_METHOD(RankRuns, "options of ranks that make no sense are refused", "[fast]") {
   const auto refused = [&](std::vector<std::string> words, const std::string& text) {
-    const auto process = runs.start("ranks", std::move(words));
-    CHECK(process->wait() == 2);
-    INFO(process->err());
-    CHECK(process->err().find(text) != std::string::npos);
+    const auto process = start("ranks", std::move(words));
+    process->expect(2);
+    CHECK_THAT(process->err(), Contains(text));
   };
   refused({"--ranks", "none"}, "found \"none\", expected all or a number from 1 to 4096");
   refused({"--ranks", "all"}, "\"all\" counts GPUs");
@@ -391,10 +348,10 @@ TEST_CASE("options of ranks that make no sense are refused", "[fast]") {
   ::unsetenv("WORLD_SIZE");
 }
 
-TEST_CASE("ranks that die while rank 0 saves leave a whole checkpoint and come out the same", "[slow]") {
+TEST_CASE_METHOD(RankRuns, "ranks that die while rank 0 saves leave a whole checkpoint and come out the same",
+                 "[slow]") {
   if (!has_mpi()) { return; }
-  const RankRuns runs;
-  REQUIRE(runs.run("one") == 0);
+  REQUIRE(run("one") == 0);
   const bool is_saving_rank = GENERATE(true, false);
   int call = 2;
   for (;; call += 7) {
@@ -402,50 +359,46 @@ TEST_CASE("ranks that die while rank 0 saves leave a whole checkpoint and come o
     CAPTURE(name);
     std::unique_ptr<Process> process;
     {
-      const Fault fault =
-          Fault::at_call(runs.folder(name) / "checkpoints", call, is_saving_rank ? SIGKILL : SIGSTOP, "0");
-      process = runs.start(name, {"--ranks", "2", "train.steps=8"});
+      const Fault fault = Fault::at_call(folder(name) / "checkpoints", call, is_saving_rank ? SIGKILL : SIGSTOP, "0");
+      process = start(name, {"--ranks", "2", "train.steps=8"});
     }
     if (!is_saving_rank) {
-      const pid_t saving = stopped_rank(*process, [&] { return runs.ranks(name); });
+      const pid_t saving = stopped_rank(*process, [&] { return ranks(name); });
       if (saving != 0) {
-        ::kill(runs.ranks(name).at(1), SIGKILL);
+        ::kill(ranks(name).at(1), SIGKILL);
         ::kill(saving, SIGCONT);
       }
     }
     REQUIRE(process->ends_within(60000));
     if (process->wait() == 0) { break; }
-    const std::string before = latest_checkpoint(runs.folder(name));
-    const auto again = runs.start(name, {"--ranks", "2"});
-    const int code = again->wait();
-    INFO(again->out() << again->err());
-    REQUIRE(code == 0);
+    const std::string before = latest_checkpoint(folder(name));
+    const auto again = start(name, {"--ranks", "2"});
+    again->expect(0);
     CHECK((before.empty() || again->out().find(before) != std::string::npos));
-    CHECK((runs.result(name) == runs.result("one")));
-    CHECK(leftovers(runs.folder(name)) == "");
+    CHECK((result(name) == result("one")));
+    CHECK(leftovers(folder(name)) == "");
   }
   CHECK(call > 40);
 }
 
-TEST_CASE("killed at random times, ranks and whole runs come out the same", "[slow]") {
+TEST_CASE_METHOD(RankRuns, "killed at random times, ranks and whole runs come out the same", "[slow]") {
   if (!has_mpi()) { return; }
-  const RankRuns runs;
-  REQUIRE(runs.run("one") == 0);
+  REQUIRE(run("one") == 0);
   Rng rng(7, "kills");
   for (int i = 0; i < 50; ++i) {
     const std::string name = "ranks" + std::to_string(i);
-    const auto process = runs.start(name, {"--ranks", "2", "--restart", "5"});
+    const auto process = start(name, {"--ranks", "2", "--restart", "5"});
     ::usleep(static_cast<useconds_t>(50000 + rng.below(1500000)));
     const bool is_whole = rng.below(4) == 0;
     if (is_whole) {
       process->kill(SIGKILL);
-    } else if (const auto ranks = runs.ranks(name); !ranks.empty()) {
-      ::kill(std::next(ranks.begin(), static_cast<long>(rng.below(ranks.size())))->second, SIGKILL);
+    } else if (const auto pids = ranks(name); !pids.empty()) {
+      ::kill(std::next(pids.begin(), static_cast<long>(rng.below(pids.size())))->second, SIGKILL);
     }
     process->wait();
-    for (int waited = 0; !runs.ranks(name).empty() && waited < 600; ++waited) { ::usleep(100000); }
-    CHECK(runs.ranks(name).empty());  // nothing lives on for a minute
-    REQUIRE(runs.run(name, {"--ranks", "4"}) == 0);
-    CHECK((runs.result(name) == runs.result("one")));
+    for (int waited = 0; !ranks(name).empty() && waited < 600; ++waited) { ::usleep(100000); }
+    CHECK(ranks(name).empty());  // nothing lives on for a minute
+    REQUIRE(run(name, {"--ranks", "4"}) == 0);
+    CHECK((result(name) == result("one")));
   }
 }

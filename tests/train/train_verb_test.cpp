@@ -39,34 +39,42 @@ class RunFiles {
   }
   Result train(std::vector<std::string> more = {}) const {
     more.insert(more.begin(), {"train", "run.json"});
-    return run_hebb(more, folder / "output", folder.path());
+    return call(more);
+  }
+  std::unique_ptr<Process> start(std::vector<std::string> more = {}) const {
+    more.insert(more.begin(), {"train", "run.json"});
+    return std::make_unique<Process>(more, folder / "started", folder.path());
+  }
+  Result call(const std::vector<std::string>& arguments) const {
+    return run_hebb(arguments, folder / "output", folder.path());
   }
   fs::path run() const { return folder / "runs" / "small"; }
+  std::string tensors(int64_t step) const {
+    return read_file(checkpoint(step) / "model.safetensors") + read_file(checkpoint(step) / "optimizer.safetensors");
+  }
+  fs::path checkpoint(int64_t step) const { return run() / "checkpoints" / CheckpointFolder::name_of(step); }
 
   TempFolder folder;
 };
 
 }  // namespace
 
-TEST_CASE("train runs in runs/NAME, prints plain lines, and goes on when started again") {
-  const RunFiles files;
-  const Result first = files.train({"train.steps=4"});
+TEST_CASE_METHOD(RunFiles, "train runs in runs/NAME, prints plain lines, and goes on when started again") {
+  const Result first = train({"train.steps=4"});
   INFO(first.err);
   REQUIRE(first.code == 0);
   CHECK(first.err.empty());
   CHECK(first.out.starts_with("hebb "));
-  CHECK(first.out.find("\nstep 4/4 loss ") != std::string::npos);
-  CHECK(fs::exists(files.run() / "checkpoints" / "step_00000004" / "model.safetensors"));
-  const Result second = files.train();
+  CHECK_THAT(first.out, Contains("\nstep 4/4 loss "));
+  CHECK(fs::exists(checkpoint(4) / "model.safetensors"));
+  const Result second = train();
   REQUIRE(second.code == 0);
-  CHECK(second.out.find("resuming after step 4") != std::string::npos);
-  CHECK(second.out.find("\nstep 5/6 loss ") != std::string::npos);
+  CHECK_THAT(second.out, Contains("resuming after step 4") && Contains("\nstep 5/6 loss "));
 }
 
-TEST_CASE("overrides come as key=value, --key value and --key=value") {
-  const RunFiles files;
-  const Result result = files.train({"train.seed=3", "--optimizer.lr", "0.25", "--train.log_every=2", "--name", "other",
-                                     "--threads", "1", "--precision", "fp64", "--device", "cpu", "--print-config"});
+TEST_CASE_METHOD(RunFiles, "overrides come as key=value, --key value and --key=value") {
+  const Result result = train({"train.seed=3", "--optimizer.lr", "0.25", "--train.log_every=2", "--name", "other",
+                               "--threads", "1", "--precision", "fp64", "--device", "cpu", "--print-config"});
   INFO(result.err);
   REQUIRE(result.code == 0);
   const Json config = parse_json(result.out, "printed");
@@ -75,28 +83,26 @@ TEST_CASE("overrides come as key=value, --key value and --key=value") {
   CHECK(config.at("train").at("log_every").as_int() == 2);
   CHECK(config.at("name").as_string() == "other");
   const std::string longer_than_a_file_name(400, 'n');
-  const Result long_value = files.train({"name=" + longer_than_a_file_name, "--print-config"});
+  const Result long_value = train({"name=" + longer_than_a_file_name, "--print-config"});
   INFO(long_value.err);
   REQUIRE(long_value.code == 0);
   CHECK(parse_json(long_value.out, "printed").at("name").as_string() == longer_than_a_file_name);
   CHECK(config.at("train").at("threads").as_int() == 1);
   CHECK(config.at("train").at("precision").as_string() == "fp64");
-  CHECK_FALSE(fs::exists(files.folder / "runs"));
-  files.folder.write("printed/again.json", result.out);
-  const Result again =
-      run_hebb({"train", "printed/again.json", "--print-config"}, files.folder / "output", files.folder.path());
+  CHECK_FALSE(fs::exists(folder / "runs"));
+  folder.write("printed/again.json", result.out);
+  const Result again = call({"train", "printed/again.json", "--print-config"});
   CHECK(again.out == result.out);
 }
 
-TEST_CASE("errors are one line with the exit code of their kind") {
-  const RunFiles files;
+TEST_CASE_METHOD(RunFiles, "errors are one line with the exit code of their kind") {
   const auto check = [&](const std::vector<std::string>& arguments, int code, const std::string& message) {
-    const Result result = files.train(arguments);
+    const Result result = train(arguments);
     INFO(result.err);
     CHECK(result.code == code);
     CHECK(result.err.starts_with("error: "));
     CHECK(result.err.find('\n') == result.err.size() - 1);
-    CHECK(result.err.find(message) != std::string::npos);
+    CHECK_THAT(result.err, Contains(message));
   };
   check({"train.batch_size=0"}, 2, "train.batch_size: found 0, expected an integer >= 1");
   check({"--train.batchsize", "3"}, 2, "batch_size");
@@ -109,82 +115,77 @@ TEST_CASE("errors are one line with the exit code of their kind") {
   check({"--resume", "nowhere"}, 4, "nowhere: cannot resume from here");
   check({"--init-from", "tokens.bin"}, 4, "tokens.bin");
   check({"optimizer.lr=1e30", "optimizer.clip_norm=0", "train.max_consecutive_skips=0"}, 6, "step ");
-  CHECK(run_hebb({"train"}, files.folder / "output", files.folder.path()).err.find("no CONFIG given") !=
-        std::string::npos);
+  CHECK_THAT(call({"train"}).err, Contains("no CONFIG given"));
 }
 
 TEST_CASE("a second process in the run folder stops with exit code 4 and names the first") {
   const RunFiles files(R"("steps": 1000000, "batch_size": 4, "sequence_length": 16, "log_every": 1)");
-  Process first({"train", "run.json"}, files.folder / "first", files.folder.path());
-  REQUIRE(first.prints("\nstep 1/"));
+  const auto first = files.start();
+  REQUIRE(first->prints("\nstep 1/"));
   const Result second = files.train();
   CHECK(second.code == 4);
-  CHECK(second.err.find("in use by process " + std::to_string(first.pid()) + " on ") != std::string::npos);
+  CHECK_THAT(second.err, Contains("in use by process " + std::to_string(first->pid()) + " on "));
 }
 
 TEST_CASE("signals save and stop with exit code 75, and the run goes on") {
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGPIPE}) {
     const RunFiles files(R"("steps": 1000000, "batch_size": 4, "sequence_length": 16, "log_every": 1)");
-    Process process({"train", "run.json"}, files.folder / "first", files.folder.path());
-    REQUIRE(process.prints("\nstep 3/"));
-    process.kill(signal);
-    REQUIRE(process.wait() == 75);
+    const auto process = files.start();
+    REQUIRE(process->prints("\nstep 3/"));
+    process->kill(signal);
+    process->expect(75);
     const CheckpointFolder checkpoints(files.run() / "checkpoints");
     const auto saved = checkpoints.latest();
     REQUIRE(saved);
     CHECK(*saved >= 3);
     const Result again = files.train({"train.max_minutes=1e-9", "train.exit_code_on_stop=9"});
     CHECK(again.code == 9);
-    CHECK(again.out.find("resuming after step " + std::to_string(*saved)) != std::string::npos);
+    CHECK_THAT(again.out, Contains("resuming after step " + std::to_string(*saved)));
   }
 }
 
 TEST_CASE("a signal during the start ends the program at once and leaves nothing") {
   for (const int signal : {SIGTERM, SIGINT}) {
     const RunFiles files;
-    Process process({"train", "run.json", "model.num_layers=10000"}, files.folder / "output", files.folder.path());
-    REQUIRE(process.prints("\nrun small in "));
-    process.kill(signal);
-    CHECK(process.ends_within(1000));
-    CHECK(process.wait() == 128 + signal);
+    const auto process = files.start({"model.num_layers=10000"});
+    REQUIRE(process->prints("\nrun small in "));
+    process->kill(signal);
+    CHECK(process->ends_within(1000));
+    process->expect(128 + signal);
     CHECK_FALSE(fs::exists(files.run().parent_path()));
     CHECK(files.train({"--resume", "never"}).code == 0);
   }
 }
 
-TEST_CASE("a start that fails leaves no run folder behind, and a note in one that was there") {
-  const RunFiles files;
-  CHECK(files.train({"data.sources.0.path=nothing.bin"}).code == 3);
-  CHECK_FALSE(fs::exists(files.run()));
-  REQUIRE(files.train().code == 0);
-  CHECK(files.train({"data.sources.0.path=nothing.bin"}).code == 3);
-  const auto log = [&] { return read_file(files.run() / "train.log"); };
+TEST_CASE_METHOD(RunFiles, "a start that fails leaves no run folder behind, and a note in one that was there") {
+  CHECK(train({"data.sources.0.path=nothing.bin"}).code == 3);
+  CHECK_FALSE(fs::exists(run()));
+  REQUIRE(train().code == 0);
+  CHECK(train({"data.sources.0.path=nothing.bin"}).code == 3);
+  const auto log = [&] { return read_file(run() / "train.log"); };
   CHECK(log().find(" [info] rank 0: hebb " HEBB_VERSION ", commit ") == std::string("2026-11-23 09:10:11.123").size());
-  CHECK(log().find(" [error] rank 0: ") != std::string::npos);
-  CHECK(log().find("nothing.bin: ") != std::string::npos);
-  CHECK(files.train({"optimizer.lr=0.5"}).code == 2);
-  CHECK(log().find("the configuration is not that of the run") != std::string::npos);
-  CHECK(files.train().code == 0);
+  CHECK_THAT(log(), Contains(" [error] rank 0: ") && Contains("nothing.bin: "));
+  CHECK(train({"optimizer.lr=0.5"}).code == 2);
+  CHECK_THAT(log(), Contains("the configuration is not that of the run"));
+  CHECK(train().code == 0);
 }
 
-TEST_CASE("absurd sizes are refused at once") {
-  const RunFiles files;
+TEST_CASE_METHOD(RunFiles, "absurd sizes are refused at once") {
   for (const char* size : {"model.num_layers=100000000", "train.threads=100000", "train.steps=9223372036854775807"}) {
-    const Result result = files.train({size});
+    const Result result = train({size});
     INFO(size << ": " << result.err);
     CHECK(result.code == 2);
-    CHECK(result.err.find("expected an integer") != std::string::npos);
+    CHECK_THAT(result.err, Contains("expected an integer"));
   }
 }
 
-TEST_CASE("every verb that reads weights refuses a damaged checkpoint") {
-  const RunFiles files;
-  REQUIRE(files.train({"model.vocab_size=260"}).code == 0);
-  const fs::path weights = files.run() / "checkpoints" / "step_00000006" / "model.safetensors";
+TEST_CASE_METHOD(RunFiles, "every verb that reads weights refuses a damaged checkpoint") {
+  REQUIRE(train({"model.vocab_size=260"}).code == 0);
+  const fs::path weights = checkpoint(6) / "model.safetensors";
   std::string bytes = read_file(weights);
   bytes[bytes.size() - 5] = static_cast<char>(bytes[bytes.size() - 5] ^ 1);
-  files.folder.write("runs/small/checkpoints/step_00000006/model.safetensors", bytes);
-  files.folder.write("eval.json", R"({"evaluations": [{"name": "a", "kind": "mqar", "vocab": 30, "samples": 1,
+  write_file_atomic(weights, bytes);
+  folder.write("eval.json", R"({"evaluations": [{"name": "a", "kind": "mqar", "vocab": 30, "samples": 1,
                                                        "cases": [{"length": 16, "pairs": 2}]}]})");
   const std::vector<std::vector<std::string>> verbs = {
       {"inspect", "runs/small/checkpoints/step_00000006"},
@@ -193,20 +194,19 @@ TEST_CASE("every verb that reads weights refuses a damaged checkpoint") {
       {"train", "run.json", "--run-dir", "other", "--init-from", "runs/small", "model.vocab_size=260"},
       {"train", "run.json", "train.steps=7", "model.vocab_size=260"}};
   for (const auto& verb : verbs) {
-    const Result result = run_hebb(verb, files.folder / "output", files.folder.path());
+    const Result result = call(verb);
     INFO(verb.front() << ": " << result.err);
     CHECK(result.code == 4);
-    CHECK(result.err.find("the checkpoint is damaged: model.safetensors: found CRC-32 ") != std::string::npos);
+    CHECK_THAT(result.err, Contains("the checkpoint is damaged: model.safetensors: found CRC-32 "));
   }
 }
 
-TEST_CASE("a run whose steps were skipped says so at the end") {
-  const RunFiles files;
+TEST_CASE_METHOD(RunFiles, "a run whose steps were skipped says so at the end") {
   const Result result =
-      files.train({"optimizer.lr=1e30", "optimizer.clip_norm=0", "schedule.warmup_steps=0", "schedule.type=constant"});
+      train({"optimizer.lr=1e30", "optimizer.clip_norm=0", "schedule.warmup_steps=0", "schedule.type=constant"});
   INFO(result.out << result.err);
   CHECK(result.code == 0);
-  CHECK(result.out.find("of 6 steps were skipped") != std::string::npos);
+  CHECK_THAT(result.out, Contains("of 6 steps were skipped"));
 }
 
 TEST_CASE("killed at any moment, also while it writes a checkpoint, a run comes out the same", "[slow]") {
@@ -215,19 +215,15 @@ TEST_CASE("killed at any moment, also while it writes a checkpoint, a run comes 
   const RunFiles straight(settings);
   REQUIRE(straight.train().code == 0);
   const auto bytes = [](const RunFiles& files) {
-    std::string all;
-    for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
-      all += read_file(files.run() / "checkpoints" / "step_00000060" / name);
-    }
-    Json loader = parse_json_file((files.run() / "checkpoints" / "step_00000060" / "state.json").string()).at("loader");
+    Json loader = parse_json_file((files.checkpoint(60) / "state.json").string()).at("loader");
     loader.erase("sources");  // holds the path
-    return all + loader.dump();
+    return files.tensors(60) + loader.dump();
   };
   const auto losses = [](const RunFiles& files) {
     std::string all;
-    const std::string text = read_file(files.run() / "metrics.jsonl");
-    for (size_t begin = 0; begin < text.size(); begin = text.find('\n', begin) + 1) {
-      const Json line = parse_json(text.substr(begin, text.find('\n', begin) - begin), "metrics.jsonl");
+    std::ifstream metrics(files.run() / "metrics.jsonl");
+    for (std::string text; std::getline(metrics, text);) {
+      const Json line = parse_json(text, "metrics.jsonl");
       all += line.at("step").dump() + " " + line.at("loss").dump() + " " + line.at("grad_norm").dump() + "\n";
     }
     return all;
@@ -237,18 +233,17 @@ TEST_CASE("killed at any moment, also while it writes a checkpoint, a run comes 
   int kills = 0, in_writing = 0, finished = 0;
   while (kills < 60 || in_writing < 5 || finished < 1) {
     REQUIRE(kills < 2000);
-    Process process({"train", "run.json"}, files->folder / "output", files->folder.path());
-    if (process.ends_within(static_cast<int>(rng.below(400)))) {
-      INFO(process.err());
-      REQUIRE(process.wait() == 0);
+    const auto process = files->start();
+    if (process->ends_within(static_cast<int>(rng.below(400)))) {
+      process->expect(0);
       CHECK(bytes(*files) == bytes(straight));
       CHECK(losses(*files) == losses(straight));
       ++finished;
       files = std::make_unique<RunFiles>(settings);
       continue;
     }
-    process.kill(SIGKILL);
-    process.wait();
+    process->kill(SIGKILL);
+    process->wait();
     ++kills;
     const fs::path checkpoints = files->run() / "checkpoints";
     if (fs::exists(checkpoints)) {
@@ -265,10 +260,6 @@ TEST_CASE("killed at any moment, also while it writes a checkpoint, a run comes 
 TEST_CASE("killed in front of each step of a save, a run keeps a whole checkpoint and comes out the same") {
   const std::string settings =
       R"("steps": 4, "batch_size": 4, "sequence_length": 16, "log_every": 7, "checkpoint": {"every": 2, "keep": 1})";
-  const auto bytes = [](const RunFiles& files) {
-    const fs::path checkpoint = files.run() / "checkpoints" / "step_00000004";
-    return read_file(checkpoint / "model.safetensors") + read_file(checkpoint / "optimizer.safetensors");
-  };
   const RunFiles straight(settings);
   REQUIRE(straight.train().code == 0);
   std::set<std::string> reached;
@@ -289,7 +280,7 @@ TEST_CASE("killed in front of each step of a save, a run keeps a whole checkpoin
     INFO(again.out << again.err);
     REQUIRE(again.code == 0);
     CHECK((before.empty() || again.out.find(before) != std::string::npos));
-    CHECK(bytes(files) == bytes(straight));
+    CHECK((files.tensors(4) == straight.tensors(4)));
     CHECK(leftovers(files.run()) == "");
   }
   CHECK(call > 40);  // two saves of five files each, and the removal of the first
@@ -320,45 +311,43 @@ double program_bytes(const fs::path& folder) {
   return bytes;
 }
 
-TEST_CASE("train runs the evaluations of its configuration after the last step, once") {
-  const RunFiles files;
+TEST_CASE_METHOD(RunFiles, "train runs the evaluations of its configuration after the last step, once") {
   const std::vector<std::string> list = {
       R"(eval={"seed": 9, "evaluations": [{"name": "recall", "kind": "mqar", "vocab": 30, "cases": [{"length": 16, "pairs": 2}], "samples": 3}]})"};
-  const Result first = files.train(list);
+  const Result first = train(list);
   INFO(first.err);
   REQUIRE(first.code == 0);
-  CHECK(first.out.find("\nrecall (mqar): ok") != std::string::npos);
-  const fs::path file = files.run() / "evals" / "step_00000006" / "recall.json";
+  CHECK_THAT(first.out, Contains("\nrecall (mqar): ok"));
+  const fs::path file = run() / "evals" / "step_00000006" / "recall.json";
   const Json result = parse_json_file(file.string());
   CHECK(result.at("config").at("seed").as_int() == 9);
-  const Json config = parse_json_file((files.run() / "config.json").string());
+  const Json config = parse_json_file((run() / "config.json").string());
   CHECK(result.at("precision") == config.at("train").at("precision"));
   CHECK(result.at("model_hash").as_string() == config_hash(config.at("model")));
-  const Result second = files.train(list);
+  const Result second = train(list);
   CHECK(second.code == 0);
-  CHECK(second.out.find("recall (mqar): ok, kept") != std::string::npos);
+  CHECK_THAT(second.out, Contains("recall (mqar): ok, kept"));
   CHECK(parse_json_file(file.string()) == result);
 }
 
-TEST_CASE("evaluations that cannot be read are refused before training") {
-  const RunFiles files;
-  const Result result = files.train({R"(eval={"evaluations": [{"name": "a", "kind": "mqra"}]})"});
+TEST_CASE_METHOD(RunFiles, "evaluations that cannot be read are refused before training") {
+  const Result result = train({R"(eval={"evaluations": [{"name": "a", "kind": "mqra"}]})"});
   CHECK(result.code == 2);
-  CHECK(result.err.find("eval.evaluations.0.kind: found \"mqra\"") != std::string::npos);
-  CHECK_FALSE(fs::exists(files.run()));
+  CHECK_THAT(result.err, Contains("eval.evaluations.0.kind: found \"mqra\""));
+  CHECK_FALSE(fs::exists(run()));
 }
 
-TEST_CASE("sizes beyond every memory are errors that name them") {
-  const RunFiles files;
-  const Result model = files.train({"model.vocab_size=4611686018427387904"});
+TEST_CASE_METHOD(RunFiles, "sizes beyond every memory are errors that name them") {
+  const Result model = train({"model.vocab_size=4611686018427387904"});
   CHECK(model.code == 2);
-  CHECK(model.err.find("embed.weight: found the shape [4611686018427387904, 16], expected at most 2^48 elements") !=
-        std::string::npos);
-  const Result rows = files.train({"train.sequence_length=1000000000000000"});
+  CHECK_THAT(model.err,
+             Contains("embed.weight: found the shape [4611686018427387904, 16], expected at most 2^48 elements"));
+  const Result rows = train({"train.sequence_length=1000000000000000"});
   CHECK(rows.code == 5);
-  CHECK(rows.err.find(
-            "train.micro_batch_size: the rows of a micro-batch do not fit (found 4 rows of 1000000000000000 tokens") !=
-        std::string::npos);
+  CHECK_THAT(
+      rows.err,
+      Contains(
+          "train.micro_batch_size: the rows of a micro-batch do not fit (found 4 rows of 1000000000000000 tokens"));
 }
 
 TEST_CASE("memory grows by what the plan says", "[slow]") {
@@ -373,25 +362,22 @@ TEST_CASE("memory grows by what the plan says", "[slow]") {
     resolve(config);
     const auto planned = static_cast<double>(plan_memory(config).total_bytes());
     REQUIRE(planned > 1024.0 * 1024 * 1024);
-    std::vector<std::string> arguments{"train", "run.json"};
-    arguments.insert(arguments.end(), shape.begin(), shape.end());
-    Process process(arguments, files.folder / "output", files.folder.path());
-    REQUIRE(process.prints("\nstep 2/"));
-    const double peak = peak_bytes(process.pid()) - program_bytes(files.folder.path());
+    const auto process = files.start(shape);
+    REQUIRE(process->prints("\nstep 2/"));
+    const double peak = peak_bytes(process->pid()) - program_bytes(files.folder.path());
     INFO("planned " << format_bytes(planned) << ", found " << format_bytes(peak));
     CHECK(peak <= 1.1 * planned);
     CHECK(peak >= 0.9 * planned);
   }
 }
 
-TEST_CASE("a run whose data is missing says what makes it, and leaves no folder") {
-  const RunFiles files;
-  fs::remove(files.folder / "tokens.bin");
-  const Result other = files.train();
+TEST_CASE_METHOD(RunFiles, "a run whose data is missing says what makes it, and leaves no folder") {
+  fs::remove(folder / "tokens.bin");
+  const Result other = train();
   CHECK(other.code == 3);
-  CHECK(other.err.find("; hebb data encode makes data sets of text (docs/data.md)\n") != std::string::npos);
-  CHECK(!fs::exists(files.run()));
-  const Result quickstart = files.train({"name=quickstart"});
+  CHECK_THAT(other.err, Contains("; hebb data encode makes data sets of text (docs/data.md)\n"));
+  CHECK(!fs::exists(run()));
+  const Result quickstart = train({"name=quickstart"});
   CHECK(quickstart.code == 3);
-  CHECK(quickstart.err.find("; tools/quickstart.sh makes this data and trains on it\n") != std::string::npos);
+  CHECK_THAT(quickstart.err, Contains("; tools/quickstart.sh makes this data and trains on it\n"));
 }
