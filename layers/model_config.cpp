@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "core/join.h"
+
 namespace hebb {
 namespace {
 
@@ -42,8 +44,7 @@ void check_reference(const Fields& f, const std::string& key, const std::optiona
   if (!name) { return; }
   const LayerDefinition* d = m.find(*name);
   if (d == nullptr) {
-    std::string defined;
-    for (const LayerDefinition& l : m.layers) { defined += (defined.empty() ? "" : ", ") + l.name; }
+    const std::string defined = join(m.layers, ", ", [](const LayerDefinition& l) { return l.name; });
     f.fail(key, "\"" + *name + "\"", "the name of a layer defined in model.layers (" + defined + ")");
   }
   if (d->role != role) {

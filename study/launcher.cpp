@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/host.h"
+#include "core/join.h"
 #include "core/plural.h"
 #include "study/ladder_runs.h"
 #include "study/ladder_task.h"
@@ -311,9 +312,7 @@ std::string describe_jobs(const Sweep& sweep, const LadderOptions& options) {
     const Submission s = submission_of(sweep, groups[g], options.launcher, fmt::format("{:04}", g + 1));
     std::string line;
     if (s.is_slurm()) {
-      for (const std::string& part : slurm_command(sweep, ladder, groups[g], s, options)) {
-        line += (line.empty() ? "" : " ") + word(part);
-      }
+      line = join(slurm_command(sweep, ladder, groups[g], s, options), " ", word);
     } else {
       line = template_command(sweep, ladder, groups[g], s);
     }

@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 
+#include "core/join.h"
 #include "data/shards/ingest.h"
 #include "data/tasks/synth_corpus.h"
 #include "inspect/plan.h"
@@ -299,11 +300,7 @@ class Shrinker {
       }
     }
     for (const auto& [config, ids] : same_runs()) {
-      if (ids.size() > 1) {
-        std::string text = ids[0];
-        for (size_t i = 1; i < ids.size(); ++i) { text += ", " + ids[i]; }
-        result.notes.push_back("the same when shrunk: " + text);
-      }
+      if (ids.size() > 1) { result.notes.push_back("the same when shrunk: " + join(ids, ", ")); }
     }
   }
 

@@ -1,12 +1,12 @@
 #include "study/slurm.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <cctype>
 #include <sstream>
 
 #include "core/error.h"
+#include "core/join.h"
 #include "study/run_command.h"
 
 namespace hebb {
@@ -33,7 +33,7 @@ std::vector<std::string> split(const std::string& line, size_t count) {
   return parts;
 }
 
-std::string one_line(const std::string& text) { return fmt::format("{}", fmt::join(lines_of(text), "; ")); }
+std::string one_line(const std::string& text) { return join(lines_of(text), "; "); }
 
 std::string end_text(const std::string& state, const std::string& exit_code) {
   return state + ", exit code " + exit_code.substr(0, exit_code.find(':'));
@@ -159,8 +159,7 @@ std::string sbatch(const std::vector<std::string>& words, const ClusterConfig& c
   std::string found = "sbatch refused the job: " + one_line(result.text());
   if (!cluster.partition.empty() && result.text().find("partition") != std::string::npos) {
     const CommandResult partitions = run_command({"sinfo", "--noheader", "--format=%R"});
-    std::string known;
-    for (const std::string& line : lines_of(partitions.out)) { known += (known.empty() ? "" : ", ") + line; }
+    const std::string known = join(lines_of(partitions.out), ", ");
     if (!known.empty()) { found += " (partitions: " + known + ")"; }
   }
   throw ConfigError("hebb ladder --launcher slurm", found);

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/join.h"
 #include "core/suggest.h"
 
 namespace hebb {
@@ -86,12 +87,6 @@ const CLI::App& selected(const CLI::App& app) {
   return inner.empty() ? app : selected(*inner.front());
 }
 
-std::string list(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) { text += (text.empty() ? "" : ", ") + name; }
-  return text;
-}
-
 std::vector<std::string> verbs_of(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
@@ -110,7 +105,7 @@ void check_verbs(CLI::App& app, const std::vector<std::string>& words, size_t at
   }
   const std::vector<std::string> names = verbs_of(app);
   throw ConfigError(full_name_of(app), "unknown verb \"" + words[at] + "\"" + hint(nearest_name(words[at], names)) +
-                                           " (known: " + list(names) + ")");
+                                           " (known: " + join(names, ", ") + ")");
 }
 
 /// What is wrong where an option has more values than it takes, or "": the parser counts them without their names.
@@ -132,7 +127,7 @@ ConfigError usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const bool may_be_misspelt = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
                                dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
   if (const std::vector<std::string> verbs = verbs_of(verb); !verbs.empty() && extras.empty()) {
-    return ConfigError(name, "no verb given (known: " + list(verbs) + ")");
+    return ConfigError(name, "no verb given (known: " + join(verbs, ", ") + ")");
   }
   const bool may_be_repeated = dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr;
   if (const std::string problem = may_be_repeated ? repetition(verb) : ""; !problem.empty()) {
@@ -243,18 +238,13 @@ Option Option::between(double lowest, double highest) {
 }
 
 Option Option::one_of(const std::vector<std::string>& names) {
-  std::string list, braces;
-  for (const std::string& name : names) {
-    list += (list.empty() ? "" : ", ") + name;
-    braces += (braces.empty() ? "" : ",") + name;
-  }
   const auto check = [=](std::string& text) -> std::string {
     if (std::find(names.begin(), names.end(), text) != names.end()) { return ""; }
     const std::string nearest = nearest_name(text, names);
-    return "found \"" + text + "\", expected one of " + list +
+    return "found \"" + text + "\", expected one of " + join(names, ", ") +
            (nearest.empty() ? "" : " (did you mean " + nearest + "?)");
   };
-  option_->check(CLI::Validator(check, "{" + braces + "}"));
+  option_->check(CLI::Validator(check, "{" + join(names, ",") + "}"));
   return *this;
 }
 

@@ -10,6 +10,7 @@
 #include "comm/load_mpi.h"
 #include "comm/rank_processes.h"
 #include "comm/thread_communicator.h"
+#include "core/join.h"
 #include "core/json.h"
 #include "core/parallel.h"
 #include "core/suggest.h"
@@ -62,9 +63,7 @@ ModelConfig find_model(const std::string& name) {
 }
 
 std::string names_of(const std::vector<BenchModel>& models) {
-  std::string names;
-  for (const BenchModel& m : models) { names += (names.empty() ? "" : ", ") + m.name; }
-  return names;
+  return join(models, ", ", [](const BenchModel& m) { return m.name; });
 }
 
 /// Matrix products beside the peak of multiply-adds in registers: x W^T, dy W and dy^T x of the shapes that 2,048

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "core/join.h"
 #include "core/json.h"
 #include "inspect/selftest.h"
 #include "tools/command_line.h"
@@ -23,9 +24,7 @@ std::vector<std::string> choose(const std::vector<std::string>& wanted) {
   const std::vector<std::string> known = selftest_names();
   for (const std::string& name : wanted) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
-      std::string all;
-      for (const std::string& k : known) { all += (all.empty() ? "" : ", ") + k; }
-      throw ConfigError("NAME", "\"" + name + "\"", "one of " + all);
+      throw ConfigError("NAME", "\"" + name + "\"", "one of " + join(known, ", "));
     }
   }
   return wanted.empty() ? known : wanted;

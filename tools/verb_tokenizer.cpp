@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "core/join.h"
 #include "core/parallel.h"
 #include "core/plural.h"
 #include "core/progress.h"
@@ -109,14 +110,9 @@ std::shared_ptr<const CodeArguments> add_code_arguments(Command verb, const char
 
 void run_encode(const CodeArguments& arguments) {
   const auto tokenizer = load_plain(arguments.tokenizer);
-  std::string line;
   const std::string text = read_input(arguments.input);
   require_utf8(arguments.input, text);
-  for (const int32_t id : tokenizer->encode(text)) {
-    line += line.empty() ? "" : " ";
-    line += std::to_string(id);
-  }
-  print(line + "\n");
+  print(join(tokenizer->encode(text), " ", [](int32_t id) { return std::to_string(id); }) + "\n");
 }
 
 void run_decode(const CodeArguments& arguments) {

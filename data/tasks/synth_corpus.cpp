@@ -5,6 +5,7 @@
 #include <array>
 #include <vector>
 
+#include "core/join.h"
 #include "core/random.h"
 #include "data/text/words.h"
 
@@ -44,9 +45,7 @@ std::string synth_document(uint64_t seed, uint64_t d) {
   sentences.push_back(facts[in_order ? 0 : 1]);
   sentences.push_back(facts[in_order ? 1 : 0]);
 
-  std::string document;
-  for (const std::string& text : sentences) { document += (document.empty() ? "" : " ") + text; }
-  return document + "\n";
+  return join(sentences, " ") + "\n";
 }
 
 }  // namespace hebb

@@ -27,6 +27,13 @@ std::string lower_case(std::string_view text) {
   return result;
 }
 
+std::string replace_all(std::string text, std::string_view from, std::string_view to) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
 std::string fill_template(std::string_view text, const Placeholders& values) {
   std::string result;
   for (size_t at = 0; at < text.size();) {
@@ -41,12 +48,6 @@ std::string fill_template(std::string_view text, const Placeholders& values) {
       at = end + 1;
     }
   }
-  return result;
-}
-
-std::string join(const std::vector<std::string>& parts, std::string_view separator) {
-  std::string result;
-  for (size_t i = 0; i < parts.size(); ++i) { result.append(i > 0 ? separator : "").append(parts[i]); }
   return result;
 }
 

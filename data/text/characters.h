@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/join.h"
+
 namespace hebb {
 
 // Texts must be valid UTF-8.
@@ -16,9 +18,10 @@ int64_t count_characters(std::string_view text);
 std::string_view first_characters(std::string_view text, int64_t count);
 /// Lower case, one code point for one (Unicode's simple mapping).
 std::string lower_case(std::string_view text);
+/// `text` with every `from` replaced, from left to right.
+std::string replace_all(std::string text, std::string_view from, std::string_view to);
 /// Puts values in the place of "{name}", in one pass: braces inside values, and around other names, stay.
 using Placeholders = std::vector<std::pair<std::string_view, std::string_view>>;
 std::string fill_template(std::string_view text, const Placeholders& values);
-std::string join(const std::vector<std::string>& parts, std::string_view separator);
 
 }  // namespace hebb
