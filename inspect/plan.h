@@ -67,10 +67,10 @@ struct Plan {
 };
 
 struct PlanOptions {
-  std::optional<double> memory_gib;    // find the largest micro-batches that fit
-  std::optional<double> tokens_per_s;  // for the hours
-  std::optional<double> tflops;        // the same, in TFLOP/s
-  std::optional<int64_t> length;       // row length for a configuration without `train`
+  std::optional<double> memory_gib{};    // find the largest micro-batches that fit
+  std::optional<double> tokens_per_s{};  // for the hours
+  std::optional<double> tflops{};        // the same, in TFLOP/s
+  std::optional<int64_t> length{};       // row length for a configuration without `train`
   bool open_data = true;
 };
 

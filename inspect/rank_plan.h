@@ -16,8 +16,8 @@ LinkSpeed read_link(const std::string& text);
 
 struct RankPlanOptions {
   int ranks = 1, ranks_per_host = 0;  // 0: all on one host
-  LinkSpeed link;
-  std::optional<double> tokens_per_s;  // of one device
+  LinkSpeed link{};
+  std::optional<double> tokens_per_s{};  // of one device
 };
 
 /// A run with W ranks and lanes L, which all rows of a table share.

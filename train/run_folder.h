@@ -15,9 +15,9 @@ namespace hebb {
 
 /// How a run starts (docs/verbs/train.md).
 struct RunOptions {
-  fs::path run_folder;          // empty: runs/NAME in the current folder
+  fs::path run_folder{};        // empty: runs/NAME in the current folder
   std::string resume = "auto";  // "auto", "never" or a checkpoint or run folder
-  fs::path init_from;           // weights for step 0; empty: initial values
+  fs::path init_from{};         // weights for step 0; empty: initial values
   bool made_folder = false;     // the folder was not there before this start: ranks have met in it
   bool allow_data_change = false, allow_config_change = false, allow_older = false;
 };

@@ -6,33 +6,10 @@
 
 #include "core/arena.h"
 #include "core/safetensors.h"
-#include "tests/device/device.h"
-#include "tests/train/run_fixture.h"
+#include "tests/device/device_run.h"
 
-namespace {
-
-RunConfig device_run(int64_t steps) {
-  Json json = parse_json(R"({"name": "checkpoints",
-    "model": {"vocab_size": 31, "hidden_size": 24, "num_layers": 2,
-      "layers": {"att": {"type": "attention", "num_heads": 2, "head_dim": 8, "rope": {"theta": 100.0}},
-                 "mlp": {"type": "swiglu", "intermediate_size": 40}},
-      "pattern": [{"mixer": "att", "ffn": "mlp"}]},
-    "data": {"sources": [{"type": "synthetic", "task": "mqar", "seed": 1, "vocab": 31, "pairs": 3}]},
-    "train": {"batch_size": 4, "sequence_length": 16, "device": "cuda", "precision": "fp32"},
-    "schedule": {"type": "constant"},
-    "optimizer": {"lr": 0.01}})",
-                         "checkpoints.json");
-  json.find("train")->set("steps", Json(steps));
-  auto config = Fields::read<RunConfig>(json, "");
-  resolve(config);
-  return config;
-}
-
-}  // namespace
-
-TEST_CASE("tensors come from the device through one buffer and are written as they come") {
+FOLDER_TEST("tensors come from the device through one buffer and are written as they come") {
   if (!has_device()) { return; }
-  const TempFolder folder;
   std::vector<float> values(1000);
   std::iota(values.begin(), values.end(), 0.5f);
   Stream stream{DeviceKind::cuda};
@@ -54,15 +31,11 @@ TEST_CASE("tensors come from the device through one buffer and are written as th
   CHECK(read_file(folder / "device") == read_file(folder / "host"));
 }
 
-TEST_CASE("a run on the device goes on from its checkpoint with the bits of one that was not stopped") {
+FOLDER_TEST("a run on the device goes on from its checkpoint with the bits of one that was not stopped") {
   if (!has_device()) { return; }
-  const TempFolder folder;
-  REQUIRE(run_in(folder / "whole", device_run(3)) == 0);
-  REQUIRE(run_in(folder / "parts", device_run(2)) == 0);
-  REQUIRE(run_in(folder / "parts", device_run(3)) == 0);  // goes on
-  for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
-    const fs::path name = fs::path("checkpoints") / CheckpointFolder::name_of(3) / file;
-    CHECK(read_file(folder / "whole" / name) == read_file(folder / "parts" / name));
-  }
-  CHECK(verify_checkpoint(folder / "whole" / "checkpoints" / CheckpointFolder::name_of(3)).step == 3);
+  REQUIRE(run_in(folder / "whole", device_run("{}")) == 0);
+  REQUIRE(run_in(folder / "parts", device_run(R"({"train": {"steps": 2}})")) == 0);
+  REQUIRE(run_in(folder / "parts", device_run("{}")) == 0);  // goes on
+  CHECK(tensor_bytes(folder / "whole", 3) == tensor_bytes(folder / "parts", 3));
+  CHECK(verify_checkpoint(checkpoint_in(folder / "whole", 3)).step == 3);
 }

@@ -5,9 +5,8 @@
 #include "tests/paths.h"
 #include "tests/train/run_fixture.h"
 
-TEST_CASE("200 steps of the quickstart's model in fp32 have the same losses on a GPU and on the CPU") {
+FOLDER_TEST("200 steps of the quickstart's model in fp32 have the same losses on a GPU and on the CPU") {
   if (!has_device()) { return; }
-  const TempFolder folder;
   const auto run = [&](const std::string& device) {
     Json json = parse_json_file(std::string(HEBB_SOURCE) + "/configs/quickstart.json");
     json.erase("data");
@@ -24,9 +23,7 @@ TEST_CASE("200 steps of the quickstart's model in fp32 have the same losses on a
                                 "changes"));
     json.find("train")->erase("val_every");
     json.find("train")->set("device", Json(device));
-    auto config = Fields::read<RunConfig>(json, "");
-    resolve(config);
-    REQUIRE(run_in(folder / device, std::move(config)) == 0);
+    REQUIRE(run_in(folder / device, resolved_run(json)) == 0);
     return metric(folder / device, "loss");
   };
   const std::vector<double> cpu = run("cpu"), gpu = run("cuda");

@@ -24,8 +24,7 @@ double gradient_tolerance(double moved) {
 void check_trace(const std::string& name) {
   CAPTURE(name);
   const fs::path folder = golden(name);
-  Stream stream;
-  stream.device = DeviceKind::cuda;
+  Stream stream{DeviceKind::cuda};
   Arena arena(DeviceKind::cuda);
   const ModelConfig config = read_model_config(folder / "model.json");  // the model refers to it
   Model model(config);
@@ -81,10 +80,8 @@ void check_run(const std::string& name) {
   config.train.precision = "fp32";
   resolve(config);
   const int64_t steps = config.train.steps;
-  RunOptions options;
-  options.init_from = golden(name) / "init.safetensors";
   Heard heard;
-  REQUIRE(run_in(folder / "run", std::move(config), heard, options) == 0);
+  REQUIRE(run_in(folder / "run", std::move(config), heard, {.init_from = golden(name) / "init.safetensors"}) == 0);
   for (const char* key : {"loss", "grad_norm"}) {
     const std::vector<double> found = metric(folder / "run", key), expected = metric(golden(name), key);
     REQUIRE(found.size() == expected.size());

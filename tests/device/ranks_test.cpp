@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "inspect/rank_plan.h"
-#include "tests/device/device.h"
+#include "tests/device/device_run.h"
 #include "tests/paths.h"
 #include "tests/train/rank_runs.h"
 #include "tests/train/step_account.h"
@@ -16,22 +16,11 @@ bool has_devices() { return has_device() && cuda::device_info().name == "SIMT em
 
 /// Steps of four micro-batches; those between the first and the last are not logged. Three buckets.
 RunConfig small_run(int lanes, const std::string& precision) {
-  Json json = parse_json(R"({"name": "ranks",
-    "model": {"vocab_size": 31, "hidden_size": 24, "num_layers": 2,
-      "layers": {"att": {"type": "attention", "num_heads": 2, "head_dim": 8, "rope": {"theta": 100.0}},
-                 "mlp": {"type": "swiglu", "intermediate_size": 4000}},
-      "pattern": [{"mixer": "att", "ffn": "mlp"}]},
-    "data": {"sources": [{"type": "synthetic", "task": "mqar", "seed": 1, "vocab": 31, "pairs": 3}]},
-    "train": {"steps": 6, "batch_size": 4, "micro_batch_size": 1, "sequence_length": 16, "device": "cuda",
-              "threads": 1, "log_every": 1000, "checkpoint": {"every": 1000}},
-    "schedule": {"type": "constant"}, "optimizer": {"lr": 0.01, "clip_norm": 0.3}})",
-                         "ranks.json");
-  Json& train = *json.find("train");
-  train.set("precision", Json(precision));
-  train.set("lanes", Json(lanes));
-  auto config = Fields::read<RunConfig>(json, "");
-  resolve(config);
-  return config;
+  return device_run(R"({"model": {"layers": {"mlp": {"intermediate_size": 4000}}},
+    "train": {"steps": 6, "micro_batch_size": 1, "threads": 1, "log_every": 1000, "checkpoint": {"every": 1000},
+              "precision": ")" +
+                    precision + R"(", "lanes": )" + std::to_string(lanes) + R"(},
+    "optimizer": {"clip_norm": 0.3}})");
 }
 
 using ModelRun = RunConfig (*)(const TempFolder&, const std::string&);
@@ -61,11 +50,10 @@ std::string all_bytes(const fs::path& folder, int64_t step) {
 
 }  // namespace
 
-TEST_CASE("ranks have the bits of one rank, with overlap and graphs and without") {
+FOLDER_TEST("ranks have the bits of one rank, with overlap and graphs and without") {
   if (!has_devices()) { return; }
   const std::string precision = GENERATE("fp32", "bf16");
   CAPTURE(precision);
-  const TempFolder folder;
   int run = 0;
   const auto run_one = [&](int lanes, Split split) {
     split.device = "cuda";
@@ -92,9 +80,8 @@ TEST_CASE("ranks have the bits of one rank, with overlap and graphs and without"
   check(4, {{.ranks = 2, .overlap = true}});  // gradients leave at the end: values are not pushed on by them
 }
 
-TEST_CASE("runs in bf16 have the same bytes on 1, 2 and 4 ranks") {
+FOLDER_TEST("runs in bf16 have the same bytes on 1, 2 and 4 ranks") {
   if (!has_devices()) { return; }
-  const TempFolder folder;
   const MakeRun make = in_bf16(tied_run, folder, 4, R"({"batch_size": 4})");
   REQUIRE(run_split(folder / "one", make, {.ranks = 1, .zero = 0, .device = "cuda"}) == 0);
   int run = 0;
@@ -108,8 +95,7 @@ TEST_CASE("runs in bf16 have the same bytes on 1, 2 and 4 ranks") {
     for (const int64_t step : {1, 4}) { check_same(folder / "one", other, step); }
   }
   // Weights that are given to a new run.
-  RunOptions options;
-  options.init_from = checkpoint_in(folder / "one", 4);
+  const RunOptions options{.init_from = checkpoint_in(folder / "one", 4)};
   Heard heard;
   REQUIRE(run_split(folder / "from one", make, {.ranks = 1, .device = "cuda"}, heard, options) == 0);
   REQUIRE(run_split(folder / "from four", make, {.ranks = 4, .device = "cuda"}, heard, options) == 0);
@@ -117,9 +103,8 @@ TEST_CASE("runs in bf16 have the same bytes on 1, 2 and 4 ranks") {
   CHECK((bytes_of(folder / "from one", 4)[0] != bytes_of(folder / "one", 4)[0]));
 }
 
-TEST_CASE("a run in bf16 goes on with other numbers of ranks as if nothing had happened") {
+FOLDER_TEST("a run in bf16 goes on with other numbers of ranks as if nothing had happened") {
   if (!has_devices()) { return; }
-  const TempFolder folder;
   const auto model = GENERATE(as<ModelRun>(), &wide_run, &local_memory_run);
   const MakeRun make = in_bf16(model, folder, 4, R"({"batch_size": 4, "steps": 7})");
   REQUIRE(run_split(folder / "whole", make, {.ranks = 1, .device = "cuda"}) == 0);
@@ -140,9 +125,8 @@ TEST_CASE("a run in bf16 goes on with other numbers of ranks as if nothing had h
   CHECK(metrics_of(folder / "parts") == metrics_of(folder / "whole"));
 }
 
-TEST_CASE("every layer has the same bytes in bf16 on one rank and on several", "[slow]") {
+FOLDER_TEST("every layer has the same bytes in bf16 on one rank and on several", "[slow]") {
   if (!has_devices()) { return; }
-  const TempFolder folder;
   const auto model = GENERATE(as<ModelRun>(), &mixed_run, &codebook_run, &local_memory_run, &global_memory_run);
   const bool is_global = model == global_memory_run;
   const std::string train = GENERATE(R"({"batch_size": 4})", R"({"batch_size": 4, "document_mask": false})");
@@ -166,9 +150,8 @@ TEST_CASE("every layer has the same bytes in bf16 on one rank and on several", "
   }
 }
 
-TEST_CASE("steps in bf16 that are not finite are skipped by all ranks") {
+FOLDER_TEST("steps in bf16 that are not finite are skipped by all ranks") {
   if (!has_devices()) { return; }
-  const TempFolder folder;
   const MakeRun make = in_bf16(wide_run, folder, 2, R"({"batch_size": 2, "steps": 6, "val_every": 0})");
   const auto run = [&](const fs::path& to, int ranks) {
     set_threads(1);
@@ -180,27 +163,9 @@ TEST_CASE("steps in bf16 that are not finite are skipped by all ranks") {
       config.train.zero = ranks > 1 ? 1 : 0;
       config.train.checkpoint.every = 6;
       Heard heard;
-      Trainer* running = nullptr;
-      std::vector<float> whole;
-      // After step 2 a weight of the first rank turns NaN, and after the skipped step 3 it is as before.
-      heard.on_line = [&](const std::string& line) {
-        if (running == nullptr) { return; }
-        Stream stream;
-        stream.device = DeviceKind::cuda;
-        const Tensor value = running->params().find("final_norm.weight")->value;
-        if (line.find("step 2/6") == 0) {
-          whole.resize(static_cast<size_t>(value.numel()));
-          copy_to_host(stream, whole.data(), value);
-          std::vector<float> broken = whole;
-          broken[3] = std::numeric_limits<float>::quiet_NaN();
-          copy_to_device(stream, value, broken.data());
-        } else if (line.find("step 3 skipped") == 0) {
-          copy_to_device(stream, value, whole.data());
-        }
-      };
-      RunOptions options;
-      options.run_folder = to;
-      Trainer trainer(std::move(config), options, Ranks(communicator, flight, 1),
+      const Trainer* running = nullptr;
+      heard.on_line = break_weight(running, 2);  // of the first rank
+      Trainer trainer(std::move(config), {.run_folder = to}, Ranks(communicator, flight, 1),
                       communicator.rank() == 0 ? heard.console() : Console{}, "test");
       running = &trainer;
       if (trainer.run() != 0) { throw std::runtime_error("the run has stopped"); }
@@ -212,9 +177,8 @@ TEST_CASE("steps in bf16 that are not finite are skipped by all ranks") {
   check_same(folder / "one", folder / "two", 6);
 }
 
-TEST_CASE("a copy that changes on one rank ends the run at the next save") {
+FOLDER_TEST("a copy that changes on one rank ends the run at the next save") {
   if (!has_devices()) { return; }
-  const TempFolder folder;
   const MakeRun make = in_bf16(wide_run, folder, 2, R"({"batch_size": 2, "val_every": 0})");
   const int64_t zero = GENERATE(0, 1);
   const auto run = [&] {
@@ -228,8 +192,7 @@ TEST_CASE("a copy that changes on one rank ends the run at the next save") {
       Trainer* trainer = nullptr;
       heard.on_line = [&](const std::string& line) {
         if (line.find("step 2/4") != 0) { return; }
-        Stream stream;
-        stream.device = DeviceKind::cuda;
+        Stream stream{DeviceKind::cuda};
         const Tensor copy = trainer->params().find("embed.weight")->copy;
         CHECK(trainer->params().find("embed.weight")->value.defined() == (zero == 0));
         std::vector<uint16_t> bits(static_cast<size_t>(copy.numel()));
@@ -237,9 +200,7 @@ TEST_CASE("a copy that changes on one rank ends the run at the next save") {
         bits[0] ^= 1;
         copy_to_device(stream, copy, bits.data());
       };
-      RunOptions options;
-      options.run_folder = folder / "run";
-      Trainer one(std::move(config), options, Ranks(communicator, flight, 1),
+      Trainer one(std::move(config), {.run_folder = folder / "run"}, Ranks(communicator, flight, 1),
                   communicator.rank() == 0 ? heard.console() : Console{}, "test");
       trainer = &one;
       one.run();
@@ -249,9 +210,8 @@ TEST_CASE("a copy that changes on one rank ends the run at the next save") {
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{1});
 }
 
-TEST_CASE("a plan of ranks in bf16 is what the ranks reserve and send, to the byte") {
+FOLDER_TEST("a plan of ranks in bf16 is what the ranks reserve and send, to the byte") {
   if (!has_devices()) { return; }
-  const TempFolder folder;
   const int zero = GENERATE(-1, 0);  // -1: not given
   const bool overlap = GENERATE(false, true);
   CAPTURE(zero, overlap);
@@ -269,8 +229,7 @@ TEST_CASE("a plan of ranks in bf16 is what the ranks reserve and send, to the by
     config.train.comm->overlap = overlap;
     return config;
   };
-  const RankPlan plan =
-      plan_ranks(make(), {.ranks = 4, .ranks_per_host = 0, .link = read_link("nvlink"), .tokens_per_s = {}});
+  const RankPlan plan = plan_ranks(make(), {.ranks = 4, .link = read_link("nvlink")});
   REQUIRE(plan.rows.size() == 3);
   REQUIRE(plan.buckets > 1);
   for (const RankPlanRow& row : plan.rows) {
@@ -295,8 +254,7 @@ TEST_CASE("a plan of ranks in bf16 is what the ranks reserve and send, to the by
 /// One pass forward and back; what it leaves in loss and gradients.
 std::vector<float> pass_of(const fs::path& golden, bool has_masters) {
   const ModelConfig config = read_model_config(golden / "model.json");
-  Stream stream;
-  stream.device = DeviceKind::cuda;
+  Stream stream{DeviceKind::cuda};
   Arena state(DeviceKind::cuda), work(DeviceKind::cuda);
   Model model(config);
   model.params().allocate(state, DType::bf16, true);

@@ -1,9 +1,7 @@
 // What a training step asks of the host, and steps that are launched as CUDA graphs, on the device "cuda" (a GPU, or
 // the SIMT emulator).
 #include "inspect/bench.h"
-#include "tests/device/device.h"
-#include "tests/paths.h"
-#include "tests/train/run_fixture.h"
+#include "tests/device/device_run.h"
 #include "train/memory_plan.h"
 #include "train/model_source.h"
 
@@ -13,21 +11,16 @@ namespace {
 /// between are like most of a run. `changes` is merged over everything.
 RunConfig small_run(const TempFolder& folder, const std::string& model, int64_t steps, bool graphs,
                     const std::string& changes = "{}") {
-  const fs::path tokens = fs::exists(folder / "tokens.bin") ? folder / "tokens.bin" : write_tokens(folder);
-  Json json = parse_json(R"({"name": "steps",
-    "data": {"sources": [{"path": "TOKENS", "format": "raw_u16", "split_token": 0}]},
+  Json json = json_in(folder, R"({"name": "steps",
+    "data": {"sources": [{"path": "tokens.bin", "format": "raw_u16", "split_token": 0}]},
     "train": {"batch_size": 2, "micro_batch_size": 1, "sequence_length": 13, "seed": 5, "device": "cuda", "precision": "fp32",
               "log_every": 1000, "checkpoint": {"every": 1000}},
-    "optimizer": {"lr": 0.01, "clip_norm": 0.3}, "schedule": {"type": "constant", "warmup_steps": 3}})",
-                         "steps.json");
+    "optimizer": {"lr": 0.01, "clip_norm": 0.3}, "schedule": {"type": "constant", "warmup_steps": 3}})");
   json.set("model", parse_json_file((fs::path(test_data_path()) / "golden" / model / "model.json").string()));
-  json.find("data")->find("sources")->items()[0].set("path", Json(tokens.string()));
   json.find("train")->set("steps", Json(steps));
   json.find("train")->set("cuda_graphs", Json(graphs));
   merge_json(json, parse_json(changes, "changes.json"));
-  auto config = Fields::read<RunConfig>(json, "");
-  resolve(config);
-  return config;
+  return resolved_run(json);
 }
 
 /// What a run did to the device, and what it left behind.
@@ -47,9 +40,7 @@ Outcome run_steps(const fs::path& folder, RunConfig config, Heard& heard) {
   out.counts.allocations -= before.allocations;
   out.counts.graphs -= before.graphs;
   out.metrics = metrics_of(folder);
-  for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
-    out.weights += read_file(checkpoint_in(folder, steps) / name);
-  }
+  out.weights = tensor_bytes(folder, steps);
   return out;
 }
 
@@ -108,13 +99,12 @@ TEST_CASE("steps of other layers wait for the device once, ask for no memory, an
   if (has_device()) { check_model(model); }
 }
 
-TEST_CASE("graphs give the same bits where activations are computed again, and with random windows", "[slow]") {
+FOLDER_TEST("graphs give the same bits where activations are computed again, and with random windows", "[slow]") {
   if (!has_device()) { return; }
   const std::string changes =
       GENERATE(as<std::string>(), R"({"train": {"recompute": "block"}})", R"({"train": {"recompute": "mixer"}})",
                R"({"train": {"random_window": {"p": 0.5, "window": 4}, "precision": "bf16"}})");
   CAPTURE(changes);
-  const TempFolder folder;
   const Outcome single = run_steps(folder / "single", small_run(folder, "mixed-1", 6, false, changes));
   const Outcome graphs = run_steps(folder / "graphs", small_run(folder, "mixed-1", 6, true, changes));
   CHECK(graphs.metrics == single.metrics);
@@ -133,51 +123,28 @@ TEST_CASE("a benchmark launches its steps as graphs, as a run does") {
   CHECK(speed.optimizer_ms > 0);
 }
 
-TEST_CASE("a step that is skipped changes nothing where it is launched as a graph either") {
+FOLDER_TEST("a step that is skipped changes nothing where it is launched as a graph either") {
   if (!has_device()) { return; }
-  const TempFolder folder;
   const auto run = [&](bool graphs) {
-    RunConfig config = small_run(folder, "ham-1", 10, graphs, kLearnedThreshold);
-    const std::string name = graphs ? "graphs" : "single";
-    RunOptions options;
-    options.run_folder = folder / name;
+    const fs::path path = folder / (graphs ? "graphs" : "single");
     Heard heard;
-    Trainer* running = nullptr;
-    std::vector<float> whole;
-    // After step 4 a weight turns NaN, and after the skipped step 5 it is as before.
-    heard.on_line = [&](const std::string& line) {
-      Stream stream;
-      stream.device = DeviceKind::cuda;
-      if (running == nullptr) { return; }
-      const Tensor value = running->params().find("final_norm.weight")->value;
-      if (line.find("step 4/10") == 0) {
-        whole.resize(static_cast<size_t>(value.numel()));
-        copy_to_host(stream, whole.data(), value);
-        std::vector<float> broken = whole;
-        broken[3] = std::numeric_limits<float>::quiet_NaN();
-        copy_to_device(stream, value, broken.data());
-      } else if (line.find("step 5 skipped") == 0) {
-        copy_to_device(stream, value, whole.data());
-      }
-    };
-    Trainer trainer(std::move(config), options, {}, heard.console(), "test");
+    const Trainer* running = nullptr;
+    heard.on_line = break_weight(running, 4);
+    Trainer trainer(small_run(folder, "ham-1", 10, graphs, kLearnedThreshold), {.run_folder = path}, {},
+                    heard.console(), "test");
     running = &trainer;
     REQUIRE(trainer.run() == 0);
     CHECK(heard.count("skipped:") == 1);
-    CHECK(metric(folder / name, "skipped").back() == 1);
-    const fs::path checkpoint = checkpoint_in(folder / name, 10);
-    CHECK(SafetensorsFile(checkpoint / "optimizer.safetensors").integers("final_norm.weight.t") ==
-          std::vector<int64_t>{9});
-    CHECK(SafetensorsFile(checkpoint / "optimizer.safetensors").integers("blocks.0.mixer.threshold.t") ==
-          std::vector<int64_t>{9});
-    return read_file(checkpoint / "model.safetensors") + read_file(checkpoint / "optimizer.safetensors");
+    CHECK(metric(path, "skipped").back() == 1);
+    CHECK(updates_of(path, 10, "final_norm.weight") == 9);
+    CHECK(updates_of(path, 10, "blocks.0.mixer.threshold") == 9);
+    return tensor_bytes(path, 10);
   };
   CHECK(run(true) == run(false));
 }
 
-TEST_CASE("a run that is resumed with graphs has the bits of one without") {
+FOLDER_TEST("a run that is resumed with graphs has the bits of one without") {
   if (!has_device()) { return; }
-  const TempFolder folder;
   const Outcome whole =
       run_steps(folder / "whole", small_run(folder, "gdn-1", 8, false, R"({"train": {"log_every": 4}})"));
   run_steps(folder / "parts", small_run(folder, "gdn-1", 4, true, R"({"train": {"log_every": 4}})"));
@@ -188,9 +155,8 @@ TEST_CASE("a run that is resumed with graphs has the bits of one without") {
   CHECK(parts.counts.graphs > 0);
 }
 
-TEST_CASE("with a document mask launches stay single, and the report says why") {
+FOLDER_TEST("with a document mask launches stay single, and the report says why") {
   if (!has_device()) { return; }
-  const TempFolder folder;
   Heard heard;
   const Outcome masked = run_steps(
       folder / "run", small_run(folder, "attention-1", 3, true, R"({"train": {"document_mask": true}})"), heard);

@@ -1,34 +1,9 @@
 // `train.allow_tf32` on the device "cuda" (a GPU, or the SIMT emulator).
-#include "core/cuda_device.h"
 #include "kernels/gemm/gemm.h"
-#include "tests/train/run_fixture.h"
-
-namespace {
-
-/// Of products that cuBLASLt has kernels in TF32 for.
-RunConfig small_run(bool allow_tf32) {
-  Json json = parse_json(R"({"name": "tf32",
-    "model": {"vocab_size": 31, "hidden_size": 128, "num_layers": 2,
-      "layers": {"att": {"type": "attention", "num_heads": 2, "head_dim": 64, "rope": {"theta": 100.0}},
-                 "mlp": {"type": "swiglu", "intermediate_size": 256}},
-      "pattern": [{"mixer": "att", "ffn": "mlp"}]},
-    "data": {"sources": [{"type": "synthetic", "task": "mqar", "seed": 1, "vocab": 31, "pairs": 3}]},
-    "train": {"steps": 3, "batch_size": 4, "sequence_length": 16, "device": "cuda", "precision": "fp32", "log_every": 1},
-    "optimizer": {"lr": 0.01}})",
-                         "tf32.json");
-  json.find("train")->set("allow_tf32", Json(allow_tf32));
-  auto config = Fields::read<RunConfig>(json, "");
-  resolve(config);
-  return config;
-}
-
-}  // namespace
+#include "tests/device/device_run.h"
 
 TEST_CASE("a stream that allows TF32 leaves every other one as it was") {
-  if (cuda::device_count() == 0) {
-    WARN("no usable GPU: nothing was tested");
-    return;
-  }
+  if (!has_device()) { return; }
   // 1 + 2^-12 is 1 in TF32: its square tells whether operands were rounded.
   constexpr int64_t n = 256;
   const std::vector<float> values(n * n, 1.0f + 0x1p-12f);
@@ -49,16 +24,18 @@ TEST_CASE("a stream that allows TF32 leaves every other one as it was") {
   CHECK(first(exact) == Approx(square).epsilon(1e-6));
 }
 
-TEST_CASE("allow_tf32 rounds the operands of fp32 products in that run, and only there") {
-  if (cuda::device_count() == 0) {
-    WARN("no usable GPU: nothing was tested");
-    return;
-  }
-  const TempFolder folder;
+FOLDER_TEST("allow_tf32 rounds the operands of fp32 products in that run, and only there") {
+  if (!has_device()) { return; }
+  const auto run = [](const char* allow_tf32) {  // of products that cuBLASLt has kernels in TF32 for
+    return device_run(
+        R"({"model": {"hidden_size": 128, "layers": {"att": {"head_dim": 64}, "mlp": {"intermediate_size": 256}}},
+                          "train": {"log_every": 1, "allow_tf32": )" +
+        std::string(allow_tf32) + "}}");
+  };
   Heard heard;
-  REQUIRE(run_in(folder / "exact", small_run(false)) == 0);
-  REQUIRE(run_in(folder / "rounded", small_run(true), heard) == 0);
-  REQUIRE(run_in(folder / "again", small_run(false)) == 0);
+  REQUIRE(run_in(folder / "exact", run("false")) == 0);
+  REQUIRE(run_in(folder / "rounded", run("true"), heard) == 0);
+  REQUIRE(run_in(folder / "again", run("false")) == 0);
   CHECK(heard.has("TF32 in matrix products"));
   const std::vector<double> exact = metric(folder / "exact", "loss"), rounded = metric(folder / "rounded", "loss");
   REQUIRE(rounded.size() == 3);

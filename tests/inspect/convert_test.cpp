@@ -34,18 +34,15 @@ Json changed(const std::string& text, const std::string& changes) {
 
 /// A checkpoint of hebb after a step of training.
 fs::path trained(const TempFolder& folder, const std::string& attention, const std::string& model = "{}") {
-  Json json = parse_json(R"({"name": "m", "model": {"vocab_size": 29, "hidden_size": 12, "num_layers": 2, "layers": {
+  Json json =
+      json_in(folder, R"({"name": "m", "model": {"vocab_size": 29, "hidden_size": 12, "num_layers": 2, "layers": {
       "att": {"type": "attention", "num_heads": 3, "num_kv_heads": 1, "head_dim": 4, "rope": {"theta": 5000.0}},
       "mlp": {"type": "swiglu", "intermediate_size": 20}}, "pattern": [{"mixer": "att", "ffn": "mlp"}]},
-    "data": {"sources": [{"path": "TOKENS", "format": "raw_u16", "split_token": 0}]},
-    "train": {"steps": 1, "batch_size": 2, "sequence_length": 19, "device": "cpu"}, "optimizer": {"lr": 0.01}})",
-                         "m.json");
-  json.find("data")->find("sources")->items()[0].set("path", Json(write_tokens(folder).string()));
+    "data": {"sources": [{"path": "tokens.bin", "format": "raw_u16", "split_token": 0}]},
+    "train": {"steps": 1, "batch_size": 2, "sequence_length": 19, "device": "cpu"}, "optimizer": {"lr": 0.01}})");
   merge_json(*json.find("model")->find("layers")->find("att"), parse_json(attention, "attention.json"));
   merge_json(*json.find("model"), parse_json(model, "model.json"));
-  auto config = Fields::read<RunConfig>(json, "");
-  resolve(config);
-  REQUIRE(run_in(folder / "run", std::move(config)) == 0);
+  REQUIRE(run_in(folder / "run", resolved_run(json)) == 0);
   return checkpoint_in(folder / "run", 1);
 }
 

@@ -143,13 +143,11 @@ FOLDER_TEST("a damaged checkpoint is reported with what differs, and only --allo
     const fs::path run = folder / c.name;
     fs::copy(folder / "origin", run, fs::copy_options::recursive);
     c.harm(checkpoint_in(run, 4));
-    CHECK_THROWS_AS(run_in(run, longer(folder)), CheckpointError);
-    CHECK_THROWS_WITH(run_in(run, longer(folder)), Contains("step_00000004") && Contains(c.message) &&
-                                                       Contains("--allow-older goes on from step_00000003"));
-    RunOptions options;
-    options.allow_older = true;
+    CHECK_THAT(
+        thrown<CheckpointError>([&] { run_in(run, longer(folder)); }),
+        Contains("step_00000004") && Contains(c.message) && Contains("--allow-older goes on from step_00000003"));
     Heard heard;
-    REQUIRE(run_in(run, longer(folder), heard, options) == 0);
+    REQUIRE(run_in(run, longer(folder), heard, {.allow_older = true}) == 0);
     CHECK(heard.has("resuming after step 3"));
     CHECK(heard.has(c.message));
     CHECK(verify_checkpoint(checkpoint_in(run, 4)).step == 4);
@@ -160,12 +158,8 @@ FOLDER_TEST("a full disk is an error that keeps the checkpoints before") {
   const fs::path run = folder / "disk";
   const SmallDisk disk(run, 192);
   if (!disk.is_there()) { return; }
-  Heard heard;
-  CHECK_THAT(thrown<CheckpointError>([&] {
-               run_in(run, test_run(folder, R"({"train": {"steps": 50, "checkpoint": {"every": 1, "keep": 99}}})"),
-                      heard);
-             }),
-             Contains("No space left"));
+  const std::string changes = R"({"train": {"steps": 50, "checkpoint": {"every": 1, "keep": 99}}})";
+  CHECK_THAT(thrown<CheckpointError>([&] { run_in(run, test_run(folder, changes)); }), Contains("No space left"));
   const CheckpointFolder checkpoints(run / "checkpoints");
   REQUIRE(checkpoints.latest());
   CHECK(checkpoints.steps().back() == *checkpoints.latest());
@@ -177,8 +171,7 @@ FOLDER_TEST("a read-only run folder is an error before anything is computed") {
   const SmallDisk disk(run, 1024);
   if (!disk.is_there()) { return; }
   disk.make_read_only();
-  Heard heard;
-  CHECK_THAT(thrown<CheckpointError>([&] { run_in(run, test_run(folder), heard); }), Contains("Read-only file system"));
+  CHECK_THAT(thrown<CheckpointError>([&] { run_in(run, test_run(folder)); }), Contains("Read-only file system"));
   CHECK_THROWS_WITH(run_in(run / "below", test_run(folder)), Contains("cannot create the run folder"));
 }
 
@@ -186,10 +179,8 @@ FOLDER_TEST("weights of another model are refused with their first differences")
   make_run(folder, folder / "run");
   RunConfig config = test_run(folder, "{}", false);
   config.model.hidden_size = 14;
-  RunOptions options;
-  options.init_from = folder / "run";
   Heard heard;
-  CHECK_THROWS_WITH(run_in(folder / "other", std::move(config), heard, options),
+  CHECK_THROWS_WITH(run_in(folder / "other", std::move(config), heard, {.init_from = folder / "run"}),
                     Contains("embed.weight is [29, 12], not [29, 14]") && Contains("; and ") &&
                         Contains("blocks.0.mixer.memory [12] is not in the model"));
   ModelConfig three = test_model();

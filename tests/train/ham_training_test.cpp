@@ -46,8 +46,8 @@ FOLDER_TEST("training steers the share of selected tokens to the target, with eq
   CHECK(weights_of(folder / "run", 400, threshold_name(0)) == weights_of(folder / "run", 400, threshold_name(1)));
 }
 
-FOLDER_TEST("thresholds do not depend on the size of micro-batches, bit for bit", "[fast]") {
-  std::vector<double> first;
+FOLDER_TEST("thresholds, bit for bit, and statistics of scores do not depend on the size of micro-batches", "[fast]") {
+  std::vector<double> first, least, greatest, deviation;
   for (const int micro : {1, 2, 4}) {
     const fs::path run = folder / ("run" + std::to_string(micro));
     REQUIRE(run_in(run, ham_run(folder, R"("freeze_steps": 0, "scope": "layer", "tau": 0.9)",
@@ -61,17 +61,6 @@ FOLDER_TEST("thresholds do not depend on the size of micro-batches, bit for bit"
     first = first.empty() ? found : first;
     CHECK(found == first);
     CHECK(found[0] != std::log(0.9 / 1.1));
-  }
-}
-
-FOLDER_TEST(
-    "the least and greatest share of a row and the scores' deviation do not depend on the size of micro-batches",
-    "[fast]") {
-  std::vector<double> least, greatest, deviation;
-  for (const int micro : {1, 2, 4}) {
-    const fs::path run = folder / ("run" + std::to_string(micro));
-    REQUIRE(run_in(run, ham_run(folder, R"("freeze_steps": 0, "scope": "layer", "tau": 0.9)",
-                                R"({"train": {"steps": 1, "micro_batch_size": )" + std::to_string(micro) + "}}")) == 0);
     least.push_back(statistic(run, "blocks.0.mixer", "kv_fraction_min")[0]);
     greatest.push_back(statistic(run, "blocks.0.mixer", "kv_fraction_max")[0]);
     deviation.push_back(statistic(run, "blocks.0.mixer", "score_std")[0]);
@@ -94,9 +83,7 @@ FOLDER_TEST("a ham run that is resumed ends with the same bytes, thresholds and 
   REQUIRE(run_in(folder / "parts", config(3)) == 0);
   CHECK(updates_of(folder / "parts", 3, threshold_name(0)) == 2);
   REQUIRE(run_in(folder / "parts", config(6)) == 0);
-  for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
-    CHECK(read_file(checkpoint_in(folder / "parts", 6) / file) == read_file(checkpoint_in(folder / "whole", 6) / file));
-  }
+  CHECK((tensor_bytes(folder / "parts", 6) == tensor_bytes(folder / "whole", 6)));
   CHECK(metrics_of(folder / "parts") == metrics_of(folder / "whole"));
 }
 

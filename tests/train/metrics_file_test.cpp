@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "tests/temp_folder.h"
-#include "tests/test.h"
+#include "tests/thrown.h"
 
 FOLDER_TEST("metrics of later steps and a cut line are removed when a run goes on", "[fast]") {
   const std::string kept =
@@ -27,8 +27,7 @@ FOLDER_TEST("each line of metrics is in the file as soon as it is added", "[fast
 
 FOLDER_TEST("a metrics file with a foreign line is an error that names the line", "[fast]") {
   const fs::path path = folder.write("metrics.jsonl", "{\"step\":1}\nhello\n");
-  CHECK_THROWS_WITH(MetricsFile(path, 5), Contains("metrics.jsonl:2") && Contains("hello"));
-  CHECK_THROWS_AS(MetricsFile(path, 5), CheckpointError);
+  CHECK_THAT(thrown<CheckpointError>([&] { MetricsFile(path, 5); }), Contains("metrics.jsonl:2") && Contains("hello"));
 }
 
 TEST_CASE("an append that fails says which file", "[fast]") {

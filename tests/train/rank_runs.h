@@ -148,13 +148,12 @@ inline RunConfig codebook_run(const TempFolder& folder, const std::string& chang
 
 /// Documents of unequal lengths, ignored targets at their ends, clip sets, validation with a short last group.
 inline std::string changes(const TempFolder& folder, int lanes, const std::string& train = "{}") {
-  const fs::path held_out = write_tokens(folder, "val.bin", 2);
+  write_tokens(folder, "val.bin", 2);
   Json json = parse_json(R"({"train": {"batch_size": 12, "micro_batch_size": 1, "val_every": 3, "document_mask": true,
       "random_window": {"p": 0.5, "window": 3}, "checkpoint": {"every": 1, "keep": 20}},
       "optimizer": {"clip_norm": 0.05, "groups": [{"match": "mlp|ffn", "clip_norm": 0.02}]},
-      "data": {"validation": [{"name": "v", "format": "raw_u16", "max_rows": 17}]}})",
+      "data": {"validation": [{"name": "v", "path": "val.bin", "format": "raw_u16", "max_rows": 17}]}})",
                          "changes.json");
-  json.find("data")->find("validation")->items()[0].set("path", Json(held_out.string()));
   json.find("train")->set("lanes", Json(lanes));
   merge_json(*json.find("train"), parse_json(train, "train.json"));
   return json.dump();

@@ -136,17 +136,30 @@ inline fs::path write_tokens(const TempFolder& folder, const std::string& name =
   return folder.write(name, bytes);
 }
 
+/// A configuration as if it lay in `folder`, with `changes` merged over it. The folder gets the file tokens.bin.
+inline Json json_in(const TempFolder& folder, const std::string& text, const std::string& changes = "{}") {
+  if (!fs::exists(folder / "tokens.bin")) { write_tokens(folder); }
+  const std::string place = (folder / "test.json").string();  // paths are relative to it
+  Json json = parse_json(text, place);
+  merge_json(json, parse_json(changes, place));
+  return json;
+}
+
+/// The resolved run of a whole configuration.
+inline RunConfig resolved_run(const Json& json) {
+  auto config = Fields::read<RunConfig>(json, "");
+  resolve(config);
+  return config;
+}
+
 /// A resolved run of 7 steps on the CPU in fp64; `changes` is merged over its sections.
 inline RunConfig test_run(const TempFolder& folder, const std::string& changes = "{}", bool has_memory = true) {
-  const fs::path tokens = fs::exists(folder / "tokens.bin") ? folder / "tokens.bin" : write_tokens(folder);
-  Json json = parse_json(R"({
-    "data": {"sources": [{"path": "TOKENS", "format": "raw_u16", "split_token": 0}]},
+  const Json json = json_in(folder, R"({
+    "data": {"sources": [{"path": "tokens.bin", "format": "raw_u16", "split_token": 0}]},
     "train": {"device": "cpu", "steps": 7, "batch_size": 4, "micro_batch_size": 2, "sequence_length": 9, "seed": 5, "precision": "fp64",
               "log_every": 1, "checkpoint": {"every": 100}},
     "optimizer": {"lr": 0.01, "weight_decay": 0.1}, "schedule": {"type": "cosine", "warmup_steps": 2, "min_lr": 0.001}})",
-                         "test.json");
-  json.find("data")->find("sources")->items()[0].set("path", Json(tokens.string()));
-  merge_json(json, parse_json(changes, "changes.json"));
+                            changes);
   RunConfig config;
   config.name = "test";
   config.model = test_model(has_memory);
@@ -187,12 +200,6 @@ struct Heard {
                                           [&](const std::string& l) { return l.find(part) != std::string::npos; }));
   }
 };
-
-inline RunOptions in_folder(const fs::path& folder) {
-  RunOptions options;
-  options.run_folder = folder;
-  return options;
-}
 
 /// Runs to its end in `folder`; returns the exit code.
 inline int run_in(const fs::path& folder, RunConfig config, Heard& heard, RunOptions options = {}) {
@@ -249,13 +256,16 @@ inline int64_t updates_of(const fs::path& run, int64_t step, const std::string& 
   return SafetensorsFile(checkpoint_in(run, step) / "optimizer.safetensors").integers(name + ".t").at(0);
 }
 
+/// Weights and moments of a checkpoint.
+inline std::string tensor_bytes(const fs::path& run, int64_t step) {
+  const fs::path checkpoint = checkpoint_in(run, step);
+  return read_file(checkpoint / "model.safetensors") + read_file(checkpoint / "optimizer.safetensors");
+}
+
 /// All files of a checkpoint, one after the other.
-inline std::string checkpoint_bytes(const fs::path& folder, int64_t step) {
-  std::string bytes;
-  for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.json", "config.json"}) {
-    bytes += read_file(checkpoint_in(folder, step) / name);
-  }
-  return bytes;
+inline std::string checkpoint_bytes(const fs::path& run, int64_t step) {
+  const fs::path checkpoint = checkpoint_in(run, step);
+  return tensor_bytes(run, step) + read_file(checkpoint / "state.json") + read_file(checkpoint / "config.json");
 }
 
 }  // namespace hebb::testing

@@ -17,13 +17,17 @@
 
 namespace {
 
-int run_with(const fs::path& folder, RunConfig config, Heard& heard, const std::function<void(RunOptions&)>& change) {
-  RunOptions options;
-  change(options);
-  return run_in(folder, std::move(config), heard, options);
-}
-
 const char* kSeven = R"({"train": {"checkpoint": {"every": 2, "keep": 9}}})";
+
+/// A process that takes the lock of a folder and ends without releasing it.
+pid_t leave_lock(const fs::path& folder) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    static const RunLock lock(folder);
+    ::_exit(0);
+  }
+  return child;
+}
 
 }  // namespace
 
@@ -57,14 +61,11 @@ FOLDER_TEST("a configuration that differs is refused with its paths, unless it i
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
   const std::string other = R"({"optimizer": {"lr": 0.02}, "train": {"document_mask": true, "steps": 9}})";
   Heard heard;
-  CHECK_THROWS_AS(run_in(folder / "run", test_run(folder, other), heard), ConfigError);
-  CHECK_THROWS_WITH(
-      run_in(folder / "run", test_run(folder, other), heard),
-      Contains("train.document_mask was false and is true") &&
-          Contains("optimizer.lr was 0.01 and is 0.02 (--allow-config-change goes on with it; --run-dir ") &&
-          !Contains("train.steps"));
-  REQUIRE(run_with(folder / "run", test_run(folder, other), heard,
-                   [](RunOptions& o) { o.allow_config_change = true; }) == 0);
+  CHECK_THAT(thrown<ConfigError>([&] { run_in(folder / "run", test_run(folder, other)); }),
+             Contains("train.document_mask was false and is true") &&
+                 Contains("optimizer.lr was 0.01 and is 0.02 (--allow-config-change goes on with it; --run-dir ") &&
+                 !Contains("train.steps"));
+  REQUIRE(run_in(folder / "run", test_run(folder, other), heard, {.allow_config_change = true}) == 0);
   CHECK(heard.has("the configuration has changed: "));
 }
 
@@ -153,11 +154,10 @@ FOLDER_TEST("fields that may differ do: the run goes on and says that the schedu
 
 FOLDER_TEST("resume never needs a new or empty folder") {
   Heard heard;
-  const auto never = [](RunOptions& o) { o.resume = "never"; };
+  const auto run = [&] { return run_in(folder / "run", test_run(folder), heard, {.resume = "never"}); };
   fs::create_directories(folder / "run");
-  REQUIRE(run_with(folder / "run", test_run(folder), heard, never) == 0);
-  CHECK_THROWS_AS(run_with(folder / "run", test_run(folder), heard, never), CheckpointError);
-  CHECK_THROWS_WITH(run_with(folder / "run", test_run(folder), heard, never), Contains("not empty"));
+  REQUIRE(run() == 0);
+  CHECK_THAT(thrown<CheckpointError>(run), Contains("not empty"));
 }
 
 FOLDER_TEST("metrics without a configuration are not taken for a run") {
@@ -173,8 +173,8 @@ FOLDER_TEST("going back to an earlier checkpoint of the run gives the same run a
   heard.on_line = [](const std::string& line) {
     if (line.starts_with("step 3/7")) { raise(SIGINT); }
   };
-  CHECK(run_with(folder / "run", test_run(folder, kSeven), heard,
-                 [&](RunOptions& o) { o.resume = checkpoint_in(folder / "run", 2).string(); }) == 75);
+  const RunOptions from{.resume = checkpoint_in(folder / "run", 2).string()};
+  CHECK(run_in(folder / "run", test_run(folder, kSeven), heard, from) == 75);
   CHECK(heard.has("checkpoints/step_00000004 belongs to what the run leaves behind"));
   CHECK(heard.has("removed 5 lines of metrics.jsonl beyond step 2"));
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{2, 3});
@@ -185,15 +185,14 @@ FOLDER_TEST("going back to an earlier checkpoint of the run gives the same run a
 
 FOLDER_TEST("a checkpoint of another run is the start of a new folder") {
   REQUIRE(run_in(folder / "run", test_run(folder, kSeven)) == 0);
-  const auto from = [&](RunOptions& o) { o.resume = checkpoint_in(folder / "run", 4).string(); };
+  const RunOptions from{.resume = checkpoint_in(folder / "run", 4).string()};
   Heard heard;
-  REQUIRE(run_with(folder / "branch", test_run(folder, kSeven), heard, from) == 0);
+  REQUIRE(run_in(folder / "branch", test_run(folder, kSeven), heard, from) == 0);
   CHECK(metric(folder / "branch", "step") == std::vector<double>{5, 6, 7});
   CHECK(checkpoint_bytes(folder / "branch", 7) == checkpoint_bytes(folder / "run", 7));
-  CHECK_THROWS_WITH(run_with(folder / "branch", test_run(folder, kSeven), heard, from),
+  CHECK_THROWS_WITH(run_in(folder / "branch", test_run(folder, kSeven), heard, from),
                     Contains("has checkpoints of its own"));
-  CHECK_THROWS_WITH(run_with(folder / "third", test_run(folder), heard,
-                             [&](RunOptions& o) { o.resume = (folder / "nothing").string(); }),
+  CHECK_THROWS_WITH(run_in(folder / "third", test_run(folder), heard, {.resume = (folder / "nothing").string()}),
                     Contains("cannot resume from here"));
 }
 
@@ -203,13 +202,12 @@ FOLDER_TEST("init-from starts at step 0 with given weights and a fresh optimizer
   for (const fs::path& from :
        {folder / "run", checkpoint_in(folder / "run", 7), checkpoint_in(folder / "run", 7) / "model.safetensors"}) {
     const fs::path run = folder / ("new" + std::to_string(std::hash<std::string>()(from.string())));
-    Heard heard;
-    REQUIRE(run_with(run, test_run(folder, lr0), heard, [&](RunOptions& o) { o.init_from = from; }) == 0);
+    Heard heard, again;
+    REQUIRE(run_in(run, test_run(folder, lr0), heard, {.init_from = from}) == 0);
     CHECK(heard.has("weights from " + (checkpoint_in(folder / "run", 7) / "model.safetensors").string()));
     CHECK(weights_of(run, 2, "embed.weight") == weights_of(folder / "run", 7, "embed.weight"));
     CHECK(updates_of(run, 2, "embed.weight") == 2);
-    Heard again;
-    REQUIRE(run_with(run, test_run(folder, lr0), again, [&](RunOptions& o) { o.init_from = from; }) == 0);
+    REQUIRE(run_in(run, test_run(folder, lr0), again, {.init_from = from}) == 0);
     CHECK(again.has("is not read again: the run is resumed"));
   }
 }
@@ -225,14 +223,10 @@ FOLDER_TEST("changed data is refused unless it is allowed, moved data is not a c
   fs::copy_file(folder / "tokens.bin", folder / "moved.bin");
   Heard heard;
   REQUIRE(run_in(folder / "run", at("moved.bin"), heard) == 0);
-  const TempFolder other;
   REQUIRE(run_in(folder / "second", test_run(folder, stop)) == 75);
-  std::string bytes = read_file(folder / "tokens.bin");
-  folder.write("shorter.bin", bytes.substr(0, 2000));
-  CHECK_THROWS_AS(run_in(folder / "second", at("shorter.bin"), heard), DataError);
-  CHECK_THROWS_WITH(run_in(folder / "second", at("shorter.bin"), heard), Contains("--allow-data-change"));
-  REQUIRE(run_with(folder / "second", at("shorter.bin"), heard, [](RunOptions& o) { o.allow_data_change = true; }) ==
-          0);
+  folder.write("shorter.bin", read_file(folder / "tokens.bin").substr(0, 2000));
+  CHECK_THAT(thrown<DataError>([&] { run_in(folder / "second", at("shorter.bin")); }), Contains("--allow-data-change"));
+  REQUIRE(run_in(folder / "second", at("shorter.bin"), heard, {.allow_data_change = true}) == 0);
   CHECK(heard.has("the data has changed: "));
 }
 
@@ -244,11 +238,7 @@ FOLDER_TEST("a second process on the same folder is told which one has it") {
 }
 
 FOLDER_TEST("the lock of a dead process of this host is taken over and said so") {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    static const RunLock lock(folder.path());
-    ::_exit(0);  // without releasing it
-  }
+  const pid_t child = leave_lock(folder.path());
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
   REQUIRE(fs::exists(folder / "lock"));
@@ -258,11 +248,7 @@ FOLDER_TEST("the lock of a dead process of this host is taken over and said so")
 }
 
 FOLDER_TEST("the lock of a process that has ended is taken over although nobody has asked for its exit code") {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    static const RunLock lock(folder.path());
-    ::_exit(0);
-  }
+  const pid_t child = leave_lock(folder.path());
   siginfo_t info{};
   REQUIRE(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);  // a zombie from here on
   {

@@ -7,11 +7,9 @@ namespace {
 /// Seven steps with a checkpoint after each; the codebook starts in step 4.
 RunConfig late_run() {
   RunConfig config = read_run_config((fs::path(test_data_path()) / "golden" / "train-01" / "run.json").string());
-  ModelConfig& model = config.model;
-  Json json = Fields::write(model);
+  Json json = Fields::write(config.model);
   json.find("layers")->find("x")->set("quantize_after", Json(3));
-  model = ModelConfig();
-  Fields::read(json, "model", model);
+  config.model = Fields::read<ModelConfig>(json, "model");
   config.train.steps = 7;
   config.train.checkpoint.every = 1;
   config.train.checkpoint.keep = 10;
@@ -26,16 +24,12 @@ FOLDER_TEST("a vq run resumed around the start of its codebook equals one withou
   const auto codebook = [&](int64_t step) { return weights_of(folder / "whole", step, "blocks.1.mixer.codebook"); };
   CHECK(codebook(3) == codebook(1));
   CHECK(codebook(4) != codebook(3));
-  const std::string expected = read_file(checkpoint_in(folder / "whole", 7) / "model.safetensors"),
-                    moments = read_file(checkpoint_in(folder / "whole", 7) / "optimizer.safetensors");
   for (const int64_t step : {2, 3, 4, 5}) {
     INFO("from step " << step);
-    RunOptions options;
-    options.resume = checkpoint_in(folder / "whole", step).string();
+    const RunOptions options{.resume = checkpoint_in(folder / "whole", step).string()};
     Heard heard;
     const fs::path again = folder / ("from-" + std::to_string(step));
     REQUIRE(run_in(again, late_run(), heard, options) == 0);
-    CHECK(read_file(checkpoint_in(again, 7) / "model.safetensors") == expected);
-    CHECK(read_file(checkpoint_in(again, 7) / "optimizer.safetensors") == moments);
+    CHECK((tensor_bytes(again, 7) == tensor_bytes(folder / "whole", 7)));
   }
 }
