@@ -145,11 +145,4 @@ std::string lettered(const std::string& question, const std::vector<std::string>
   return text + "\nAnswer:";
 }
 
-std::string replace_all(std::string text, std::string_view from, std::string_view to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
-  }
-  return text;
-}
-
 }  // namespace hebb

@@ -48,9 +48,6 @@ LabelledChoices labelled_choices(const Json& holder);
 /// "Question: ...\nAnswer:" and the like with "A. ..." lines between.
 std::string lettered(const std::string& question, const std::vector<std::string>& options);
 
-/// `text` with every `from` replaced, from left to right.
-std::string replace_all(std::string text, std::string_view from, std::string_view to);
-
 // Converters, by file.
 void convert_hellaswag(const ConvertOptions& o, ConvertSink& sink);
 void convert_piqa(const ConvertOptions& o, ConvertSink& sink);

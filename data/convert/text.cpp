@@ -6,6 +6,7 @@
 
 #include "core/files.h"
 #include "data/convert/rows.h"
+#include "data/text/characters.h"
 #include "data/text/text_input.h"
 #include "data/text/white_space.h"
 
@@ -112,21 +113,8 @@ bool is_jsonl(const fs::path& file) {
   return name.find(".json") != std::string::npos || name.find(".ndjson") != std::string::npos;
 }
 
-/// `wording` with its placeholders {context} and {question} filled in.
 std::string worded(std::string_view wording, const std::string& context, const std::string& question) {
-  std::string text;
-  for (size_t at = 0; at < wording.size();) {
-    const auto put = [&](std::string_view placeholder, const std::string& value) {
-      const bool is_here = wording.substr(at).starts_with(placeholder);
-      if (is_here) {
-        text += value;
-        at += placeholder.size();
-      }
-      return is_here;
-    };
-    if (!put("{context}", context) && !put("{question}", question)) { text += wording[at++]; }
-  }
-  return text;
+  return fill_template(wording, {{"context", context}, {"question", question}});
 }
 
 /// Wording out of a file, or `built_in`. Both placeholders must stand in it.

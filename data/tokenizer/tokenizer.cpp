@@ -9,6 +9,7 @@
 #include "core/files.h"
 #include "core/hash.h"
 #include "core/utf8.h"
+#include "data/text/characters.h"
 #include "data/tokenizer/bpe_encoder.h"
 #include "data/tokenizer/byte_level_encoder.h"
 #include "data/tokenizer/sentencepiece_model.h"
@@ -35,19 +36,6 @@ int32_t special_id(const TokenizerJson& json, std::span<const std::string_view> 
     if (token != json.added.end()) { return token->id; }
   }
   return -1;
-}
-
-std::string with_spaces(std::string_view piece) {
-  std::string out;
-  for (size_t at = 0; at < piece.size();) {
-    if (piece.compare(at, kVisibleSpace.size(), kVisibleSpace) == 0) {
-      out += ' ';
-      at += kVisibleSpace.size();
-    } else {
-      out += piece[at++];
-    }
-  }
-  return out;
 }
 
 }  // namespace
@@ -114,7 +102,7 @@ void Tokenizer::load_sentencepiece() {
       case Type::byte:
         surfaces_.push_back({std::string(1, static_cast<char>(byte_piece_value(piece.text))), Surface::kByte});
         break;
-      default: surfaces_.push_back({with_spaces(piece.text), Surface::kText}); break;
+      default: surfaces_.push_back({replace_all(piece.text, kVisibleSpace, " "), Surface::kText}); break;
     }
   }
   start_spaces_ = model.remove_extra_whitespaces ? StartSpaces::drop_all
