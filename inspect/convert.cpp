@@ -200,17 +200,14 @@ Json written_out(const ModelConfig& model) {
   return json;
 }
 
-}  // namespace
-
-namespace {
-
 /// `attention` and its place in every block.
 void add_transformer(HfConfig& config, const std::string& type, Json& model) {
   const int64_t hidden = config.integer("hidden_size"), heads = config.positive("num_attention_heads");
-  Json attention = Json::object({{"type", "attention"}, {"num_heads", heads}});
-  attention.set("num_kv_heads", config.integer("num_key_value_heads", heads));
-  attention.set("head_dim", config.integer("head_dim", hidden / heads));
-  attention.set("rope", rope_of_hf(config));
+  Json attention = Json::object({{"type", "attention"},
+                                 {"num_heads", heads},
+                                 {"num_kv_heads", config.integer("num_key_value_heads", heads)},
+                                 {"head_dim", config.integer("head_dim", hidden / heads)},
+                                 {"rope", rope_of_hf(config)}});
   if (type == "qwen3") {
     attention.set("qk_norm", "rms");
     config.require("use_sliding_window", false);
@@ -238,14 +235,16 @@ void add_gated_deltanet(HfConfig& config, Json& model) {
   const int64_t hidden = config.integer("hidden_size"), heads = config.integer("num_heads", 6),
                 key_dim = config.integer("head_dim", 256);
   const bool has_conv = config.flag("use_short_conv", true), has_gate = config.flag("use_gate", true);
-  Json gdn = Json::object({{"type", "gdn"}, {"num_heads", heads}});
-  gdn.set("num_value_heads", config.integer("num_v_heads", heads));
-  gdn.set("key_head_dim", key_dim);
-  gdn.set("value_head_dim", static_cast<int64_t>(static_cast<double>(key_dim) * config.number("expand_v", 2)));
   const int64_t taps = config.integer("conv_size", 4);
-  gdn.set("conv_size", has_conv ? taps : 0);
-  gdn.set("allow_neg_eigval", config.flag("allow_neg_eigval", false));
-  gdn.set("output_gate", has_gate ? "silu" : "none");
+  const Json gdn = Json::object(
+      {{"type", "gdn"},
+       {"num_heads", heads},
+       {"num_value_heads", config.integer("num_v_heads", heads)},
+       {"key_head_dim", key_dim},
+       {"value_head_dim", static_cast<int64_t>(static_cast<double>(key_dim) * config.number("expand_v", 2))},
+       {"conv_size", has_conv ? taps : 0},
+       {"allow_neg_eigval", config.flag("allow_neg_eigval", false)},
+       {"output_gate", has_gate ? "silu" : "none"}});
   config.require("conv_bias", false);
   config.require("hidden_act", "swish");
   model.set("norm_eps", config.number("norm_eps", 1e-6));
@@ -259,11 +258,12 @@ void add_gated_deltanet(HfConfig& config, Json& model) {
   if (const Json* attn = config.find("attn")) {
     HfConfig inner(*attn);
     const int64_t attention_heads = inner.positive("num_heads");
-    Json attention = Json::object({{"type", "attention"}, {"num_heads", attention_heads}});
-    attention.set("num_kv_heads", inner.integer("num_kv_heads", attention_heads));
-    attention.set("head_dim", hidden / attention_heads);
-    attention.set("window", inner.integer("window_size", 0));
-    attention.set("rope", Json::object({{"theta", inner.number("rope_theta", 10000.0)}}));
+    const Json attention = Json::object({{"type", "attention"},
+                                         {"num_heads", attention_heads},
+                                         {"num_kv_heads", inner.integer("num_kv_heads", attention_heads)},
+                                         {"head_dim", hidden / attention_heads},
+                                         {"window", inner.integer("window_size", 0)},
+                                         {"rope", Json::object({{"theta", inner.number("rope_theta", 10000.0)}})}});
     inner.require("qkv_bias", false);
     const Json* blocks = inner.find("layers");
     if (blocks == nullptr || !blocks->is_array()) { inner.fail("attn.layers", blocks, "an array of block numbers"); }
@@ -474,8 +474,6 @@ class NewFolder {
     std::error_code ignored;
     fs::remove_all(path_, ignored);
   }
-  NewFolder(const NewFolder&) = delete;
-  NewFolder& operator=(const NewFolder&) = delete;
   const fs::path& path() const { return path_; }
   void commit() {
     std::error_code error;

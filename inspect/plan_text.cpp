@@ -29,17 +29,7 @@ std::string short_count(double n) {
   return fmt::format("{:.0f}", n);
 }
 
-Json integers(const std::vector<int64_t>& values) {
-  Json j = Json::array();
-  for (const int64_t v : values) { j.push(v); }
-  return j;
-}
-
-Json strings(const std::vector<std::string>& values) {
-  Json j = Json::array();
-  for (const std::string& v : values) { j.push(v); }
-  return j;
-}
+template <class Item> Json list_of(const std::vector<Item>& items) { return Json::array({items.begin(), items.end()}); }
 
 /// One line per accounting: per token, and against our own count.
 std::string paper_text(const std::vector<PaperFlops>& papers, double ours) {
@@ -64,51 +54,33 @@ std::string fit_text(const Fit& fit) {
 }  // namespace
 
 Json Plan::json() const {
-  Json j = Json::object();
-  j.set("name", name);
-  Json p = Json::object();
-  p.set("total", parameters.total);
-  p.set("non_embedding", parameters.non_embedding);
-  p.set("memory", parameters.memory);
-  p.set("state", parameters.state);
-  p.set("fast", parameters.fast);
-  p.set("active", parameters.active);
-  j.set("params", p);
-  Json f = Json::object();
-  f.set("length", length);
-  f.set("forward_per_token", flops_per_token);
-  f.set("training_per_token", 3.0 * flops_per_token);
-  f.set("head_per_token", head_flops_per_token);
+  Json j = Json::object({{"name", name},
+                         {"params", Json::object({{"total", parameters.total},
+                                                  {"non_embedding", parameters.non_embedding},
+                                                  {"memory", parameters.memory},
+                                                  {"state", parameters.state},
+                                                  {"fast", parameters.fast},
+                                                  {"active", parameters.active}})}});
+  Json& f = j.set("flops", Json::object({{"length", length},
+                                         {"forward_per_token", flops_per_token},
+                                         {"training_per_token", 3.0 * flops_per_token},
+                                         {"head_per_token", head_flops_per_token}}));
   if (steps > 0) { f.set("total", training_flops()); }
-  Json by_papers = Json::object();
+  Json& by_papers = f.set("training_per_token_by", Json::object());
   for (const PaperFlops& paper : papers) { by_papers.set(paper.name, paper.training_per_token); }
-  f.set("training_per_token_by", by_papers);
-  j.set("flops", f);
-  Json list = Json::array();
+  Json& list = j.set("layers", Json::array());
   for (const LayerPlan& l : layers) {
-    Json item = Json::object();
-    item.set("name", l.name);
-    item.set("type", l.type);
-    item.set("blocks", l.count);
-    item.set("params", l.parameters);
-    item.set("forward_per_token", l.flops_per_token);
-    item.set("state_bytes", integers(l.state_bytes));
-    list.push(item);
+    list.push(Json::object({{"name", l.name},
+                            {"type", l.type},
+                            {"blocks", l.count},
+                            {"params", l.parameters},
+                            {"forward_per_token", l.flops_per_token},
+                            {"state_bytes", list_of(l.state_bytes)}}));
   }
-  j.set("layers", list);
-  Json s = Json::object();
-  s.set("context", integers(contexts));
-  s.set("bytes", integers(state_bytes));
-  j.set("state", s);
+  j.set("state", Json::object({{"context", list_of(contexts)}, {"bytes", list_of(state_bytes)}}));
   if (memory) {
-    Json m = Json::object();
-    m.set("parameters", memory->parameter_bytes);
-    m.set("gradients", memory->gradient_bytes);
-    m.set("optimizer", memory->optimizer_bytes);
-    m.set("work", memory->work_bytes);
-    m.set("total", memory->total_bytes());
-    j.set("memory_bytes", m);
-    j.set("plain_cores", strings(plain_cores));
+    j.set("memory_bytes", memory->json());
+    j.set("plain_cores", list_of(plain_cores));
     j.set("device", device);
     j.set("precision", precision);
     j.set("micro_batch_size", micro_batch);
@@ -120,15 +92,11 @@ Json Plan::json() const {
   }
   if (largest_micro_batch) {
     j.set("largest_micro_batch", *largest_micro_batch);
-    Json list_of_fits = Json::array();
+    Json& list_of_fits = j.set("fits", Json::array());
     for (const Fit& fit : fits) {
-      Json item = Json::object();
-      item.set("recompute", fit.recompute);
-      item.set("micro_batch_size", fit.micro_batch);
-      item.set("bytes", fit.bytes);
-      list_of_fits.push(item);
+      list_of_fits.push(
+          Json::object({{"recompute", fit.recompute}, {"micro_batch_size", fit.micro_batch}, {"bytes", fit.bytes}}));
     }
-    j.set("fits", list_of_fits);
   }
   if (hours) { j.set("hours", *hours); }
   return j;

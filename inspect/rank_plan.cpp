@@ -190,8 +190,7 @@ RankPlan plan_ranks(RunConfig config, const RankPlanOptions& options) {
 }
 
 Json RankPlan::json() const {
-  Json sizes = Json::array(), list = Json::array();
-  for (const int size : allowed) { sizes.push(size); }
+  Json list = Json::array();
   for (const RankPlanRow& r : rows) {
     Json row = Json::object({{"ranks", r.ranks},
                              {"hosts", r.hosts},
@@ -199,11 +198,7 @@ Json RankPlan::json() const {
                              {"reduce_bytes", r.reduce_bytes},
                              {"gather_bytes", r.gather_bytes},
                              {"zero", r.zero},
-                             {"memory", Json::object({{"parameters", r.memory.parameter_bytes},
-                                                      {"gradients", r.memory.gradient_bytes},
-                                                      {"optimizer", r.memory.optimizer_bytes},
-                                                      {"work", r.memory.work_bytes},
-                                                      {"total", r.memory.total_bytes()}})}});
+                             {"memory", r.memory.json()}});
     if (is_timed) {
       row.set("step_ms", 1e3 * r.step_seconds);
       row.set("exposed_ms", 1e3 * r.exposed_seconds);
@@ -211,7 +206,10 @@ Json RankPlan::json() const {
     }
     list.push(row);
   }
-  return Json::object({{"lanes", lanes}, {"allowed_ranks", sizes}, {"buckets", buckets}, {"rows", list}});
+  return Json::object({{"lanes", lanes},
+                       {"allowed_ranks", Json::array({allowed.begin(), allowed.end()})},
+                       {"buckets", buckets},
+                       {"rows", list}});
 }
 
 std::string RankPlan::text() const {

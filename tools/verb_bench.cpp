@@ -43,17 +43,15 @@ struct Options {
 };
 
 ModelConfig find_model(const std::string& name) {
+  std::vector<std::string> names;
   for (const auto& list : {bench_models(), bench_layers()}) {
     for (const BenchModel& m : list) {
       if (m.name == name) { return Fields::read<ModelConfig>(parse_json(m.json, name), "model"); }
+      names.push_back(m.name);
     }
   }
   std::error_code error;
   if (!fs::exists(name, error)) {
-    std::vector<std::string> names;
-    for (const auto& list : {bench_models(), bench_layers()}) {
-      for (const BenchModel& m : list) { names.push_back(m.name); }
-    }
     const std::string nearest = nearest_name(name, names);
     throw ConfigError("MODEL", "\"" + name + "\"",
                       "a built-in model (see hebb bench --help) or a configuration file" +
@@ -80,30 +78,21 @@ Json gemm_rates(bool quiet) {
       std::printf("gemm f32 %-24s %8.1f GFLOP/s  %5.1f%% of the FMA peak of %.0f\n", name.c_str(), r.gflops,
                   100 * r.gflops / r.peak_gflops, r.peak_gflops);
     }
-    Json j = Json::object();
-    j.set("name", name);
-    j.set("gflops", r.gflops);
-    j.set("peak_gflops", r.peak_gflops);
-    rates.push(j);
+    rates.push(Json::object({{"name", name}, {"gflops", r.gflops}, {"peak_gflops", r.peak_gflops}}));
   }
   return rates;
 }
 
 /// Those that leave a GPU's tensor cores idle.
 Json plain_cores(const std::vector<std::string>& operations, bool quiet) {
-  Json list = Json::array();
   for (const std::string& operation : operations) {
     if (!quiet) { std::printf("runs on plain cores: %s\n", operation.c_str()); }
-    list.push(operation);
   }
-  return list;
+  return Json::array({operations.begin(), operations.end()});
 }
 
 /// Operations beside their bounds.
 Json kernel_rates(const OperationSpeeds& speeds, bool quiet) {
-  Json out = Json::object();
-  out.set("copy_gb_per_s", speeds.copy_gb_per_s);
-  out.set("best_tflops", speeds.best_tflops);
   if (!quiet) {
     std::printf("copy %.1f GB/s; best product %.2f TFLOP/s; bounds from these two\n", speeds.copy_gb_per_s,
                 speeds.best_tflops);
@@ -116,19 +105,18 @@ Json kernel_rates(const OperationSpeeds& speeds, bool quiet) {
         std::printf("%-52s %10.4f %9.3f %9.1f %7.1f%% %s\n", s.name.c_str(), s.ms, s.tflops(), s.gb_per_s(),
                     100 * s.share(), s.memory_bound ? "memory" : "compute");
       }
-      Json row = Json::object();
-      row.set("name", s.name);
-      row.set("ms", s.ms);
-      row.set("tflops", s.tflops());
-      row.set("gb_per_s", s.gb_per_s());
-      row.set("bound", s.memory_bound ? "memory" : "compute");
-      row.set("share_of_bound", s.share());
-      rows.push(row);
+      rows.push(Json::object({{"name", s.name},
+                              {"ms", s.ms},
+                              {"tflops", s.tflops()},
+                              {"gb_per_s", s.gb_per_s()},
+                              {"bound", s.memory_bound ? "memory" : "compute"},
+                              {"share_of_bound", s.share()}}));
     }
   }
-  out.set("rows", rows);
-  out.set("plain_cores", plain_cores(speeds.plain_cores, quiet));
-  return out;
+  return Json::object({{"copy_gb_per_s", speeds.copy_gb_per_s},
+                       {"best_tflops", speeds.best_tflops},
+                       {"rows", rows},
+                       {"plain_cores", plain_cores(speeds.plain_cores, quiet)}});
 }
 
 constexpr int kDefaultRanks = 4;
@@ -194,8 +182,7 @@ int run_bench(Options o) {
   for (const std::string& name : o.models) { find_model(name); }
   if (!o.against.empty()) { find_model(o.against); }
   print_fallback(o.device, compute);
-  Json out = Json::object();
-  out.set("threads", threads());
+  Json out = Json::object({{"threads", threads()}});
   const auto line = [&](const char* format, auto... values) {
     if (!o.json) {
       std::printf(format, values...);

@@ -142,7 +142,7 @@ void run_synth(const SynthArguments& arguments) {
   const auto progress = arguments.out == "-" ? std::make_unique<Progress>() : stderr_progress();
   progress->begin("synth", arguments.documents);
   for (uint64_t d = 0; d < arguments.documents; ++d) {
-    out.line(Json::object({{"text", Json(synth_document(arguments.seed, d))}}).dump());
+    out.line(Json::object({{"text", synth_document(arguments.seed, d)}}).dump());
     progress->update(d + 1);
   }
   out.finish();
@@ -195,11 +195,7 @@ void run_synth_task(SynthTaskArguments& arguments) {
   task.vocab = arguments.vocab > 0 ? arguments.vocab : task.task == "mqar" ? kMqarVocab : kIcrVocab;
   task.filler = !arguments.no_filler;
   check_task(task, "synth-task");
-  const auto list = [](const std::vector<int32_t>& values) {
-    Json json = Json::array();
-    for (const int32_t value : values) { json.push(Json(value)); }
-    return json;
-  };
+  const auto list = [](const std::vector<int32_t>& values) { return Json::array({values.begin(), values.end()}); };
   LineOutput out(arguments.out);
   for (uint64_t k = arguments.first; k < arguments.first + arguments.rows; ++k) {
     const TaskRow row = generate_task_row(task, k);

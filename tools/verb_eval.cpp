@@ -122,10 +122,8 @@ int run_job(const Options& o, const Job& job, const Ranks& ranks) {
 
 /// What ranks must agree on.
 std::string agreement(const Options& o, const Job& job, const Compute& compute) {
-  Json checkpoints = Json::array();
-  for (const std::string& checkpoint : o.checkpoints) { checkpoints.push(checkpoint); }
   return config_hash(Json::object({{"list", job.config},
-                                   {"checkpoints", checkpoints},
+                                   {"checkpoints", Json::array({o.checkpoints.begin(), o.checkpoints.end()})},
                                    {"precision", precision_name(compute.dtype)},
                                    {"log_samples", o.log_samples},
                                    {"again", o.again}}));

@@ -86,14 +86,12 @@ std::vector<std::string> read_prompts(const Options& o, bool has_prompt) {
 }
 
 Json json_line(const std::string& prompt, uint64_t index, const StopText& text, const Generated& g, uint64_t seed) {
-  Json tokens = Json::array();
-  for (const int32_t id : g.tokens) { tokens.push(id); }
   const char* reason = text.is_cut() ? "stop" : g.ended ? "eos" : interrupted != 0 ? "interrupted" : "length";
   return Json::object({{"prompt", prompt},
                        {"prompt_index", index},
                        {"text", text.text()},
                        {"prompt_tokens", g.prompt_tokens},
-                       {"tokens", tokens},
+                       {"tokens", Json::array({g.tokens.begin(), g.tokens.end()})},
                        {"stop_reason", reason},
                        {"seed", seed}});
 }

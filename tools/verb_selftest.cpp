@@ -31,12 +31,11 @@ std::vector<std::string> choose(const std::vector<std::string>& wanted) {
 }
 
 Json row_of(const SelftestResult& r) {
-  Json row = Json::object();
-  row.set("name", r.name);
-  row.set("passed", r.failure.empty());
-  row.set("logits", r.logits);
-  row.set("loss", r.loss);
-  row.set("gradients", r.gradients);
+  Json row = Json::object({{"name", r.name},
+                           {"passed", r.failure.empty()},
+                           {"logits", r.logits},
+                           {"loss", r.loss},
+                           {"gradients", r.gradients}});
   if (r.decoding >= 0) { row.set("decoding", r.decoding); }
   row.set("seconds", r.seconds);
   if (!r.failure.empty()) { row.set("failure", r.failure); }
@@ -70,11 +69,10 @@ int run_selftest(const Options& o) {
     }
   }
   if (o.json) {
-    Json out = Json::object();
-    out.set("device", device_name(compute.device));
-    out.set("precision", precision_name(compute.dtype));
-    out.set("results", rows);
-    out.set("failed", static_cast<int64_t>(failed));
+    const Json out = Json::object({{"device", device_name(compute.device)},
+                                   {"precision", precision_name(compute.dtype)},
+                                   {"results", rows},
+                                   {"failed", static_cast<int64_t>(failed)}});
     std::printf("%s\n", out.dump(1).c_str());
   } else if (failed == 0) {
     std::printf("all %zu passed\n", names.size());

@@ -61,9 +61,7 @@ Json CommTimes::json() const {
   if (!is_timed) { return json; }
   json.set("exposed_ms", exposed_ms);
   if (exposed_ms > 0) { json.set("gb_per_s", static_cast<double>(sent_bytes) / exposed_ms * 1e-6); }
-  Json waits = Json::array();
-  for (const double wait : wait_ms) { waits.push(wait); }
-  json.set("wait_ms", waits);
+  json.set("wait_ms", Json::array({wait_ms.begin(), wait_ms.end()}));
   json.set("slowest", slowest);
   json.set("skew", skew);
   return json;

@@ -107,6 +107,14 @@ MemoryPlan plan_memory(const RunConfig& config, const Ranks& ranks, ProductList*
   return plan;
 }
 
+Json MemoryPlan::json() const {
+  return Json::object({{"parameters", parameter_bytes},
+                       {"gradients", gradient_bytes},
+                       {"optimizer", optimizer_bytes},
+                       {"work", work_bytes},
+                       {"total", total_bytes()}});
+}
+
 MemoryPlan plan_rank_memory(const RunConfig& config, int ranks) {
   if (ranks == 1) { return plan_memory(config); }
   PlannedCommunicator communicator(0, ranks);

@@ -19,6 +19,7 @@ struct MemoryPlan {
 
   int64_t state_bytes() const { return parameter_bytes + gradient_bytes + optimizer_bytes; }
   int64_t total_bytes() const { return state_bytes() + work_bytes; }
+  Json json() const;
 };
 
 /// Runs one training micro-batch and one validation micro-batch of the real model code on the counting

@@ -145,17 +145,17 @@ std::string Trainer::console_line(const StepReport& report, double step_seconds)
 }
 
 Json Trainer::metrics_line(const StepReport& report, double step_seconds, const std::optional<CommTimes>& comm) const {
-  Json line = Json::object({{"step", Json(state_.step)},
-                            {"time", Json(wall_time())},
-                            {"tokens", Json(state_.tokens)},
-                            {"loss", Json(report.loss)},
-                            {"lr", Json(report.lr)},
-                            {"grad_norm", Json(report.norms.global)},
-                            {"skipped", Json(skips_.total())},
-                            {"tokens_per_s", Json(static_cast<double>(config_.train.tokens_per_step()) / step_seconds)},
-                            {"step_ms", Json(1000 * step_seconds)},
-                            {"mem_bytes", Json(comm ? comm->peak_bytes : memory_bytes())},
-                            {"aux_loss", Json(0.0)}});
+  Json line = Json::object({{"step", state_.step},
+                            {"time", wall_time()},
+                            {"tokens", state_.tokens},
+                            {"loss", report.loss},
+                            {"lr", report.lr},
+                            {"grad_norm", report.norms.global},
+                            {"skipped", skips_.total()},
+                            {"tokens_per_s", static_cast<double>(config_.train.tokens_per_step()) / step_seconds},
+                            {"step_ms", 1000 * step_seconds},
+                            {"mem_bytes", comm ? comm->peak_bytes : memory_bytes()},
+                            {"aux_loss", 0.0}});
   if (const auto utilization = mfu(step_seconds)) { line.set("mfu", Json(*utilization)); }
   if (comm) { line.set("comm", comm->json()); }
   if (report.spike) { line.set("spike", Json(*report.spike)); }

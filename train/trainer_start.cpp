@@ -150,8 +150,7 @@ void Trainer::open_metrics() {
 
 /// The first rank knows from its metrics which sources have a line at the current step.
 void Trainer::share_validated() {
-  Json names = Json::array();
-  for (const std::string& name : validated_) { names.push(Json(name)); }
+  const Json names = Json::array({validated_.begin(), validated_.end()});
   const Json first = parse_json(host_.from_first(names.dump()), "rank 0");
   for (const Json& name : first.items()) { validated_.insert(name.as_string()); }
 }
