@@ -89,21 +89,24 @@ FileRecord write_model(const fs::path& path, Stream& stream, DeviceReader& reade
 
 constexpr std::pair<Kept, const char*> kMoments[] = {{Kept::first_moment, ".m"}, {Kept::second_moment, ".v"}};
 
+/// What a checkpoint holds of a parameter with moments.
+Tensor moment_of(const Param& p, const GradientExchange* exchange, Kept moment) {
+  if (exchange != nullptr && p.trained()) { return exchange->whole(p, moment); }
+  return moment == Kept::first_moment ? p.m : p.v;
+}
+
 FileRecord write_optimizer(const fs::path& path, Stream& stream, DeviceReader& reader, const ParamStore& params,
                            GradientExchange* exchange) {
   TensorList tensors(stream);
   for (const auto& [moment, suffix] : kMoments) {
     if (exchange != nullptr) { exchange->collect(stream, moment); }
     for (const auto& p : params.all()) {
-      if (exchange != nullptr && p->trained()) {
-        const Tensor whole = exchange->whole(*p, moment);
-        if (moment == Kept::first_moment && whole.data != p->m.data) {
-          tensors.add_copy(p->name() + suffix, whole);  // the second moments take its place
-        } else {
-          tensors.add(p->name() + suffix, whole);
-        }
-      } else if (has_moments(*p)) {
-        tensors.add(p->name() + suffix, moment == Kept::first_moment ? p->m : p->v);
+      if (!has_moments(*p)) { continue; }
+      const Tensor whole = moment_of(*p, exchange, moment);
+      if (moment == Kept::first_moment && whole.data != p->m.data) {
+        tensors.add_copy(p->name() + suffix, whole);  // the second moments take its place
+      } else {
+        tensors.add(p->name() + suffix, whole);
       }
     }
   }
@@ -244,11 +247,7 @@ void CheckpointFolder::write_files(const fs::path& folder, const RunState& state
   file.run = state;
   DeviceReader reader(stream);
   const auto write_values = [&] { file.files[kModelFile] = write_model(folder / kModelFile, stream, reader, params); };
-  if (shared.exchange != nullptr) {
-    shared.exchange->read_values(stream, write_values);
-  } else {
-    write_values();
-  }
+  shared.exchange != nullptr ? shared.exchange->read_values(stream, write_values) : write_values();
   file.files[kOptimizerFile] = write_optimizer(folder / kOptimizerFile, stream, reader, params, shared.exchange);
   for (int lane = 0; shared.memories != nullptr && lane < shared.memories->lanes(); ++lane) {
     file.files[memory_file(lane)] = write_memory(folder / memory_file(lane), stream, reader, *shared.memories, lane);
@@ -357,11 +356,7 @@ void verify_weights(const fs::path& weights) {
 int load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& params, const SharedState& shared) {
   GradientExchange* const exchange = shared.exchange;
   const auto read_values = [&] { read_weights(checkpoint / kModelFile, stream, params); };
-  if (exchange != nullptr) {
-    exchange->make_values(stream, read_values);
-  } else {
-    read_values();
-  }
+  exchange != nullptr ? exchange->make_values(stream, read_values) : read_values();
   const WeightSource file(checkpoint / kOptimizerFile);
   std::vector<ExpectedTensor> expected;
   for (const auto& p : params.all()) {
@@ -374,11 +369,7 @@ int load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& para
   require_tensors(file, expected);
   for (const auto& [moment, suffix] : kMoments) {
     for (const auto& p : params.all()) {
-      if (exchange != nullptr && p->trained()) {
-        load_tensor(file, p->name() + suffix, stream, exchange->whole(*p, moment));
-      } else if (has_moments(*p)) {
-        load_tensor(file, p->name() + suffix, stream, moment == Kept::first_moment ? p->m : p->v);
-      }
+      if (has_moments(*p)) { load_tensor(file, p->name() + suffix, stream, moment_of(*p, exchange, moment)); }
     }
     if (exchange != nullptr) { exchange->keep(stream, moment); }
   }

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <sstream>
 
+#include "core/elapsed.h"
 #include "core/host.h"
 
 namespace hebb {
@@ -66,16 +67,20 @@ Holder read_holder(int fd) {
 
 /// Nobody without a file. It is opened each time: clients of network file systems ask the server then.
 Holder holder_of(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) { return {}; }
-  const Holder holder = read_holder(fd);
-  ::close(fd);
-  return holder;
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  return file.is_open() ? read_holder(file.fd()) : Holder{};
 }
 
 /// Slurm ends what a job began before it requeues the job.
 bool is_requeued(const Holder& before, const Holder& now) {
   return now.job != "-" && before.job == now.job && before.requeued < now.requeued;
+}
+
+/// Whether the path still names this file.
+bool is_at(const fs::path& path, const Descriptor& file) {
+  struct stat ours {
+  }, named{};
+  return ::fstat(file.fd(), &ours) == 0 && ::stat(path.c_str(), &named) == 0 && ours.st_ino == named.st_ino;
 }
 
 bool is_alive(const Holder& holder) {
@@ -103,12 +108,10 @@ std::string stamp_of(const fs::path& path) {
 
 /// Whether a lock is touched, or is another's, within so many seconds. A lock that is removed meanwhile is not.
 bool is_touched(const fs::path& path, double seconds) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point end =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  const auto end = std::chrono::steady_clock::now() + duration_of(seconds);
   const std::string first = stamp_of(path);
-  while (Clock::now() < end) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(std::min(1.0, seconds / 20)));
+  while (std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(duration_of(std::min(1.0, seconds / 20)));
     const std::string now = stamp_of(path);
     if (now != first) { return !now.empty(); }
   }
@@ -119,32 +122,23 @@ bool is_touched(const fs::path& path, double seconds) {
 
 /// False if the holder removed the file between open and flock.
 bool RunLock::open_file() {
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd_ < 0) { fail(path_, "cannot create the lock"); }
+  file_ = Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!file_.is_open()) { fail(path_, "cannot create the lock"); }
   // File systems without flock fall back to what the file says.
-  has_flock_ = ::flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-  struct stat ours {
-  }, named{};
-  const bool is_current = ::fstat(fd_, &ours) == 0 && ::stat(path_.c_str(), &named) == 0 && ours.st_ino == named.st_ino;
-  if (!is_current) { ::close(fd_); }
-  return is_current;
+  has_flock_ = ::flock(file_.fd(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+  return is_at(path_, file_);
 }
 
 RunLock::RunLock(const fs::path& run_folder, const LockTimes& times, const std::function<void(const std::string&)>& say)
     : path_(run_folder / "lock") {
   while (!open_file()) {}
-  try {
-    take(times, say);
-    write_text();
-  } catch (...) {
-    ::close(fd_);
-    throw;
-  }
+  take(times, say);
+  write_text();
   thread_ = std::thread([this, seconds = times.touch_seconds] { touch_every(seconds); });
 }
 
 void RunLock::take(const LockTimes& times, const std::function<void(const std::string&)>& say) {
-  const Holder self = this_process(), holder = read_holder(fd_);
+  const Holder self = this_process(), holder = read_holder(file_.fd());
   text_ = self.text();
   if (holder.host.empty() || holder.host == self.host) {
     const bool is_other = holder.pid > 0 && holder.pid != self.pid;
@@ -162,17 +156,16 @@ void RunLock::take(const LockTimes& times, const std::function<void(const std::s
   }
   // A new file: what the other process may still write goes to the old one.
   ::unlink(path_.c_str());
-  ::close(fd_);
   while (!open_file()) {}
-  if (const Holder first = read_holder(fd_); !has_flock_ || first.pid > 0) { fail_in_use(path_, first, ""); }
+  if (const Holder first = read_holder(file_.fd()); !has_flock_ || first.pid > 0) { fail_in_use(path_, first, ""); }
 }
 
 void RunLock::write_text() {
   const ssize_t size = static_cast<ssize_t>(text_.size());
-  if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, text_.data(), text_.size(), 0) != size) {
+  if (::ftruncate(file_.fd(), 0) != 0 || ::pwrite(file_.fd(), text_.data(), text_.size(), 0) != size) {
     fail(path_, "cannot write the lock");
   }
-  ::fsync(fd_);  // for hosts that watch; where it fails, saving says so
+  ::fsync(file_.fd());  // for hosts that watch; where it fails, saving says so
 }
 
 void RunLock::touch_every(double seconds) {
@@ -182,7 +175,7 @@ void RunLock::touch_every(double seconds) {
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return is_over_; })) {
     // The same bytes: every file system notes when a file was written.
-    if (::pwrite(fd_, text_.data(), text_.size(), 0) > 0) { ::fsync(fd_); }
+    if (::pwrite(file_.fd(), text_.data(), text_.size(), 0) > 0) { ::fsync(file_.fd()); }
   }
 }
 
@@ -202,11 +195,7 @@ RunLock::~RunLock() {
   }
   changed_.notify_all();
   thread_.join();
-  struct stat ours {
-  }, named{};
-  const bool is_own = ::fstat(fd_, &ours) == 0 && ::stat(path_.c_str(), &named) == 0 && ours.st_ino == named.st_ino;
-  if (is_own) { ::unlink(path_.c_str()); }
-  ::close(fd_);
+  if (is_at(path_, file_)) { ::unlink(path_.c_str()); }
 }
 
 }  // namespace hebb

@@ -25,8 +25,6 @@ class RunLock {
   explicit RunLock(const fs::path& run_folder, const LockTimes& times = {},
                    const std::function<void(const std::string&)>& say = {});
   ~RunLock();
-  RunLock(const RunLock&) = delete;
-  RunLock& operator=(const RunLock&) = delete;
 
   /// What was taken over ("process 123 on host"), or empty.
   const std::string& taken_over() const { return taken_over_; }
@@ -41,7 +39,7 @@ class RunLock {
   void touch_every(double seconds);
 
   fs::path path_;
-  int fd_ = -1;
+  Descriptor file_;
   bool has_flock_ = false;
   std::string text_, taken_over_;
   std::mutex mutex_;

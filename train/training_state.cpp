@@ -84,19 +84,11 @@ void TrainingState::run_validation(const MicroBatch& rows, int64_t own, PassSett
 }
 
 void TrainingState::make_values(const std::function<void()>& make) {
-  if (exchange) {
-    exchange->make_values(stream, make);
-  } else {
-    make();
-  }
+  exchange ? exchange->make_values(stream, make) : make();
 }
 
 void TrainingState::read_values(const std::function<void()>& use) {
-  if (exchange) {
-    exchange->read_values(stream, use);
-  } else {
-    use();
-  }
+  exchange ? exchange->read_values(stream, use) : use();
 }
 
 void TrainingState::start_lanes() {
