@@ -4,6 +4,7 @@
 #include <chrono>
 #include <limits>
 
+#include "core/elapsed.h"
 #include "core/parallel.h"
 #include "core/quantile.h"
 #include "core/random.h"
@@ -17,9 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
+double ms_since(Clock::time_point start) { return 1e3 * seconds_since(start); }
 
 std::vector<int32_t> random_tokens(int64_t n, int64_t vocab) {
   Rng rng(1, "bench");
@@ -142,8 +141,7 @@ ModelSpeed measure_model(ModelConfig config, const Compute& compute, const Bench
 }
 
 DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, int64_t context) {
-  Stream stream;
-  stream.device = compute.device;
+  Stream stream{compute.device};
   Arena arena(compute.device);
   Model model(config);
   model.params().allocate(arena, compute.dtype, false);

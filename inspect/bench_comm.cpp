@@ -9,13 +9,12 @@
 #include "comm/bucket_layout.h"
 #include "comm/host_exchange.h"
 #include "comm/ordered_reduce.h"
+#include "core/elapsed.h"
 #include "core/progress.h"
 #include "core/quantile.h"
 
 namespace hebb {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// One size: buffers, and the collectives over them.
 class CommRound {
@@ -73,11 +72,10 @@ class CommRound {
     double sum = 0;
     for (Part& part : parts_) {
       communicator_.barrier(stream_);
-      const Clock::time_point begin = Clock::now();
+      const auto begin = std::chrono::steady_clock::now();
       part.run();
-      const double own = std::chrono::duration<double>(Clock::now() - begin).count();
+      const uint64_t word = std::bit_cast<uint64_t>(seconds_since(begin));
       double longest = 0;
-      const uint64_t word = std::bit_cast<uint64_t>(own);
       for (const uint64_t other : host_.gather({&word, 1})) {
         longest = std::max(longest, std::bit_cast<double>(other));
       }

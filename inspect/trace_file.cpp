@@ -9,12 +9,6 @@
 namespace hebb {
 namespace {
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string s = "[";
-  for (size_t i = 0; i < shape.size(); ++i) { s += fmt::format("{}{:d}", i ? ", " : "", shape[i]); }
-  return s + "]";
-}
-
 void check_documents(const TraceInput& input, const std::string& path) {
   for (int64_t b = 0; b < input.rows; ++b) {
     std::set<int64_t> seen;
@@ -73,20 +67,19 @@ TraceInput read_trace_input(const std::string& path) {
   }
   const auto* inputs = file.find("inputs");
   if (inputs == nullptr || inputs->shape.size() != 2) {
-    throw DataError(path, "inputs", inputs == nullptr ? "no such tensor" : shape_text(inputs->shape),
-                    "integers [B, T]");
+    throw DataError(path, "inputs", inputs == nullptr ? "no such tensor" : inputs->shape_text(), "integers [B, T]");
   }
   TraceInput input;
   input.rows = inputs->shape[0];
   input.length = inputs->shape[1];
   if (input.rows < 1 || input.length < 1) {
-    throw DataError(path, "inputs", shape_text(inputs->shape), "at least one row and one token");
+    throw DataError(path, "inputs", inputs->shape_text(), "at least one row and one token");
   }
   input.inputs = file.integers("inputs");
   for (const auto& [name, to] : {std::pair{"targets", &input.targets}, std::pair{"doc_ids", &input.doc_ids}}) {
     if (const auto* e = file.find(name)) {
       if (e->shape != inputs->shape) {
-        throw DataError(path, name, shape_text(e->shape), shape_text(inputs->shape) + ", the shape of inputs");
+        throw DataError(path, name, e->shape_text(), inputs->shape_text() + ", the shape of inputs");
       }
       *to = file.integers(name);
     }

@@ -117,8 +117,6 @@ class CommandLine {
  public:
   CommandLine(const std::string& name, const std::string& description, const std::function<std::string()>& version);
   ~CommandLine();
-  CommandLine(const CommandLine&) = delete;
-  CommandLine& operator=(const CommandLine&) = delete;
 
   Command program();
 

@@ -15,8 +15,6 @@ class LineOutput {
  public:
   explicit LineOutput(const std::string& path);
   ~LineOutput();  // without finish(): removes the part that was written, and so does a signal that ends the process
-  LineOutput(const LineOutput&) = delete;
-  LineOutput& operator=(const LineOutput&) = delete;
   void line(std::string_view text);
   void finish();
 

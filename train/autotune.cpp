@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "core/elapsed.h"
 #include "core/fields.h"
 #include "train/choose_device.h"
 #ifdef HEBB_HAVE_CUDA
@@ -135,7 +136,7 @@ TunedProducts choose(const ProductList& list, const fs::path& file, const Say& s
     bool was_said = false;
     Stream stream{.device = DeviceKind::cuda};
     HEBB_DEVICE::MeasuredProducts measured = HEBB_DEVICE::measure_products(stream, missing, [&](int64_t done) {
-      if (was_said || std::chrono::steady_clock::now() - start < std::chrono::seconds(1)) { return; }
+      if (was_said || seconds_since(start) < 1) { return; }
       say(fmt::format("autotune: measuring {:d} matrix products, {:d} done (train.autotune)", missing.size(), done));
       was_said = true;
     });
@@ -176,7 +177,7 @@ TuningReport autotune(const ProductList& list, const fs::path& file, HostExchang
   report.products = static_cast<int64_t>(tuned.products.size());
   report.faster =
       std::count_if(tuned.products.begin(), tuned.products.end(), [](const TunedProduct& t) { return t.is_faster(); });
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = seconds_since(start);
   if (report.without_memory > 0) {
     say(fmt::format("autotune: no memory to measure {:d} products, which take the heuristic's first choice",
                     report.without_memory));
