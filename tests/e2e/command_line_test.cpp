@@ -15,6 +15,11 @@ void check_usage_error(const std::string& arguments, const std::string& message)
   CHECK(result.err == "error: " + message + "\n");
 }
 
+/// The same of a verb, whose help the message names.
+void check_refused(const std::string& verb, const std::string& arguments, const std::string& message) {
+  check_usage_error(verb + " " + arguments, "hebb " + verb + ": " + message + " (see hebb " + verb + " --help)");
+}
+
 }  // namespace
 
 FOLDER_TEST("each error of a configuration has a line on stderr", "[fast]") {
@@ -42,46 +47,29 @@ TEST_CASE("usage errors are one line on stderr and exit code 2", "[fast]") {
   check_usage_error("data", "hebb data: no verb given (known: encode, inspect, verify, convert, synth, synth-task)");
   CHECK(run_hebb(TempFolder(), "help train").out == run_hebb(TempFolder(), "train --help").out);
   CHECK(run_hebb(TempFolder(), "help").out == run_hebb(TempFolder(), "--help").out);
-  check_usage_error("data inspect", "hebb data inspect: PATH is required (see hebb data inspect --help)");
-  check_usage_error("data inspect a b", "hebb data inspect: unexpected argument b (see hebb data inspect --help)");
-  check_usage_error(
-      "data encode x -t bytes -o o --shard-token 5",
-      "hebb data encode: unknown option --shard-token; did you mean --shard-tokens? (see hebb data encode --help)");
-  check_usage_error(
-      "data encode x --tokenizr bytes -o o",
-      "hebb data encode: unknown option --tokenizr; did you mean --tokenizer? (see hebb data encode --help)");
-  check_usage_error("data encode x -t bytes -o o --skip-bad 1.5",
-                    "hebb data encode: --skip-bad: found \"1.5\", expected an integer (see hebb data encode --help)");
-  check_usage_error(
-      "tokenizer train x -o o --train-bytes -5",
-      "hebb tokenizer train: --train-bytes: found \"-5\", expected an integer >= 0 (see hebb tokenizer train --help)");
-  check_usage_error(
-      "data encode x -t bytes -o o --threads -1",
-      "hebb data encode: --threads: found -1, expected an integer from 0 to 1024 (see hebb data encode --help)");
+  check_refused("data inspect", "", "PATH is required");
+  check_refused("data inspect", "a b", "unexpected argument b");
+  check_refused("data encode", "x -t bytes -o o --shard-token 5",
+                "unknown option --shard-token; did you mean --shard-tokens?");
+  check_refused("data encode", "x --tokenizr bytes -o o", "unknown option --tokenizr; did you mean --tokenizer?");
+  check_refused("data encode", "x -t bytes -o o --skip-bad 1.5", "--skip-bad: found \"1.5\", expected an integer");
+  check_refused("tokenizer train", "x -o o --train-bytes -5", "--train-bytes: found \"-5\", expected an integer >= 0");
+  check_refused("data encode", "x -t bytes -o o --threads -1",
+                "--threads: found -1, expected an integer from 0 to 1024");
 }
 
 TEST_CASE("numbers and names out of range say what was found and expected", "[fast]") {
-  check_usage_error("generate r --temperature nan",
-                    "hebb generate: --temperature: found nan, expected a number >= 0 (see hebb generate --help)");
-  check_usage_error("generate r --temperature -1",
-                    "hebb generate: --temperature: found -1, expected a number >= 0 (see hebb generate --help)");
-  check_usage_error("generate r --top-p 1.5",
-                    "hebb generate: --top-p: found 1.5, expected a number from 0 to 1 (see hebb generate --help)");
-  check_usage_error("generate r --max-new-tokens 1.5",
-                    "hebb generate: --max-new-tokens: found 1.5, expected an integer >= 0 (see hebb generate --help)");
-  check_usage_error("generate r --max-new-tokens 1e30",
-                    "hebb generate: --max-new-tokens: found 1e30, expected an integer >= 0 (see hebb generate --help)");
-  check_usage_error("bench --rows 0", "hebb bench: --rows: found 0, expected an integer >= 1 (see hebb bench --help)");
-  check_usage_error("plan m.json --memory 0",
-                    "hebb plan: --memory: found 0, expected a number > 0 (see hebb plan --help)");
-  check_usage_error("plan m.json --length many",
-                    "hebb plan: --length: found many, expected an integer >= 1 (see hebb plan --help)");
-  check_usage_error(
-      "selftest --device gpu",
-      "hebb selftest: --device: found \"gpu\", expected one of auto, cpu, cuda (see hebb selftest --help)");
-  check_usage_error("data inspect x --format raw16",
-                    "hebb data inspect: --format: found \"raw16\", expected one of auto, raw_u16, raw_u32, megatron "
-                    "(did you mean raw_u16?) (see hebb data inspect --help)");
+  check_refused("generate", "r --temperature nan", "--temperature: found nan, expected a number >= 0");
+  check_refused("generate", "r --temperature -1", "--temperature: found -1, expected a number >= 0");
+  check_refused("generate", "r --top-p 1.5", "--top-p: found 1.5, expected a number from 0 to 1");
+  check_refused("generate", "r --max-new-tokens 1.5", "--max-new-tokens: found 1.5, expected an integer >= 0");
+  check_refused("generate", "r --max-new-tokens 1e30", "--max-new-tokens: found 1e30, expected an integer >= 0");
+  check_refused("bench", "--rows 0", "--rows: found 0, expected an integer >= 1");
+  check_refused("plan", "m.json --memory 0", "--memory: found 0, expected a number > 0");
+  check_refused("plan", "m.json --length many", "--length: found many, expected an integer >= 1");
+  check_refused("selftest", "--device gpu", "--device: found \"gpu\", expected one of auto, cpu, cuda");
+  check_refused("data inspect", "x --format raw16",
+                "--format: found \"raw16\", expected one of auto, raw_u16, raw_u32, megatron (did you mean raw_u16?)");
   check_usage_error(
       "plan nothing.json",
       "nothing.json: found nothing, expected a configuration, a checkpoint, a run folder or a safetensors file");
@@ -91,18 +79,13 @@ TEST_CASE("numbers and names out of range say what was found and expected", "[fa
 }
 
 TEST_CASE("an option or a flag is given once", "[fast]") {
-  check_usage_error("data encode x -t bytes -o o --out p",
-                    "hebb data encode: --out given 2 times, expected once (see hebb data encode --help)");
-  check_usage_error("data synth -o o --documents 1 --documents 1",
-                    "hebb data synth: --documents given 2 times, expected once (see hebb data synth --help)");
-  check_usage_error("data encode x -t bytes -o o --add-bos --no-add-bos",
-                    "hebb data encode: --add-bos given 2 times, expected once (see hebb data encode --help)");
-  check_usage_error("train c.json --resume auto --resume never",
-                    "hebb train: --resume given 2 times, expected once (see hebb train --help)");
+  check_refused("data encode", "x -t bytes -o o --out p", "--out given 2 times, expected once");
+  check_refused("data synth", "-o o --documents 1 --documents 1", "--documents given 2 times, expected once");
+  check_refused("data encode", "x -t bytes -o o --add-bos --no-add-bos", "--add-bos given 2 times, expected once");
+  check_refused("train", "c.json --resume auto --resume never", "--resume given 2 times, expected once");
   check_usage_error("train c.json train.threads=1 --threads 2",
                     "hebb train: give either --threads 2 or train.threads=1, not both");
-  check_usage_error("plan m.json --json --json --json",
-                    "hebb plan: --json given 3 times, expected once (see hebb plan --help)");
+  check_refused("plan", "m.json --json --json --json", "--json given 3 times, expected once");
 }
 
 FOLDER_TEST("a list without evaluations is refused", "[fast]") {

@@ -63,21 +63,18 @@ TEST_CASE("what decoding keeps includes the last channels in front of token shif
 FOLDER_TEST("a plan of a run names its batch, speed and the largest micro-batch that fits", "[fast]") {
   RunConfig config = test_run(folder);
   config.model = memory_model();
-  PlanOptions options;
-  options.tokens_per_s = 7;
-  options.memory_gib = 1;
-  const Plan plan = plan_run(config, options);
+  const Plan plan = plan_run(config, {.memory_gib = 1, .tokens_per_s = 7});
   CHECK(plan.tokens == 7 * 4 * 9);
   CHECK(plan.largest_micro_batch == 4);
   CHECK(*plan.hours == Approx(36.0 / 3600));
-  CHECK_THAT(plan.text(),
-             Contains("largest micro-batch that fits: 4 rows") && Contains("time at the given speed: 00:00:36"));
+  CHECK_THAT(plan.text(), Contains("largest micro-batch that fits: 4 rows") &&
+                              Contains("time at the given speed: 00:00:36") &&
+                              Contains("train.recompute=block  4 rows, ") && Contains("device cpu, precision fp64;") &&
+                              Contains("disk: 3 checkpoints of about "));
   CHECK(plan.json().at("flops").at("total").as_double() == plan.training_flops());
   REQUIRE(plan.fits.size() == 4);
-  CHECK_THAT(plan.text(), Contains("train.recompute=block  4 rows, ") && Contains("device cpu, precision fp64;"));
   const int64_t values = plan.parameters.total * int64_t{sizeof(double)};
   CHECK(plan.checkpoint_bytes >= 3 * values);  // and two moments
-  CHECK_THAT(plan.text(), Contains("disk: 3 checkpoints of about "));
   CHECK(plan.json().at("checkpoint_bytes").as_int() == plan.checkpoint_bytes);
   CHECK_THAT(compare_plans({plan, plan}),
              Contains("device  precision  device memory") && Contains("     cpu       fp64  "));
@@ -85,8 +82,7 @@ FOLDER_TEST("a plan of a run names its batch, speed and the largest micro-batch 
   CHECK(plan.json().at("precision").as_string() == "fp64");
   CHECK(plan.fits.front().bytes > plan.fits.back().bytes);  // none, block
   CHECK(plan.json().at("fits").items().size() == 4);
-  options.memory_gib = 1e-9;
-  CHECK_THAT(plan_run(config, options).text(), Contains("not even one row"));
+  CHECK_THAT(plan_run(config, {.memory_gib = 1e-9}).text(), Contains("not even one row"));
 }
 
 TEST_CASE("a table of plans leaves out the columns that no plan fills", "[fast]") {
@@ -127,20 +123,18 @@ FOLDER_TEST("a run on a GPU is planned without one, in bf16 by default: masters,
 FOLDER_TEST("a plan names the operations that fall back from tensor cores, each once, with the reason", "[fast]") {
   const auto plan = [&](const std::string& precision, const std::string& device, int64_t shared_kb) {
     RunConfig config = test_run(folder);
-    Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 32, "num_layers": 4,
+    config.model = model_of(R"({"vocab_size": 29, "hidden_size": 32, "num_layers": 4,
       "layers": {"wide": {"type": "attention", "num_heads": 1, "head_dim": 144},
                  "full": {"type": "attention", "num_heads": 1, "head_dim": 128},
                  "gdn": {"type": "gdn", "num_heads": 1, "key_head_dim": 64, "value_head_dim": 64},
                  "pkm": {"type": "pkm", "num_subkeys": 16, "key_dim": 8, "value_dim": 3, "num_heads": 1, "top_k": 1}},
       "pattern": [{"mixer": "wide", "ffn": "pkm"}, {"mixer": "wide", "ffn": "pkm"}, {"mixer": "full", "ffn": "pkm"},
-                  {"mixer": "gdn", "ffn": "pkm"}]})",
-                            "model.json"),
-                 "model", config.model);
+                  {"mixer": "gdn", "ffn": "pkm"}]})");
     config.train.device = device;
     config.train.precision = precision;
     resolve(config, 1, false);
     const PlannedSharedMemory gpu(shared_kb * 1024);
-    return plan_run(config, {.memory_gib = {}, .tokens_per_s = {}, .tflops = {}, .length = {}, .open_data = false});
+    return plan_run(config, {.open_data = false});
   };
   const std::string wide = "attention: heads of 144 and 144 channels (tensor cores take multiples of 16 up to 128)";
   const std::string keys = "product keys: halves of 4 channels (tensor cores take multiples of 8)";

@@ -13,12 +13,12 @@
 
 namespace {
 
-/// All run configurations below configs/, by path relative to it.
-std::vector<std::string> run_configurations() {
+/// All files below configs/ that have a key, by path relative to it.
+std::vector<std::string> files_with(const char* key) {
   std::vector<std::string> found;
   const fs::path root = fs::path(HEBB_SOURCE) / "configs";
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
-    if (entry.path().extension() == ".json" && load_config(entry.path().string()).find("model") != nullptr) {
+    if (entry.path().extension() == ".json" && load_config(entry.path().string()).find(key) != nullptr) {
       found.push_back(fs::relative(entry.path(), root).string());
     }
   }
@@ -26,14 +26,14 @@ std::vector<std::string> run_configurations() {
   return found;
 }
 
+std::vector<std::string> run_configurations() { return files_with("model"); }
+
 std::string path_of(const std::string& config) { return (fs::path(HEBB_SOURCE) / "configs" / config).string(); }
 
 Plan plan_of(const std::string& config) {
   RunConfig run = read_run_config(path_of(config));
   resolve(run);
-  PlanOptions options;
-  options.open_data = false;
-  return plan_run(run, options);
+  return plan_run(run, {.open_data = false});
 }
 
 std::string print(const char* format, double value) {
@@ -160,20 +160,17 @@ TEST_CASE("published sizes of sweeps are those of their runs", "[fast]") {
 }
 
 TEST_CASE("every sweep in configs/ composes", "[fast]") {
-  int sweeps = 0;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(fs::path(HEBB_SOURCE) / "configs")) {
-    if (entry.path().extension() == ".json" && load_config(entry.path().string()).find("base") != nullptr) {
-      INFO(entry.path().string());
-      CHECK(!read_sweep(entry.path()).runs.empty());
-      ++sweeps;
-    }
+  const std::vector<std::string> sweeps = files_with("base");
+  CHECK(sweeps.size() == 2);
+  for (const std::string& sweep : sweeps) {
+    INFO(sweep);
+    CHECK(!read_sweep(path_of(sweep)).runs.empty());
   }
-  CHECK(sweeps == 2);
 }
 
 TEST_CASE("the mini ladders are the runs whose results are documented", "[fast]") {
   const auto cost = [](const char* file) {
-    return describe_ladder(read_sweep(fs::path(HEBB_SOURCE) / "configs" / "mini" / file), {}, 0);
+    return describe_ladder(read_sweep(path_of(std::string("mini/") + file)), {}, 0);
   };
   CHECK_THAT(cost("ladder.json"), Contains("\nfwpkm-96       616.53K  591.66K  52.22K  568.14K        1.15M") &&
                                       Contains("\n32 runs, 1.311e+08 tokens, 2.2833e+14 FLOPs\n"));
@@ -182,16 +179,12 @@ TEST_CASE("the mini ladders are the runs whose results are documented", "[fast]"
 }
 
 TEST_CASE("every list of evaluations in configs/ is read", "[fast]") {
-  int lists = 0;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(fs::path(HEBB_SOURCE) / "configs")) {
-    if (entry.path().extension() != ".json") { continue; }
-    if (const Json json = load_config(entry.path().string()); json.find("evaluations") != nullptr) {
-      INFO(entry.path().string());
-      CHECK(!read_evaluations(json, "").empty());
-      ++lists;
-    }
+  const std::vector<std::string> lists = files_with("evaluations");
+  CHECK(lists.size() >= 4);
+  for (const std::string& list : lists) {
+    INFO(list);
+    CHECK(!read_evaluations(load_config(path_of(list)), "").empty());
   }
-  CHECK(lists >= 4);
 }
 
 FOLDER_TEST("every configuration trains when it is shrunk", "[slow]") {

@@ -39,8 +39,7 @@ FOLDER_TEST("a plan of ranks is what the ranks reserve and send, to the byte", "
     config.train.comm->overlap = overlap;  // not by device: `auto` may find one that the ranks here do not use
     return config;
   };
-  const RankPlan plan =
-      plan_ranks(make(), {.ranks = 4, .ranks_per_host = 2, .link = read_link("nvlink"), .tokens_per_s = {}});
+  const RankPlan plan = plan_ranks(make(), {.ranks = 4, .ranks_per_host = 2, .link = read_link("nvlink")});
   REQUIRE((plan.lanes == 4 && plan.allowed == std::vector<int>{1, 2, 4} && plan.rows.size() == 3));
   for (const RankPlanRow& row : plan.rows) {
     CAPTURE(row.ranks);
@@ -60,17 +59,17 @@ FOLDER_TEST("a plan of ranks is what the ranks reserve and send, to the byte", "
 FOLDER_TEST("a plan of ranks that share a memory has one lane a rank", "[fast]") {
   const auto make = [&] {
     RunConfig config = run_of(folder, 4);
-    config.model = ModelConfig();
-    Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 1, "layers": {
+    config.model =
+        Fields::read<ModelConfig>(parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 1, "layers": {
                    "att": {"type": "attention", "num_heads": 2, "head_dim": 4},
                    "m": {"type": "swiglu", "intermediate_size": 8},
                    "fw": {"type": "fwpkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 4, "top_k": 2, "chunk_size": 6}},
                    "pattern": [{"mixer": "att", "ffn": "m", "memory": "fw"}]})",
-                            "model.json"),
-                 "model", config.model);
+                                             "model.json"),
+                                  "model");
     return config;
   };
-  RankPlanOptions options{.ranks = 4, .ranks_per_host = 0, .link = read_link("nvlink"), .tokens_per_s = {}};
+  RankPlanOptions options{.ranks = 4, .link = read_link("nvlink")};
   const RankPlan four = plan_ranks(make(), options);
   REQUIRE((four.allowed == std::vector<int>{4} && four.rows.size() == 1));
   const StepAccount account = account_of_step(make(), 4, 1, DeviceKind::cpu);
@@ -86,7 +85,7 @@ FOLDER_TEST("a plan of ranks that share a memory has one lane a rank", "[fast]")
 FOLDER_TEST("a plan of ranks keeps the lanes of the configuration", "[fast]") {
   RunConfig config = run_of(folder, 8);
   config.train.lanes = 8;
-  const RankPlanOptions options{.ranks = 2, .ranks_per_host = 0, .link = read_link("nvlink"), .tokens_per_s = {}};
+  const RankPlanOptions options{.ranks = 2, .link = read_link("nvlink")};
   const RankPlan plan = plan_ranks(std::move(config), options);
   CHECK((plan.lanes == 8 && plan.rows.size() == 2 && plan.rows[1].micro_batches == 4));
   RunConfig other = run_of(folder, 6);
@@ -106,7 +105,6 @@ FOLDER_TEST("a plan of ranks predicts times where the speed of a device is known
   CHECK(efficiency("nvlink", 8) > efficiency("0.001:0.001", 8));
   CHECK(efficiency("nvlink:ib400", 4) > efficiency("nvlink:0.0001", 4));
   CHECK_THROWS_WITH(efficiency("nvlink", 3), Contains("--ranks-per-host"));
-  CHECK_THROWS_WITH(
-      plan_ranks(config(), {.ranks = 16, .ranks_per_host = 0, .link = read_link("nvlink"), .tokens_per_s = {}}),
-      Contains("train.batch_size") && Contains("a multiple of 16 = 16 lanes x"));
+  CHECK_THROWS_WITH(plan_ranks(config(), {.ranks = 16, .link = read_link("nvlink")}),
+                    Contains("train.batch_size") && Contains("a multiple of 16 = 16 lanes x"));
 }
