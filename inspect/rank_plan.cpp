@@ -125,12 +125,10 @@ namespace {
 RankPlanRow plan_row(RunConfig& config, int ranks, bool has_zero, const BucketLayout& layout, const Sizes& sizes) {
   TrainConfig& train = config.train;
   if (!has_zero) { train.zero = ranks > 1 ? 1 : 0; }
-  PlannedCommunicator communicator(0, ranks);
-  FlightLog flight;
   RankPlanRow row;
   row.ranks = ranks;
   row.zero = static_cast<int>(*train.zero);
-  row.memory = ranks == 1 ? plan_memory(config) : plan_memory(config, Ranks(communicator, flight));
+  row.memory = plan_rank_memory(config, ranks);
   row.micro_batches = train.batch_size / (*train.micro_batch_size * ranks);
   // Sums of gradients to their owners; then all of them, or new values, from there to all.
   const int64_t gathered = row.zero == 1 ? ValueLayout(layout, ranks, sizes.read_bytes).bytes()

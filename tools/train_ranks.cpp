@@ -35,6 +35,7 @@ std::vector<std::string> command_line() {
   return words;
 }
 
+/// Words without these options and their values.
 std::vector<std::string> remove_options(std::vector<std::string> words, const std::vector<std::string>& options) {
   for (const std::string& option : options) {
     for (auto at = words.begin(); at != words.end();) {
@@ -58,7 +59,7 @@ RankProcessesOptions rank_processes(int ranks, bool uses_gpu) {
   }
   RankProcessesOptions options;
   options.program = fs::read_symlink("/proc/self/exe").string();
-  options.arguments = command_line_without({"--ranks", "--restart"});
+  options.arguments = remove_options(command_line(), {"--ranks", "--restart"});
   options.ranks = ranks;
   options.uses_gpu = uses_gpu;
   return options;
@@ -82,10 +83,6 @@ std::string agreement(const RunConfig& config) {
 }
 
 }  // namespace
-
-std::vector<std::string> command_line_without(const std::vector<std::string>& options) {
-  return remove_options(command_line(), options);
-}
 
 int count_ranks(const std::string& text, bool uses_gpu) {
   if (text == "all") {

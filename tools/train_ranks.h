@@ -14,9 +14,6 @@ struct RanksOptions {
   int restarts = 0;
 };
 
-/// The words of this process' command line behind the program, without these options and their values.
-std::vector<std::string> command_line_without(const std::vector<std::string>& options);
-
 /// The number of ranks of `--ranks`. Errors: ConfigError for a text that is none, and for `all` without a GPU.
 int count_ranks(const std::string& text, bool uses_gpu);
 

@@ -8,7 +8,6 @@
 
 #include "comm/launched_rank.h"
 #include "comm/load_mpi.h"
-#include "comm/rank_processes.h"
 #include "comm/thread_communicator.h"
 #include "core/join.h"
 #include "core/json.h"
@@ -155,13 +154,7 @@ int run_comm(const Options& o) {
     measure_rank(*communicator, o, bench);
     return 0;
   }
-  if (o.engine == "mpi" || (o.engine.empty() && has_mpi())) {
-    RankProcessesOptions options;
-    options.program = fs::read_symlink("/proc/self/exe").string();
-    options.arguments = command_line_without({"--ranks", "--engine"});
-    options.ranks = ranks;
-    return run_rank_processes(options);
-  }
+  if (o.engine == "mpi" || (o.engine.empty() && has_mpi())) { return start_ranks(ranks, false); }
   set_threads(1);
   run_ranks(ranks, [&](Communicator& communicator) { measure_rank(communicator, o, bench); });
   return 0;

@@ -14,6 +14,8 @@ namespace hebb {
 namespace {
 
 constexpr const char* kLogFile = "train.log";
+/// What a start writes.
+constexpr const char* kStartFiles[] = {"tokenizer.model", "tokenizer.json", "config.json", kLogFile, kTunedFile};
 
 void create_folder(const fs::path& path) {
   std::error_code error;
@@ -120,10 +122,8 @@ void RunFolder::open_first(RunConfig& config, const RunOptions& options, const S
 }
 
 void RunFolder::remove_at_signals() {
-  std::vector<fs::path> paths;
-  for (const char* name : {"tokenizer.model", "tokenizer.json", "config.json", "lock", kLogFile, kTunedFile}) {
-    paths.push_back(path_ / name);
-  }
+  std::vector<fs::path> paths{path_ / "lock"};
+  for (const char* name : kStartFiles) { paths.push_back(path_ / name); }
   if (!created_.empty()) {
     for (fs::path folder = path_; folder != created_; folder = folder.parent_path()) { paths.push_back(folder); }
     paths.push_back(created_);
@@ -135,10 +135,8 @@ bool RunFolder::discard() {
   until_started_.reset();
   if (!is_new_) { return false; }
   std::error_code ignored;  // the error that led here is the one to report
-  for (const char* name :
-       {"tokenizer.model", "tokenizer.json", kLogFile, kTunedFile, "config.json", "metrics.jsonl", "tb"}) {
-    fs::remove_all(path_ / name, ignored);
-  }
+  for (const char* name : kStartFiles) { fs::remove(path_ / name, ignored); }
+  for (const char* name : {"metrics.jsonl", "tb"}) { fs::remove_all(path_ / name, ignored); }
   lock_.reset();
   if (created_.empty()) { return true; }
   for (fs::path folder = path_; fs::remove(folder, ignored) && folder != created_;) {  // only while they are empty
