@@ -8,14 +8,13 @@ namespace {
 /// A run of two blocks, each with a HAM layer; `threshold` are the keys of its threshold, `train` more sections.
 RunConfig ham_run(const TempFolder& folder, const std::string& threshold, const std::string& changes) {
   return with_model(folder, changes,
-                    parse_json(R"({"vocab_size": 29, "hidden_size": 12, "num_layers": 2, "layers": {
+                    R"({"vocab_size": 29, "hidden_size": 12, "num_layers": 2, "layers": {
                  "mlp": {"type": "swiglu", "intermediate_size": 10},
                  "ham": {"type": "ham", "conv_size": 2, "rnn": {"num_heads": 2, "key_head_dim": 4, "value_head_dim": 5},
                          "kv": {"num_heads": 2, "key_head_dim": 4, "value_head_dim": 5, "rope": {"theta": 100.0}},
                          "threshold": {"lr": 0.02, )" +
-                                   threshold + R"(}}},
-                 "pattern": [{"mixer": "ham", "ffn": "mlp"}]})",
-                               "model.json"));
+                        threshold + R"(}}},
+                 "pattern": [{"mixer": "ham", "ffn": "mlp"}]})");
 }
 
 std::string threshold_name(int block) { return "blocks." + std::to_string(block) + ".mixer.threshold"; }

@@ -85,18 +85,15 @@ inline void check_same(const fs::path& one, const fs::path& other, int64_t step)
 
 /// Enough parameters for several buckets of 1 MiB and for a part of each rank.
 inline RunConfig wide_run(const TempFolder& folder, const std::string& changes) {
-  return with_model(folder, changes,
-                    parse_json(R"({"vocab_size": 29, "hidden_size": 48, "num_layers": 2, "layers": {
+  return with_model(folder, changes, R"({"vocab_size": 29, "hidden_size": 48, "num_layers": 2, "layers": {
                  "mlp": {"type": "swiglu", "intermediate_size": 1100},
                  "att": {"type": "attention", "num_heads": 4, "head_dim": 12, "rope": {"theta": 100.0}}},
-                 "pattern": [{"mixer": "att", "ffn": "mlp"}]})",
-                               "model.json"));
+                 "pattern": [{"mixer": "att", "ffn": "mlp"}]})");
 }
 
 /// Every type of layer but those with fast weights.
 inline RunConfig mixed_run(const TempFolder& folder, const std::string& changes) {
-  return with_model(folder, changes,
-                    parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 10, "layers": {
+  return with_model(folder, changes, R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 10, "layers": {
                  "m": {"type": "swiglu", "intermediate_size": 8},
                  "rel": {"type": "relu2", "intermediate_size": 10, "token_shift": true},
                  "pkm": {"type": "pkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 4, "num_heads": 2, "top_k": 2},
@@ -116,8 +113,7 @@ inline RunConfig mixed_run(const TempFolder& folder, const std::string& changes)
                  "pattern": [{"mixer": "att", "ffn": "m"}, {"mixer": "gdn", "ffn": "rel"},
                              {"mixer": "mam", "ffn": "pkm"}, {"mixer": "mes", "ffn": "m"}, {"mixer": "lac", "ffn": "m"},
                              {"mixer": "ovq", "ffn": "m"}, {"mixer": "sdm", "ffn": "m"}, {"mixer": "ham", "ffn": "m"},
-                             {"mixer": "vq", "ffn": "m"}, {"mixer": "kvm", "ffn": "m"}]})",
-                               "model.json"));
+                             {"mixer": "vq", "ffn": "m"}, {"mixer": "kvm", "ffn": "m"}]})");
 }
 
 /// Both layers with fast weights, `sync` local or global.
@@ -133,17 +129,15 @@ inline RunConfig memory_run(const TempFolder& folder, const std::string& changes
                           "model.json");
   model.find("layers")->find("fw")->set("sync", Json(fwpkm_sync));
   model.find("layers")->find("fm")->set("sync", Json(fwmlp_sync));
-  return with_model(folder, changes, model);
+  return with_model(folder, changes, model.dump());
 }
 
 /// Codebooks that start at step index 3.
 inline RunConfig codebook_run(const TempFolder& folder, const std::string& changes) {
-  return with_model(folder, changes,
-                    parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 2, "layers": {
+  return with_model(folder, changes, R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 2, "layers": {
                  "m": {"type": "swiglu", "intermediate_size": 8},
                  "vq": {"type": "vq", "num_heads": 2, "head_dim": 4, "codebook_size": 3, "quantize_after": 3}},
-                 "pattern": [{"mixer": "vq", "ffn": "m"}]})",
-                               "model.json"));
+                 "pattern": [{"mixer": "vq", "ffn": "m"}]})");
 }
 
 /// Documents of unequal lengths, ignored targets at their ends, clip sets, validation with a short last group.

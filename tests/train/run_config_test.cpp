@@ -26,26 +26,11 @@ RunConfig read(const TempFolder& folder, const std::vector<std::string>& overrid
 
 }  // namespace
 
-FOLDER_TEST("a run configuration has the defaults of the reference", "[fast]") {
+FOLDER_TEST("what a run configuration leaves open is filled by its batch and device", "[fast]") {
   const RunConfig c = read(folder, {"train.device=cpu"});  // which decides the precision
   CHECK(c.train.micro_batch_size == 6);
-  CHECK(c.train.seed == 0);
   CHECK(c.train.precision == "fp32");
-  CHECK(c.train.nonfinite == "skip");
-  CHECK(c.train.max_consecutive_skips == 10);
-  CHECK(c.train.log_every == 10);
-  CHECK(c.train.val_every == 0);
-  CHECK(c.train.checkpoint.every == 1000);
-  CHECK(c.train.checkpoint.keep == 2);
-  CHECK(c.train.checkpoint.keep_every == 0);
-  CHECK(c.train.exit_code_on_stop == 75);
-  CHECK(c.train.recompute == "none");
   CHECK_FALSE(c.train.random_window);
-  CHECK(c.optimizer.betas == std::vector<double>{0.9, 0.95});
-  CHECK(c.optimizer.eps == 1e-8);
-  CHECK(c.optimizer.weight_decay == 0.1);
-  CHECK(c.optimizer.clip_norm == 1.0);
-  CHECK(c.schedule.type == "constant");
 }
 
 FOLDER_TEST("a known key in the wrong section is told where it belongs", "[fast]") {

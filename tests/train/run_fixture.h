@@ -172,10 +172,9 @@ inline RunConfig test_run(const TempFolder& folder, const std::string& changes =
 }
 
 /// The run of test_run() with another model.
-inline RunConfig with_model(const TempFolder& folder, const std::string& changes, const Json& model) {
+inline RunConfig with_model(const TempFolder& folder, const std::string& changes, const std::string& model) {
   RunConfig config = test_run(folder, changes, false);
-  config.model = ModelConfig();
-  Fields::read(model, "model", config.model);
+  config.model = Fields::read<ModelConfig>(parse_json(model, "model.json"), "model");
   return config;
 }
 

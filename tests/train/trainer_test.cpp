@@ -291,8 +291,7 @@ FOLDER_TEST("a run says once per layer that mesanet takes too few steps") {
                               std::to_string(steps) + R"(}, "mlp": {"type": "swiglu", "intermediate_size": 10}},
       "pattern": [{"mixer": "x", "ffn": "mlp"}]})";
     Heard heard;
-    REQUIRE(run_in(folder / ("run" + std::to_string(steps)), with_model(folder, "{}", parse_json(model, "model.json")),
-                   heard) == 0);
+    REQUIRE(run_in(folder / ("run" + std::to_string(steps)), with_model(folder, "{}", model), heard) == 0);
     for (const char* layer : {"blocks.0.mixer", "blocks.1.mixer"}) {
       CHECK(heard.count(std::string(layer) + " solves up to a residual of") == (steps == 1 ? 1 : 0));
     }
