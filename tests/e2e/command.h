@@ -35,6 +35,14 @@ inline CommandResult run_hebb(const TempFolder& folder, const std::string& argum
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read("out"), read("err")};
 }
 
+/// What `hebb ARGUMENTS` prints, which must succeed.
+inline std::string output_of(const TempFolder& folder, const std::string& arguments, const std::string& input = "") {
+  const CommandResult result = run_hebb(folder, arguments, input);
+  INFO(arguments << ": " << result.err);
+  REQUIRE(result.code == 0);
+  return result.out;
+}
+
 /// `hebb ARGUMENTS` ends with this code and an error that `matcher` accepts.
 template <class Matcher>
 void check_error(const TempFolder& folder, const std::string& arguments, int code, const Matcher& matcher,
@@ -55,13 +63,13 @@ inline void train_small(const TempFolder& folder, const std::string& run, int vo
     "data": {"sources": [{"path": "set"}]}, "optimizer": {"lr": 0.01},
     "train": {"batch_size": 2, "sequence_length": 33, "device": "cpu", )" +
                              train + "}}");
-  REQUIRE(run_hebb(folder, "train c.json --run-dir " + run).code == 0);
+  output_of(folder, "train c.json --run-dir " + run);
 }
 
 /// Shards of bytes in set/ and a model over them in run/.
 inline void train_on_bytes(const TempFolder& folder, const std::string& train = R"("steps": 1)") {
-  REQUIRE(run_hebb(folder, "data synth --documents 40 -o docs.jsonl").code == 0);
-  REQUIRE(run_hebb(folder, "data encode docs.jsonl -t bytes -o set --val-documents 3").code == 0);
+  output_of(folder, "data synth --documents 40 -o docs.jsonl");
+  output_of(folder, "data encode docs.jsonl -t bytes -o set --val-documents 3");
   train_small(folder, "run", 259, train);
 }
 

@@ -116,10 +116,9 @@ FOLDER_TEST("output that does not arrive is an error that says why") {
 
 FOLDER_TEST("keys of a configuration may be written as options", "[fast]") {
   const std::string plan = "plan " + HEBB_SOURCE + "/configs/quickstart.json --no-data --json";
-  const CommandResult plain = run_hebb(folder, plan + " train.batch_size=64 model.num_layers=2");
-  REQUIRE(plain.code == 0);
-  CHECK(run_hebb(folder, plan + " --train.batch_size 64 --model.num_layers=2").out == plain.out);
-  CHECK(run_hebb(folder, plan).out != plain.out);
+  const std::string plain = output_of(folder, plan + " train.batch_size=64 model.num_layers=2");
+  CHECK(output_of(folder, plan + " --train.batch_size 64 --model.num_layers=2") == plain);
+  CHECK(output_of(folder, plan) != plain);
   check_usage_error("plan c.json --train.steps", "hebb plan: option --train.steps needs a value");
 }
 
@@ -142,9 +141,7 @@ FOLDER_TEST("without arguments the help goes to stderr with exit code 2", "[fast
 }
 
 FOLDER_TEST("--version prints version, build and libraries", "[fast]") {
-  const CommandResult result = run_hebb(folder, "--version");
-  CHECK(result.code == 0);
-  CHECK_THAT(result.out,
+  CHECK_THAT(output_of(folder, "--version"),
              StartsWith("hebb " HEBB_VERSION ", commit ") && Contains("\nbuild: ") && Contains("\nlibraries: CLI11 "));
 }
 
@@ -161,16 +158,11 @@ FOLDER_TEST("help of train names its configuration, and verbs show examples and 
 }
 
 FOLDER_TEST("help lists options with type, default and unit", "[fast]") {
-  const CommandResult result = run_hebb(folder, "data encode --help");
-  CHECK(result.code == 0);
-  CHECK_THAT(result.out, Contains("--shard-tokens INT = 100000000") && Contains("[tokens]") &&
-                             Contains("-t,--tokenizer NAME (required)") &&
-                             Contains("--invalid-utf8 NAME:{error,replace} = error"));
+  CHECK_THAT(output_of(folder, "data encode --help"),
+             Contains("--shard-tokens INT = 100000000") && Contains("[tokens]") &&
+                 Contains("-t,--tokenizer NAME (required)") && Contains("--invalid-utf8 NAME:{error,replace} = error"));
   for (const char* verb : {"data", "data inspect", "data verify", "data synth", "data synth-task", "tokenizer",
                            "tokenizer train", "tokenizer encode", "tokenizer decode", "tokenizer info", "inspect"}) {
-    const CommandResult help = run_hebb(folder, std::string(verb) + " --help");
-    INFO(verb);
-    CHECK(help.code == 0);
-    CHECK_THAT(help.out, Contains(std::string("Usage: hebb ") + verb));
+    CHECK_THAT(output_of(folder, std::string(verb) + " --help"), Contains(std::string("Usage: hebb ") + verb));
   }
 }

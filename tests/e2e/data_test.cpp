@@ -8,7 +8,7 @@ using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
 FOLDER_TEST("synthetic corpus to shards, inspected and verified", "[fast]") {
-  REQUIRE(run_hebb(folder, "data synth --documents 300 --seed 2 -o docs.jsonl").code == 0);
+  output_of(folder, "data synth --documents 300 --seed 2 -o docs.jsonl");
   const CommandResult encode = run_hebb(
       folder, "data encode docs.jsonl -t bytes -o set --shard-tokens 1e5 --val-documents 20 --threads 2 --json");
   REQUIRE(encode.code == 0);
@@ -18,9 +18,7 @@ FOLDER_TEST("synthetic corpus to shards, inspected and verified", "[fast]") {
   CHECK(report.at("train_shards").as_int() > 2);
   CHECK_THAT(encode.err, StartsWith("encode: 0 B of ") && Contains("300 documents\n"));
   CHECK_THAT(run_hebb(folder, "data inspect set").out, Contains("documents: 280"));
-  const CommandResult verify = run_hebb(folder, "data verify set");
-  CHECK(verify.code == 0);
-  CHECK_THAT(verify.out, Contains("no problem found"));
+  CHECK_THAT(output_of(folder, "data verify set"), Contains("no problem found"));
 
   std::string damaged = read_file(folder / "set/train_000001.bin");
   damaged[5000] ^= 4;
@@ -41,15 +39,13 @@ FOLDER_TEST("synth writes to standard output as well", "[fast]") {
 }
 
 FOLDER_TEST("synth-task writes rows and refuses options that do not fit", "[fast]") {
-  const CommandResult rows = run_hebb(folder, "data synth-task --task mqar --seed 1 --length 64 --rows 3");
-  REQUIRE(rows.code == 0);
-  const Json first = parse_json(rows.out.substr(0, rows.out.find('\n')), "row");
+  const std::string rows = output_of(folder, "data synth-task --task mqar --seed 1 --length 64 --rows 3");
+  const Json first = parse_json(rows.substr(0, rows.find('\n')), "row");
   CHECK(first.at("x").items().size() == 64);
   CHECK(first.at("x").items()[0].as_int() == 648);  // docs/tasks.md
   CHECK(first.at("y").items()[8].as_int() == 6866);
-  CHECK(std::count(rows.out.begin(), rows.out.end(), '\n') == 3);
-  const CommandResult later = run_hebb(folder, "data synth-task --task mqar --seed 1 --length 64 --first 2");
-  CHECK(rows.out.substr(rows.out.size() - later.out.size()) == later.out);
+  CHECK(std::count(rows.begin(), rows.end(), '\n') == 3);
+  CHECK_THAT(rows, EndsWith(output_of(folder, "data synth-task --task mqar --seed 1 --length 64 --first 2")));
   check_error(folder, "data synth-task --task mqar --length 31", 2, StartsWith("error: synth-task.length: found 31"));
   check_error(folder, "data synth-task --task mqar --length 32 --word 3", 2,
               StartsWith("error: --word: found --task mqar, expected a task that reads this option"));
@@ -102,10 +98,8 @@ FOLDER_TEST("a data set is replaced with --overwrite only", "[fast]") {
   folder.write("in.txt", "one|two");
   CHECK(run_hebb(folder, "data encode in.txt -t bytes -o set").code == 0);
   CHECK(run_hebb(folder, "data encode in.txt -t bytes -o set").code == 2);
-  const CommandResult replaced =
-      run_hebb(folder, "data encode in.txt --split '|' -t bytes -o set --overwrite --add-bos --no-add-eos");
-  CHECK(replaced.code == 0);
-  CHECK_THAT(replaced.out, StartsWith("train: 2 documents, 8 tokens, 1 shard\n"));
+  CHECK_THAT(output_of(folder, "data encode in.txt --split '|' -t bytes -o set --overwrite --add-bos --no-add-eos"),
+             StartsWith("train: 2 documents, 8 tokens, 1 shard\n"));
 }
 
 FOLDER_TEST("--split understands escapes", "[fast]") {
@@ -120,8 +114,7 @@ FOLDER_TEST("--split understands escapes", "[fast]") {
 }
 
 FOLDER_TEST("a dash is standard input, which a tokenizer cannot be trained on where it is a pipe", "[fast]") {
-  REQUIRE(run_hebb(folder, "data encode - --format jsonl -t bytes -o set", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n")
-              .code == 0);
+  output_of(folder, "data encode - --format jsonl -t bytes -o set", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
   CHECK_THAT(run_hebb(folder, "data inspect set").out, Contains("documents: 2"));
   CHECK(run_hebb(folder, "data encode - -t bytes -o text", "one\ntwo\n").code == 0);
   check_error(folder, "tokenizer train /dev/zero --out t.model", 2,
@@ -140,7 +133,7 @@ TEST_CASE("a signal removes the part of a file that was written", "[fast]") {
 
 FOLDER_TEST("inspect tells kinds of files apart", "[fast]") {
   folder.write("in.txt", "one|two!");
-  REQUIRE(run_hebb(folder, "data encode in.txt --split '|' -t bytes -o set").code == 0);
+  output_of(folder, "data encode in.txt --split '|' -t bytes -o set");
   CHECK(run_hebb(folder, "inspect set/train_000000.idx").out ==
         "set/train_000000.idx: hebb document index, 2 documents, 9 tokens, lengths 4 to 5\n");
   CHECK_THAT(run_hebb(folder, "inspect set/train_000000.bin").out, Contains("tokens: 9"));
@@ -214,7 +207,7 @@ FOLDER_TEST("a tokenizer.json is described and encodes a data set, which keeps a
   const CommandResult ids = run_hebb(folder, "tokenizer encode t.json", text);
   CHECK(run_hebb(folder, "tokenizer decode t.json", ids.out).out == text);
   folder.write("docs.txt", text + text);
-  REQUIRE(run_hebb(folder, "data encode docs.txt -t t.json -o set").code == 0);
+  output_of(folder, "data encode docs.txt -t t.json -o set");
   CHECK(run_hebb(folder, "data verify set").code == 0);
   CHECK(read_file(folder / "set/tokenizer.json") == read_file(folder / "t.json"));
   folder.write("bad.json", "{\"model\": {}}");
@@ -224,14 +217,11 @@ FOLDER_TEST("a tokenizer.json is described and encodes a data set, which keeps a
 
 #if HEBB_HAVE_SENTENCEPIECE
 FOLDER_TEST("a tokenizer is trained, described, used and not overwritten", "[fast]") {
-  REQUIRE(run_hebb(folder, "data synth --documents 200 -o docs.jsonl").code == 0);
-  const CommandResult train =
-      run_hebb(folder, "tokenizer train docs.jsonl -o t.model --vocab-size 600 --train-bytes 1e5 --threads 1");
-  REQUIRE(train.code == 0);
-  CHECK_THAT(train.out, StartsWith("t.model: bpe, 600 tokens\nsample: ") && Contains(" of 200 documents"));
+  output_of(folder, "data synth --documents 200 -o docs.jsonl");
+  CHECK_THAT(output_of(folder, "tokenizer train docs.jsonl -o t.model --vocab-size 600 --train-bytes 1e5 --threads 1"),
+             StartsWith("t.model: bpe, 600 tokens\nsample: ") && Contains(" of 200 documents"));
   CHECK(run_hebb(folder, "tokenizer train docs.jsonl -o t.model --vocab-size 600").code == 2);
-  CHECK(run_hebb(folder, "tokenizer train docs.jsonl -o new/folder/t.model --vocab-size 600 --train-bytes 1e5").code ==
-        0);
+  output_of(folder, "tokenizer train docs.jsonl -o new/folder/t.model --vocab-size 600 --train-bytes 1e5");
   check_error(folder, "tokenizer train docs.jsonl -o /proc/nowhere/t.model", 2,
               Contains("--out: found /proc/nowhere/t.model: ") &&
                   Contains(", expected a file in a folder that can be written"));
@@ -259,9 +249,7 @@ FOLDER_TEST("progress is plain lines where there is no terminal", "[fast]") {
 
 FOLDER_TEST("a data set becomes records, and what is none of it leaves no file", "[fast]") {
   folder.write("raw.jsonl", "{\"question\": \"is it\", \"passage\": \"P.\", \"answer\": true}\n");
-  const CommandResult good = run_hebb(folder, "data convert boolq raw.jsonl boolq.jsonl");
-  CHECK(good.code == 0);
-  CHECK(good.out == "1 record in boolq.jsonl\n");
+  CHECK(output_of(folder, "data convert boolq raw.jsonl boolq.jsonl") == "1 record in boolq.jsonl\n");
   const std::string line =
       "{\"context\":\"P.\\nQuestion: is it?\\nAnswer:\",\"choices\":[\"no\",\"yes\"],\"gold\":1,\"delimiter\":\" \"}\n";
   CHECK(read_file(folder / "boolq.jsonl") == line);
@@ -279,10 +267,10 @@ FOLDER_TEST("a data set becomes records, and what is none of it leaves no file",
 }
 
 FOLDER_TEST("errors of data that is opened say where its key was written") {
-  REQUIRE(run_hebb(folder, "data synth --documents 40 -o docs.jsonl").code == 0);
-  REQUIRE(run_hebb(folder, "data encode docs.jsonl -t bytes -o set --val-documents 3").code == 0);
-  REQUIRE(run_hebb(folder, "tokenizer train docs.jsonl --out other.model --vocab-size 340").code == 0);
-  REQUIRE(run_hebb(folder, "data encode docs.jsonl -t other.model -o other").code == 0);
+  output_of(folder, "data synth --documents 40 -o docs.jsonl");
+  output_of(folder, "data encode docs.jsonl -t bytes -o set --val-documents 3");
+  output_of(folder, "tokenizer train docs.jsonl --out other.model --vocab-size 340");
+  output_of(folder, "data encode docs.jsonl -t other.model -o other");
   const auto error_of = [&](const std::string& data, const std::string& words = "") {
     folder.write("c.json", R"({"name": "r", "model": {"vocab_size": 340, "hidden_size": 24, "num_layers": 1,
   "layers": {"a": {"type": "attention", "num_heads": 2, "head_dim": 12}, "m": {"type": "swiglu", "intermediate_size": 40}},

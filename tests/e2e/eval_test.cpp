@@ -31,10 +31,9 @@ FOLDER_TEST("a second eval takes finished results up, and several checkpoints st
   CHECK_THAT(run_hebb(folder, "eval e.json --checkpoint run --again").out, !Contains("kept"));
 
   const std::string both = "--checkpoint run/checkpoints/step_00000002 --checkpoint run";
-  const CommandResult compared = run_hebb(folder, "eval e.json " + both);
-  CHECK(compared.code == 0);
-  CHECK_THAT(compared.out, Contains("== run:2\n") && Contains("== run:4\n") && Contains("  run:2  ") &&
-                               Contains("held.nll") && Contains("words.acc"));
+  CHECK_THAT(output_of(folder, "eval e.json " + both), Contains("== run:2\n") && Contains("== run:4\n") &&
+                                                           Contains("  run:2  ") && Contains("held.nll") &&
+                                                           Contains("words.acc"));
   CHECK(fs::exists(folder / "run/evals/step_00000002/held.json"));
   CHECK(run_hebb(folder, "eval e.json --out out " + both).code == 0);
   CHECK(fs::exists(folder / "out/run:2/held.json"));
@@ -89,9 +88,7 @@ FOLDER_TEST("changes of a list may be written as options") {
   folder.write("e.json", R"({"evaluations": [
     {"name": "held", "kind": "position_ppl", "length": 64, "data": {"path": "set/val_*.bin"}}]})");
   const auto length = [&](const std::string& words) {
-    const CommandResult result = run_hebb(folder, "eval " + words + " --checkpoint run --again");
-    INFO(words << ": " << result.err);
-    REQUIRE(result.code == 0);
+    output_of(folder, "eval " + words + " --checkpoint run --again");
     return parse_json_file((folder / "run/evals/step_00000004/held.json").string()).at("config").at("length").as_int();
   };
   CHECK(length("e.json evaluations.0.length=32") == 32);
@@ -126,11 +123,9 @@ FOLDER_TEST("hebb eval --ranks writes the files of one process") {
     {"name": "held", "kind": "position_ppl", "length": 64, "data": {"path": "set/val_*.bin"}}]})");
   const std::string command = "eval e.json --checkpoint run --device cpu --log-samples --out ";
   REQUIRE(run_hebb(folder, command + "one").code == 0);
-  const CommandResult ranks = run_hebb(folder, command + "two --ranks 2");
-  INFO(ranks.err);
-  CHECK(ranks.code == 0);
-  CHECK_THAT(ranks.out, Contains("rank  host:process  device") && Contains("words (cloze): ok  acc "));
-  CHECK(ranks.out.find("words (cloze): ok") == ranks.out.rfind("words (cloze): ok"));  // of rank 0 alone
+  const std::string ranks = output_of(folder, command + "two --ranks 2");
+  CHECK_THAT(ranks, Contains("rank  host:process  device") && Contains("words (cloze): ok  acc "));
+  CHECK(ranks.find("words (cloze): ok") == ranks.rfind("words (cloze): ok"));  // of rank 0 alone
   for (const char* name : {"gone.json", "words.json", "held.json", "words.samples.jsonl", "held.samples.jsonl"}) {
     const auto text = [&](const char* out) {
       const std::string file = read_file(folder / out / name);
@@ -146,10 +141,8 @@ FOLDER_TEST("hebb eval --ranks writes the files of one process") {
   const std::string evaluations =
       " --run-dir both 'eval={\"evaluations\": [{\"name\": \"words\", \"kind\": \"cloze\", \"file\": \"" +
       (folder / "q.jsonl").string() + "\"}]}'";
-  const CommandResult trained = run_hebb(folder, "train c.json --ranks 2" + evaluations);
-  INFO(trained.out << trained.err);
-  CHECK(trained.code == 0);
-  REQUIRE(run_hebb(folder, "eval e.json --checkpoint both --device cpu --out after").code == 0);
+  output_of(folder, "train c.json --ranks 2" + evaluations);
+  output_of(folder, "eval e.json --checkpoint both --device cpu --out after");
   const auto metrics = [&](const std::string& out) {
     return parse_json_file((folder / out / "words.json").string()).at("metrics").dump();
   };

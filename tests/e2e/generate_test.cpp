@@ -21,9 +21,8 @@ FOLDER_TEST("samples depend on prompt, its index and seed alone, not on their nu
   folder.write("q.jsonl",
                "{\"prompt\": \"One\", \"answers\": [\"x\"]}\n{\"prompt\": \"Two\"}\n{\"prompt\": \"One\"}\n");
   const std::string some = " --max-new-tokens 12 --temperature 1.5 --json";
-  const CommandResult all = run_hebb(folder, "generate run --prompts p.txt --num-samples 3 --seed 5" + some);
-  REQUIRE(all.code == 0);
-  const std::vector<Json> lines = json_lines(all.out);
+  const std::vector<Json> lines =
+      json_lines(output_of(folder, "generate run --prompts p.txt --num-samples 3 --seed 5" + some));
   REQUIRE(lines.size() == 6);
   for (size_t i = 0; i < 6; ++i) {
     CHECK(lines[i].at("prompt").as_string() == (i < 3 ? "One" : "Two"));
@@ -45,9 +44,9 @@ FOLDER_TEST("samples depend on prompt, its index and seed alone, not on their nu
   CHECK(json_lines(run_hebb(folder, "generate run --prompt Two --seed 7 --prompt-index 1" + some).out) ==
         std::vector<Json>{lines[5]});
   CHECK(json_lines(run_hebb(folder, "generate run --prompt One --seed 6" + some).out) == std::vector<Json>{lines[1]});
-  const CommandResult text =
-      run_hebb(folder, "generate run --prompts p.txt --num-samples 3 --seed 5 --max-new-tokens 12 --temperature 1.5");
-  CHECK_THAT(text.out, Contains("==> prompt 1, seed 6 <==\nTwo" + lines[4].at("text").as_string() + "\n"));
+  const std::string text =
+      output_of(folder, "generate run --prompts p.txt --num-samples 3 --seed 5 --max-new-tokens 12 --temperature 1.5");
+  CHECK_THAT(text, Contains("==> prompt 1, seed 6 <==\nTwo" + lines[4].at("text").as_string() + "\n"));
 }
 
 FOLDER_TEST("one newline at the end of standard input is not part of the prompt") {

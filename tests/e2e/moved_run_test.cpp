@@ -9,7 +9,7 @@ namespace {
 /// have moved. Returns the command of the generation and its output.
 std::pair<std::string, std::string> check_moved_run(const TempFolder& folder, const std::string& tokenizer,
                                                     int vocab_size, const std::string& prompt) {
-  REQUIRE(run_hebb(folder, "data encode docs.jsonl -t " + tokenizer + " -o set --val-documents 3").code == 0);
+  output_of(folder, "data encode docs.jsonl -t " + tokenizer + " -o set --val-documents 3");
   train_small(folder, "first", vocab_size);
   const std::string command = " --prompt " + prompt + " --max-new-tokens 5";
   const std::string text = run_hebb(folder, "generate first" + command).out;
@@ -29,8 +29,8 @@ std::pair<std::string, std::string> check_moved_run(const TempFolder& folder, co
 
 #if HEBB_HAVE_SENTENCEPIECE
 FOLDER_TEST("a run that has been moved generates and is evaluated without the files that it was trained from") {
-  REQUIRE(run_hebb(folder, "data synth --documents 100 -o docs.jsonl").code == 0);
-  REQUIRE(run_hebb(folder, "tokenizer train docs.jsonl -o t.model --vocab-size 600 --threads 1").code == 0);
+  output_of(folder, "data synth --documents 100 -o docs.jsonl");
+  output_of(folder, "tokenizer train docs.jsonl -o t.model --vocab-size 600 --threads 1");
   const auto [command, text] = check_moved_run(folder, "t.model", 600, "The");
   const std::string weights = "second/checkpoints/step_00000001/model.safetensors";
   CHECK(run_hebb(folder, "generate " + weights + command).out == text);
@@ -41,7 +41,7 @@ FOLDER_TEST("a run that has been moved generates and is evaluated without the fi
 
 FOLDER_TEST("a run with a tokenizer.json keeps a copy, which generates and is evaluated after a move") {
   fs::copy_file(HEBB_TEST_DATA + "/golden/tokenizer-json/qwen2.json", folder / "t.json");
-  REQUIRE(run_hebb(folder, "data synth --documents 100 -o docs.jsonl").code == 0);
+  output_of(folder, "data synth --documents 100 -o docs.jsonl");
   const auto [command, text] = check_moved_run(folder, "t.json", 720, "größer");
   CHECK(read_file(folder / "second/tokenizer.json") == read_file(folder / "moved-t.json"));
   CHECK(run_hebb(folder, "generate second --tokenizer moved-t.json" + command).out == text);

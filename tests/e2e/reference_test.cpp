@@ -3,10 +3,9 @@
 #include "train/choose_device.h"
 
 FOLDER_TEST("the configuration reference in docs/ is what the schema says", "[fast]") {
-  const CommandResult r = run_hebb(folder, "doctor --configuration-reference");
-  CHECK(r.code == 0);
   INFO("after a change of the schema: hebb doctor --configuration-reference > docs/configuration-reference.md");
-  CHECK(r.out == read_file(fs::path(HEBB_SOURCE) / "docs" / "configuration-reference.md"));
+  CHECK(output_of(folder, "doctor --configuration-reference") ==
+        read_file(fs::path(HEBB_SOURCE) / "docs" / "configuration-reference.md"));
 }
 
 FOLDER_TEST("auto says why it has taken the CPU, in a build that could take a GPU", "[fast]") {
@@ -22,9 +21,7 @@ FOLDER_TEST("auto says why it has taken the CPU, in a build that could take a GP
 
 FOLDER_TEST("doctor, plan, bench and report say what is wrong with their arguments", "[fast]") {
   CHECK_THAT(run_hebb(folder, "doctor").out, Contains("layers"));
-  const CommandResult plan = run_hebb(folder, "plan nothing.json");
-  CHECK(plan.code == 2);
-  CHECK_THAT(plan.err, Contains("nothing.json"));
+  check_error(folder, "plan nothing.json", 2, Contains("nothing.json"));
   folder.write("sweep.json", R"({"name": "s", "runs": []})");
   CHECK_THAT(run_hebb(folder, "plan sweep.json").err, Contains("found a sweep (it has \"runs\")"));
   for (const char* verb : {"generate x", "eval x --checkpoint y", "bench", "selftest", "trace m --rows r --out o"}) {
@@ -36,9 +33,7 @@ FOLDER_TEST("doctor, plan, bench and report say what is wrong with their argumen
   CHECK_THAT(run_hebb(folder, "selftest relu2 optimizer --device cpu --json").out, Contains("\"failed\": 0"));
   CHECK_THAT(run_hebb(folder, "selftest relu --device cpu").err, Contains("one of attention, swiglu, relu2"));
   CHECK(run_hebb(folder, "selftest --device cpu --precision fp64").code == 2);
-  const CommandResult report = run_hebb(folder, "report missing-run");
-  CHECK(report.code == 3);
-  CHECK_THAT(report.err, Contains("missing-run"));
+  check_error(folder, "report missing-run", 3, Contains("missing-run"));
   CHECK(run_hebb(folder, "report a b ./a").err == "error: hebb report: found ./a twice, expected different runs\n");
   folder.write("ladder/sweep.json", R"({"name": "s", "runs": []})");
   CHECK(run_hebb(folder, "report ladder --by arch --y val.x").err ==
@@ -53,8 +48,6 @@ FOLDER_TEST("plan counts the parameters, FLOPs and state of a model object", "[f
     "layers": {"gdn": {"type": "gdn", "num_heads": 8, "key_head_dim": 64, "value_head_dim": 64, "dt_bias_init": "ones"},
                "mlp": {"type": "swiglu", "intermediate_size": 2304}},
     "pattern": [{"mixer": "gdn", "ffn": "mlp"}]})");
-  const CommandResult r = run_hebb(folder, "plan m.json --json");
-  CHECK(r.code == 0);
-  CHECK_THAT(r.out, Contains("\"total\": 112111296"));
+  CHECK_THAT(output_of(folder, "plan m.json --json"), Contains("\"total\": 112111296"));
   CHECK_THAT(run_hebb(folder, "plan m.json m.json").out, Contains("112.11M"));
 }

@@ -13,21 +13,16 @@ std::string trace_of(const std::string& golden, const std::string& rest) {
 }  // namespace
 
 FOLDER_TEST("decisions of a trace, forced upon another, give the same file", "[fast]") {
-  const CommandResult made = run_hebb(folder, trace_of("ham-1", "--inside --grads --out made"));
-  INFO(made.err);
-  REQUIRE(made.code == 0);
-  REQUIRE(run_hebb(folder, trace_of("ham-1", "--inside --grads --force made --out forced")).code == 0);
+  output_of(folder, trace_of("ham-1", "--inside --grads --out made"));
+  output_of(folder, trace_of("ham-1", "--inside --grads --force made --out forced"));
   CHECK(read_file(folder / "made") == read_file(folder / "forced"));
 }
 
 FOLDER_TEST("decisions that a trace cannot use are refused", "[fast]") {
-  REQUIRE(run_hebb(folder, trace_of("attention-1", "--out none")).code == 0);
-  REQUIRE(run_hebb(folder, trace_of("ovq-1", "--inside --out ovq")).code == 0);
-
-  const CommandResult none = run_hebb(folder, trace_of("ham-1", "--force none --out out"));
-  CHECK(none.code == 3);
-  CHECK_THAT(
-      none.err,
+  output_of(folder, trace_of("attention-1", "--out none"));
+  output_of(folder, trace_of("ovq-1", "--inside --out ovq"));
+  check_error(
+      folder, trace_of("ham-1", "--force none --out out"), 3,
       Contains("none: decisions to force (found no integer tensor, expected decisions of this model, such as blocks."));
 
   check_error(folder, trace_of("attention-1", "--force ovq --out out"), 3,
