@@ -6,9 +6,7 @@
 namespace hebb::cpu {
 namespace {
 
-template <class F> void each(int64_t n, F&& f) {
-  parallel_each(n, 1 << 13, [&](int64_t i) { f(i); });
-}
+constexpr int64_t kGrain = 1 << 13;
 
 }  // namespace
 
@@ -16,7 +14,7 @@ void run(Stream&, const SwigluForward& a) {
   dispatch_real(a.y.dtype, [&]<class S>(S) {
     S* __restrict y = a.y.as<S>();
     const S* __restrict gate = a.gate.as<S>(), * __restrict up = a.up.as<S>();
-    each(a.y.numel(), [=](int64_t i) { y[i] = gate[i] * sigmoid(gate[i]) * up[i]; });
+    parallel_each(a.y.numel(), kGrain, [=](int64_t i) { y[i] = gate[i] * sigmoid(gate[i]) * up[i]; });
   });
 }
 
@@ -24,7 +22,7 @@ void run(Stream&, const SwigluBackward& a) {
   dispatch_real(a.d_y.dtype, [&]<class S>(S) {
     S* __restrict d_gate = a.d_gate.as<S>(), * __restrict d_up = a.d_up.as<S>();
     const S* __restrict d_y = a.d_y.as<S>(), * __restrict gate = a.gate.as<S>(), * __restrict up = a.up.as<S>();
-    each(a.d_y.numel(), [=](int64_t i) {
+    parallel_each(a.d_y.numel(), kGrain, [=](int64_t i) {
       const S s = sigmoid(gate[i]), silu = gate[i] * s;
       const S g = d_y[i];
       d_up[i] = g * silu;
@@ -37,7 +35,7 @@ void run(Stream&, const Relu2Forward& a) {
   dispatch_real(a.y.dtype, [&]<class S>(S) {
     S* __restrict y = a.y.as<S>();
     const S* __restrict x = a.x.as<S>();
-    each(a.y.numel(), [=](int64_t i) {
+    parallel_each(a.y.numel(), kGrain, [=](int64_t i) {
       const S r = x[i] > S(0) ? x[i] : S(0);
       y[i] = r * r;
     });
@@ -48,7 +46,7 @@ void run(Stream&, const Relu2Backward& a) {
   dispatch_real(a.d_y.dtype, [&]<class S>(S) {
     S* __restrict d_x = a.d_x.as<S>();
     const S* __restrict d_y = a.d_y.as<S>(), * __restrict x = a.x.as<S>();
-    each(a.d_y.numel(), [=](int64_t i) { d_x[i] = S(2) * (x[i] > S(0) ? x[i] : S(0)) * d_y[i]; });
+    parallel_each(a.d_y.numel(), kGrain, [=](int64_t i) { d_x[i] = S(2) * (x[i] > S(0) ? x[i] : S(0)) * d_y[i]; });
   });
 }
 

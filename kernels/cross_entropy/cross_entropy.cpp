@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "core/parallel.h"
 #include "kernels/common/cpu/math.h"
@@ -24,25 +23,13 @@ LogitsChunk logits_chunk(Workspace& workspace, int64_t rows, int64_t vocab, DTyp
 namespace cpu {
 namespace {
 
-template <class S> S row_max(const S* x, int64_t n) {
-  S lanes[16];
-  std::fill(lanes, lanes + 16, -std::numeric_limits<S>::infinity());
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    for (int j = 0; j < 16; ++j) { lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j]; }
-  }
-  S top = *std::max_element(lanes, lanes + 16);
-  for (; i < n; ++i) { top = std::max(top, x[i]); }
-  return top;
-}
-
 /// Loss of one row; x becomes its gradient when asked.
 template <class S> double row_loss(S* x, int64_t vocab, int32_t target, S scale, bool gradient) {
   if (target < 0) {
     if (gradient) { std::fill(x, x + vocab, S(0)); }
     return 0;
   }
-  const S top = row_max(x, vocab), at_target = x[target];
+  const S top = largest_of(vocab, x), at_target = x[target];
   S sum;
   if (gradient) {
     for (int64_t v = 0; v < vocab; ++v) { x[v] = exp_(x[v] - top); }
@@ -53,7 +40,7 @@ template <class S> double row_loss(S* x, int64_t vocab, int32_t target, S scale,
   } else {
     sum = lane_sum<S>(vocab, [&](int64_t v) { return exp_(x[v] - top); });
   }
-  // row_max skips a NaN, the sum does not: it reaches the loss.
+  // largest_of skips a NaN, the sum does not: it reaches the loss.
   return std::log(static_cast<double>(sum)) + static_cast<double>(top) - static_cast<double>(at_target);
 }
 

@@ -70,16 +70,6 @@ void choose_slots(const int32_t* entries, const S* scores, const FwpkmSizes& s, 
   }
 }
 
-template <class S> void softmax(S* to, const S* from, int64_t n) {
-  const S top = *std::max_element(from, from + n);
-  S sum = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    to[i] = exp_(from[i] - top);
-    sum += to[i];
-  }
-  for (int64_t i = 0; i < n; ++i) { to[i] /= sum; }
-}
-
 template <class S> struct Lookup {
   const FwpkmLookupKeys& a;
   FwpkmSizes s;
@@ -99,7 +89,7 @@ template <class S> struct Lookup {
           fwpkm_score(s.half, q, keys + slots[j] / s.n * s.half, a.score) +
           fwpkm_score(s.half, q + s.half, keys + (s.n + slots[j] % s.n) * s.half, a.score);
     }
-    for (int64_t c = 0; c < 2; ++c) { softmax(a.out.probs.as<S>() + (half_query + c) * s.k, scores + c * s.k, s.k); }
+    for (int64_t c = 0; c < 2; ++c) { softmax(s.k, scores + c * s.k, a.out.probs.as<S>() + (half_query + c) * s.k); }
   }
 
   void tokens(int64_t first, int64_t rows, LookupWork<S>& work) const {
@@ -121,36 +111,6 @@ template <class S> struct Lookup {
   }
 };
 
-template <class S> void lookup(const FwpkmLookupKeys& a) {
-  const Lookup<S> l{a, fwpkm_sizes(a.out.slots, a.keys)};
-  const FwpkmSizes& s = l.s;
-  if (!a.keep_norms) { write_key_norms<S>(a.key_norms, a.keys); }
-  // Tiles of one sequence whose two score blocks stay in the L2 cache.
-  const int64_t tile = std::clamp<int64_t>(32768 / s.n, 1, 64), tiles = (a.chunk.count + tile - 1) / tile;
-  parallel_for(a.chunk.batch * tiles, 1, [&](int64_t begin, int64_t end) {
-    static thread_local LookupWork<S> work;
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t at = i % tiles * tile;
-      l.tokens(i / tiles * a.chunk.length + a.chunk.first + at, std::min(tile, a.chunk.count - at), work);
-    }
-  });
-}
-
-template <class S> void select_slots(const FwpkmSelectSlots& a) {
-  const FwpkmSizes s{a.out.slots.size(1), a.subkeys, 0, a.out.slots.size(2)};
-  const int64_t e = s.entries();
-  each_token(a.chunk, [&](int64_t t) {
-    static thread_local LookupWork<S> work;
-    S* const weights = a.out.weights.as<S>() + t * e;
-    for (int64_t h = 0; h < s.heads && !a.keep_slots; ++h) {
-      const int64_t entry = (t * s.heads + h) * 2 * s.k;
-      choose_slots(a.out.entries.as<int32_t>() + entry, a.out.scores.as<S>() + entry, s, work,
-                   a.out.slots.as<int32_t>() + entry / 2, weights + h * s.k);
-    }
-    softmax(weights, weights, e);
-  });
-}
-
 /// error of a token with a pair: w (v_target - vh).
 template <class S> void token_error(const FwpkmReadValues& a, int64_t t) {
   const int64_t dv = a.values.size(1), target = a.pairs.targets.as<int32_t>()[t];
@@ -158,26 +118,6 @@ template <class S> void token_error(const FwpkmReadValues& a, int64_t t) {
   const S *v = a.pairs.v.as<S>() + target * dv, *vh = a.vh.as<S>() + t * dv;
   S* error = a.error.as<S>() + a.chunk.local(t) * dv;
   for (int64_t i = 0; target >= 0 && i < dv; ++i) { error[i] = w * (v[i] - vh[i]); }
-}
-
-template <class S> void write_values(const FwpkmWriteValues& a) {
-  const int64_t dv = a.values.size(1), e = a.lookup.weights.numel() / a.lookup.weights.size(0);
-  const int32_t* targets = a.pairs.targets.as<int32_t>();
-  const int32_t *starts = a.readers.starts.as<int32_t>(), *readers = a.readers.readers.as<int32_t>();
-  parallel_for(a.readers.count.as<int32_t>()[0], 4, [&](int64_t begin, int64_t end) {
-    for (int64_t u = begin; u < end; ++u) {
-      S* row = a.values.as<S>() + a.readers.slots.as<int32_t>()[u] * dv;
-      if (a.before.defined()) { std::copy_n(row, dv, a.before.as<S>() + u * dv); }
-      const S step = S(a.step) / S(starts[u + 1] - starts[u]);
-      for (int64_t i = starts[u]; i < starts[u + 1]; ++i) {
-        const int64_t t = readers[i] / e;
-        if (targets[t] < 0) { continue; }
-        const S weight = step * a.lookup.weights.as<S>()[readers[i]];
-        const S* error = a.error.as<S>() + a.chunk.local(t) * dv;
-        for (int64_t c = 0; c < dv; ++c) { row[c] += weight * error[c]; }
-      }
-    }
-  });
 }
 
 /// The reader lists of one chunk.
@@ -208,11 +148,35 @@ void index_readers(const FwpkmIndexReaders& a, const FwpkmReaders& out, const Fa
 }  // namespace
 
 void run(Stream&, const FwpkmLookupKeys& a) {
-  dispatch_real(a.q.dtype, [&]<class S>(S) { lookup<S>(a); });
+  dispatch_real(a.q.dtype, [&]<class S>(S) {
+    const Lookup<S> l{a, fwpkm_sizes(a.out.slots, a.keys)};
+    const FwpkmSizes& s = l.s;
+    if (!a.keep_norms) { write_key_norms<S>(a.key_norms, a.keys); }
+    // Tiles of one sequence whose two score blocks stay in the L2 cache.
+    const int64_t tile = std::clamp<int64_t>(32768 / s.n, 1, 64), tiles = (a.chunk.count + tile - 1) / tile;
+    parallel_each(a.chunk.batch * tiles, 1, [&](int64_t i) {
+      static thread_local LookupWork<S> work;
+      const int64_t at = i % tiles * tile;
+      l.tokens(i / tiles * a.chunk.length + a.chunk.first + at, std::min(tile, a.chunk.count - at), work);
+    });
+  });
 }
 
 void run(Stream&, const FwpkmSelectSlots& a) {
-  dispatch_real(a.out.weights.dtype, [&]<class S>(S) { select_slots<S>(a); });
+  dispatch_real(a.out.weights.dtype, [&]<class S>(S) {
+    const FwpkmSizes s{a.out.slots.size(1), a.subkeys, 0, a.out.slots.size(2)};
+    const int64_t e = s.entries();
+    each_token(a.chunk, [&](int64_t t) {
+      static thread_local LookupWork<S> work;
+      S* const weights = a.out.weights.as<S>() + t * e;
+      for (int64_t h = 0; h < s.heads && !a.keep_slots; ++h) {
+        const int64_t entry = (t * s.heads + h) * 2 * s.k;
+        choose_slots(a.out.entries.as<int32_t>() + entry, a.out.scores.as<S>() + entry, s, work,
+                     a.out.slots.as<int32_t>() + entry / 2, weights + h * s.k);
+      }
+      softmax(e, weights, weights);
+    });
+  });
 }
 
 void run(Stream&, const FwpkmIndexReaders& a, const FwpkmIndexReadersScratch& scratch) {
@@ -248,7 +212,23 @@ void run(Stream&, const FwpkmRestoreValues& a) {
 }
 
 void run(Stream&, const FwpkmWriteValues& a) {
-  dispatch_real(a.values.dtype, [&]<class S>(S) { write_values<S>(a); });
+  dispatch_real(a.values.dtype, [&]<class S>(S) {
+    const int64_t dv = a.values.size(1), e = a.lookup.weights.numel() / a.lookup.weights.size(0);
+    const int32_t* targets = a.pairs.targets.as<int32_t>();
+    const int32_t *starts = a.readers.starts.as<int32_t>(), *readers = a.readers.readers.as<int32_t>();
+    parallel_each(a.readers.count.as<int32_t>()[0], 4, [&](int64_t u) {
+      S* row = a.values.as<S>() + a.readers.slots.as<int32_t>()[u] * dv;
+      if (a.before.defined()) { std::copy_n(row, dv, a.before.as<S>() + u * dv); }
+      const S step = S(a.step) / S(starts[u + 1] - starts[u]);
+      for (int64_t i = starts[u]; i < starts[u + 1]; ++i) {
+        const int64_t t = readers[i] / e;
+        if (targets[t] < 0) { continue; }
+        const S weight = step * a.lookup.weights.as<S>()[readers[i]];
+        const S* error = a.error.as<S>() + a.chunk.local(t) * dv;
+        for (int64_t c = 0; c < dv; ++c) { row[c] += weight * error[c]; }
+      }
+    });
+  });
 }
 
 void run(Stream&, const FwpkmMeasureStep& a) {

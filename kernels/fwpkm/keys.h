@@ -22,10 +22,6 @@ template <class F> void each_token(const FastChunk& chunk, F&& f) {
   parallel_each(chunk.tokens(), 8, [&](int64_t r) { f(chunk.token(r)); });
 }
 
-template <class S> S squared_distance(int64_t n, const S* a, const S* b) {
-  return lane_sum<S>(n, [&](int64_t i) { return (a[i] - b[i]) * (a[i] - b[i]); });
-}
-
 template <class S> S fwpkm_score(int64_t half, const S* q, const S* key, const FwpkmScore& score) {
   return score.idw ? -std::log(S(score.eps) + squared_distance(half, q, key)) : dot(half, q, key);
 }
@@ -52,23 +48,21 @@ void add_to_keys(S* to, const int32_t* index, const S* gamma, const S* beta, con
                  const S* keys, bool idw, const FwpkmSizes& s, const FastChunk& chunk) {
   constexpr int64_t kSlice = 32;
   const int64_t slices = (s.half + kSlice - 1) / kSlice;
-  parallel_for(s.heads * 2 * slices, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t codebook = task / slices, from = task % slices * kSlice, last = std::min(s.half, from + kSlice);
-      const S* codebook_keys = keys + codebook * s.n * s.half;
-      for (int64_t r = 0; r < chunk.tokens(); ++r) {
-        const int64_t at = chunk.token(r) * s.heads * 2 + codebook;
-        const S* query = q + at * s.half;
-        for (int64_t j = at * s.k; j < (at + 1) * s.k; ++j) {
-          if (index[j] < 0) { continue; }
-          const int64_t row = index[j] * s.half;
-          S* sum = to + codebook * s.n * s.half + row;
-          const S g = scale * gamma[j];
-          for (int64_t i = from; i < last; ++i) { sum[i] += g * (idw ? query[i] - codebook_keys[row + i] : query[i]); }
-          if (beta != nullptr) {
-            const S b = scale * beta[j];
-            for (int64_t i = from; i < last; ++i) { sum[i] += b * along[codebook * s.n * s.half + row + i]; }
-          }
+  parallel_each(s.heads * 2 * slices, 1, [&](int64_t task) {
+    const int64_t codebook = task / slices, from = task % slices * kSlice, last = std::min(s.half, from + kSlice);
+    const S* codebook_keys = keys + codebook * s.n * s.half;
+    for (int64_t r = 0; r < chunk.tokens(); ++r) {
+      const int64_t at = chunk.token(r) * s.heads * 2 + codebook;
+      const S* query = q + at * s.half;
+      for (int64_t j = at * s.k; j < (at + 1) * s.k; ++j) {
+        if (index[j] < 0) { continue; }
+        const int64_t row = index[j] * s.half;
+        S* sum = to + codebook * s.n * s.half + row;
+        const S g = scale * gamma[j];
+        for (int64_t i = from; i < last; ++i) { sum[i] += g * (idw ? query[i] - codebook_keys[row + i] : query[i]); }
+        if (beta != nullptr) {
+          const S b = scale * beta[j];
+          for (int64_t i = from; i < last; ++i) { sum[i] += b * along[codebook * s.n * s.half + row + i]; }
         }
       }
     }

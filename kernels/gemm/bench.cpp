@@ -73,8 +73,8 @@ template <class S> GemmRate measure(const GemmShape& g, double seconds) {
 
 std::vector<GemmRate> measure_gemm(DType dtype, const std::vector<GemmShape>& shapes, double seconds) {
   std::vector<GemmRate> rates;
-  dispatch_real(dtype, [&](auto real) {
-    for (const GemmShape& shape : shapes) { rates.push_back(measure<decltype(real)>(shape, seconds)); }
+  dispatch_real(dtype, [&]<class S>(S) {
+    for (const GemmShape& shape : shapes) { rates.push_back(measure<S>(shape, seconds)); }
   });
   return rates;
 }

@@ -206,14 +206,12 @@ void gemm_parallel(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, 
                    const S* b, int64_t ldb, bool accumulate, S* c, int64_t ldc) {
   const Problem<S> whole{trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, accumulate, c, ldc};
   const Grid grid = tile_grid<S>(m, n, k);
-  parallel_for(grid.tiles(), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t tile = begin; tile < end; ++tile) {
-      // Whole panels, so that cuts add no narrow ones.
-      const Range i(m, kRows, grid.rows, tile % grid.rows);
-      const Range j(n, kColumns<S>, grid.columns, tile / grid.rows);
-      gemm_serial(trans_a, trans_b, i.size, j.size, k, alpha, whole.a_at(i.begin, 0), lda, whole.b_at(0, j.begin), ldb,
-                  accumulate, c + i.begin * ldc + j.begin, ldc);
-    }
+  parallel_each(grid.tiles(), 1, [&](int64_t tile) {
+    // Whole panels, so that cuts add no narrow ones.
+    const Range i(m, kRows, grid.rows, tile % grid.rows);
+    const Range j(n, kColumns<S>, grid.columns, tile / grid.rows);
+    gemm_serial(trans_a, trans_b, i.size, j.size, k, alpha, whole.a_at(i.begin, 0), lda, whole.b_at(0, j.begin), ldb,
+                accumulate, c + i.begin * ldc + j.begin, ldc);
   });
 }
 
@@ -223,8 +221,7 @@ void run(Stream&, const Gemm& g) {
   HEBB_ASSERT(holds(g.c, g.m, g.n, g.ldc));
   HEBB_ASSERT(g.trans_a ? holds(g.a, g.k, g.m, g.lda) : holds(g.a, g.m, g.k, g.lda));
   HEBB_ASSERT(g.trans_b ? holds(g.b, g.n, g.k, g.ldb) : holds(g.b, g.k, g.n, g.ldb));
-  dispatch_real(g.c.dtype, [&](auto real) {
-    using S = decltype(real);
+  dispatch_real(g.c.dtype, [&]<class S>(S) {
     gemm_parallel<S>(g.trans_a, g.trans_b, g.m, g.n, g.k, static_cast<S>(g.alpha), g.a.as<S>(), g.lda, g.b.as<S>(),
                      g.ldb, g.accumulate, g.c.as<S>(), g.ldc);
   });

@@ -2,24 +2,11 @@
 // The state slots of one kv head of kvm: memory keys, sums, and what is read of them.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "kernels/common/formulas.h"
 #include "kernels/kvm/kvm.h"
 
 namespace hebb::cpu {
-
-/// Largest of f(i), i = 0..n-1, in lanes so that it vectorises; -inf where n is 0. NaN entries may be passed over.
-template <class S> inline S largest_of(int64_t n, const S* x) {
-  S lane[16];
-  std::fill(lane, lane + 16, -std::numeric_limits<S>::infinity());
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    for (int j = 0; j < 16; ++j) { lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j]; }
-  }
-  for (; i < n; ++i) { lane[0] = std::max(lane[0], x[i]); }
-  return *std::max_element(lane, lane + 16);
-}
 
 /// LayerNorm with weight and bias over `width` channels.
 template <class S> struct KvmNorm {

@@ -22,35 +22,6 @@ namespace {
 
 constexpr int64_t kRowGrain = 16;
 
-template <class S> void forward(const NormForward& a) {
-  const int64_t d = a.weight.numel(), rows = a.h.numel() / d;
-  const S *h = a.h.as<S>(), *branch = a.branch.as<S>(), *w = a.weight.as<S>(), *bias = a.bias.as<S>();
-  S *y = a.y.as<S>(), *h_out = a.h_out.as<S>(), *mean = a.mean.as<S>(), *rstd = a.rstd.as<S>();
-  const S rho = static_cast<S>(a.rho), offset = a.kind == NormKind::rms_unit_offset ? S(1) : S(0);
-  parallel_each(rows, kRowGrain, [&](int64_t r) {
-    const S* x = h + r * d;
-    if (branch != nullptr) {
-      const S* br = branch + r * d;
-      S* sum = h_out + r * d;
-      for (int64_t i = 0; i < d; ++i) { sum[i] = x[i] + rho * br[i]; }
-      x = sum;
-    }
-    S* out = y + r * d;
-    if (a.kind == NormKind::layer) {
-      const S m = lane_sum<S>(d, [&](int64_t i) { return x[i]; }) / static_cast<S>(d);
-      const S var = lane_sum<S>(d, [&](int64_t i) { return (x[i] - m) * (x[i] - m); }) / static_cast<S>(d);
-      const S s = S(1) / std::sqrt(var + static_cast<S>(a.eps));
-      for (int64_t i = 0; i < d; ++i) { out[i] = (x[i] - m) * s * w[i] + bias[i]; }
-      mean[r] = m;
-      rstd[r] = s;
-    } else {
-      const S s = S(1) / std::sqrt(dot(d, x, x) / static_cast<S>(d) + static_cast<S>(a.eps));
-      for (int64_t i = 0; i < d; ++i) { out[i] = x[i] * s * (w[i] + offset); }
-      rstd[r] = s;
-    }
-  });
-}
-
 /// One row: d_h from d_y, and this row's share of the weight gradients.
 template <class S> void backward_row(const NormBackward& a, int64_t r, int64_t d, S* d_weight, S* d_bias) {
   const S *dy = a.d_y.as<S>() + r * d, *x = a.h.as<S>() + r * d, *w = a.weight.as<S>();
@@ -73,39 +44,58 @@ template <class S> void backward_row(const NormBackward& a, int64_t r, int64_t d
     S g = s * (dy[i] * (w[i] + offset) - g1 - (x[i] - m) * s * gn);
     g += d_out != nullptr ? d_out[i] : S(0);
     if (db != nullptr) { db[i] = rho * g; }
-    if (dh != nullptr) { dh[i] = a.accumulate ? dh[i] + g : g; }
+    if (dh != nullptr) { put(dh[i], g, a.accumulate); }
   }
-}
-
-template <class S> void backward(const NormBackward& a, const NormBackwardScratch& scratch) {
-  const int64_t d = a.weight.numel(), rows = a.h.numel() / d;
-  const int64_t blocks = scratch.blocks(), per_block = (rows + blocks - 1) / blocks;
-  S* partial = scratch.partial.as<S>();
-  parallel_each(blocks, 1, [&](int64_t b) {
-    S *dw = partial + b * 2 * d, *db = dw + d;
-    std::fill(dw, dw + 2 * d, S(0));
-    for (int64_t r = b * per_block; r < std::min(rows, (b + 1) * per_block); ++r) { backward_row<S>(a, r, d, dw, db); }
-  });
-  const auto reduce = [&](const Tensor& out, int64_t offset) {
-    if (!out.defined()) { return; }
-    S* to = out.as<S>();
-    for (int64_t b = 0; b < blocks; ++b) {
-      const S* from = partial + b * 2 * d + offset;
-      for (int64_t i = 0; i < d; ++i) { to[i] += from[i]; }
-    }
-  };
-  reduce(a.d_weight, 0);
-  if (a.kind == NormKind::layer) { reduce(a.d_bias, d); }
 }
 
 }  // namespace
 
-void run(Stream&, const NormForward& args) {
-  dispatch_real(args.h.dtype, [&]<class S>(S) { forward<S>(args); });
+void run(Stream&, const NormForward& a) {
+  dispatch_real(a.h.dtype, [&]<class S>(S) {
+    const int64_t d = a.weight.numel(), rows = a.h.numel() / d;
+    const S *h = a.h.as<S>(), *branch = a.branch.as<S>(), *w = a.weight.as<S>(), *bias = a.bias.as<S>();
+    S *y = a.y.as<S>(), *h_out = a.h_out.as<S>(), *mean = a.mean.as<S>(), *rstd = a.rstd.as<S>();
+    const S rho = static_cast<S>(a.rho), offset = a.kind == NormKind::rms_unit_offset ? S(1) : S(0);
+    parallel_each(rows, kRowGrain, [&](int64_t r) {
+      const S* x = h + r * d;
+      if (branch != nullptr) {
+        const S* br = branch + r * d;
+        S* sum = h_out + r * d;
+        for (int64_t i = 0; i < d; ++i) { sum[i] = x[i] + rho * br[i]; }
+        x = sum;
+      }
+      S* out = y + r * d;
+      if (a.kind == NormKind::layer) {
+        const S m = lane_sum<S>(d, [&](int64_t i) { return x[i]; }) / static_cast<S>(d);
+        const S var = lane_sum<S>(d, [&](int64_t i) { return (x[i] - m) * (x[i] - m); }) / static_cast<S>(d);
+        const S s = S(1) / std::sqrt(var + static_cast<S>(a.eps));
+        for (int64_t i = 0; i < d; ++i) { out[i] = (x[i] - m) * s * w[i] + bias[i]; }
+        mean[r] = m;
+        rstd[r] = s;
+      } else {
+        const S s = S(1) / std::sqrt(dot(d, x, x) / static_cast<S>(d) + static_cast<S>(a.eps));
+        for (int64_t i = 0; i < d; ++i) { out[i] = x[i] * s * (w[i] + offset); }
+        rstd[r] = s;
+      }
+    });
+  });
 }
 
-void run(Stream&, const NormBackward& args, const NormBackwardScratch& scratch) {
-  dispatch_real(args.h.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
+void run(Stream&, const NormBackward& a, const NormBackwardScratch& scratch) {
+  dispatch_real(a.h.dtype, [&]<class S>(S) {
+    const int64_t d = a.weight.numel(), rows = a.h.numel() / d;
+    const int64_t blocks = scratch.blocks(), per_block = (rows + blocks - 1) / blocks;
+    S* partial = scratch.partial.as<S>();
+    parallel_each(blocks, 1, [&](int64_t b) {
+      S *dw = partial + b * 2 * d, *db = dw + d;
+      std::fill(dw, dw + 2 * d, S(0));
+      for (int64_t r = b * per_block; r < std::min(rows, (b + 1) * per_block); ++r) {
+        backward_row<S>(a, r, d, dw, db);
+      }
+    });
+    add_blocks(a.d_weight, blocks, d, partial, 2 * d);
+    if (a.kind == NormKind::layer) { add_blocks(a.d_bias, blocks, d, partial + d, 2 * d); }
+  });
 }
 
 }  // namespace cpu

@@ -49,59 +49,31 @@ ProductKeySizes sizes(const Tensor& slots, const Tensor& keys) {
   return {slots.size(0), slots.size(1), keys.size(2), keys.size(3), slots.size(2)};
 }
 
-template <class S> void top_k_tokens(const ProductKeyTopK& a) {
-  const ProductKeySizes s = sizes(a.slots, a.keys);
-  // Tiles whose two score blocks stay in the L2 cache.
-  const int64_t tile = std::clamp<int64_t>(32768 / s.n, 1, 64);
-  parallel_for(s.tokens, tile, [&](int64_t begin, int64_t end) {
-    static thread_local std::vector<S> scores;
-    static thread_local ProductKeyWork<S> work;
-    for (int64_t t0 = begin; t0 < end; t0 += tile) {
-      const int64_t rows = std::min(tile, end - t0);
-      scores.resize(static_cast<size_t>(2 * rows * s.n));
-      for (int64_t h = 0; h < s.heads; ++h) {
-        for (int64_t c = 0; c < 2; ++c) {
-          gemm_serial<S>(false, true, rows, s.n, s.half, S(1), a.q.as<S>() + ((t0 * s.heads + h) * 2 + c) * s.half,
-                         s.heads * 2 * s.half, a.keys.as<S>() + (h * 2 + c) * s.n * s.half, s.half, false,
-                         scores.data() + c * rows * s.n, s.n);
-        }
-        for (int64_t r = 0; r < rows; ++r) {
-          const int64_t at = ((t0 + r) * s.heads + h) * s.k;
-          select_product_keys(scores.data() + r * s.n, scores.data() + (rows + r) * s.n, s.n, s.k, work,
-                              a.slots.as<int32_t>() + at, a.sums.as<S>() + at);
-        }
-      }
-    }
-  });
-}
-
 template <class S> void backward(const ProductKeyBackward& a, const ProductKeyBackwardScratch& scratch) {
   const ProductKeySizes s = sizes(a.slots, a.keys);
   const int64_t width = s.heads * 2 * s.half;
   const S *q = a.q.as<S>(), *keys = a.keys.as<S>();
   const int32_t* slots = a.slots.as<int32_t>();
   S* d_sums = scratch.d_sums.as<S>();
-  parallel_for(s.tokens, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      for (int64_t h = 0; h < s.heads; ++h) {
-        const int64_t at = (t * s.heads + h) * s.k;
-        const S *w = a.weights.as<S>() + at, *dw = a.d_weights.as<S>() + at;
-        S mean = 0;
-        for (int64_t j = 0; j < s.k; ++j) { mean += w[j] * dw[j]; }
-        for (int64_t j = 0; j < s.k; ++j) { d_sums[at + j] = w[j] * (dw[j] - mean); }
-      }
-      if (!a.d_q.defined()) { continue; }
-      S* d_q = a.d_q.as<S>() + t * width;
-      if (!a.accumulate) { std::fill(d_q, d_q + width, S(0)); }
-      for (int64_t e = 0; e < s.heads * s.k; ++e) {
-        const int64_t h = e / s.k, slot = slots[t * s.heads * s.k + e];
-        const S g = d_sums[t * s.heads * s.k + e];
-        const S* key[2] = {keys + ((h * 2) * s.n + slot / s.n) * s.half,
-                           keys + ((h * 2 + 1) * s.n + slot % s.n) * s.half};
-        for (int64_t c = 0; c < 2; ++c) {
-          S* to = d_q + (h * 2 + c) * s.half;
-          for (int64_t i = 0; i < s.half; ++i) { to[i] += g * key[c][i]; }
-        }
+  parallel_each(s.tokens, 16, [&](int64_t t) {
+    for (int64_t h = 0; h < s.heads; ++h) {
+      const int64_t at = (t * s.heads + h) * s.k;
+      const S *w = a.weights.as<S>() + at, *dw = a.d_weights.as<S>() + at;
+      S mean = 0;
+      for (int64_t j = 0; j < s.k; ++j) { mean += w[j] * dw[j]; }
+      for (int64_t j = 0; j < s.k; ++j) { d_sums[at + j] = w[j] * (dw[j] - mean); }
+    }
+    if (!a.d_q.defined()) { return; }
+    S* d_q = a.d_q.as<S>() + t * width;
+    if (!a.accumulate) { std::fill(d_q, d_q + width, S(0)); }
+    for (int64_t e = 0; e < s.heads * s.k; ++e) {
+      const int64_t h = e / s.k, slot = slots[t * s.heads * s.k + e];
+      const S g = d_sums[t * s.heads * s.k + e];
+      const S* key[2] = {keys + ((h * 2) * s.n + slot / s.n) * s.half,
+                         keys + ((h * 2 + 1) * s.n + slot % s.n) * s.half};
+      for (int64_t c = 0; c < 2; ++c) {
+        S* to = d_q + (h * 2 + c) * s.half;
+        for (int64_t i = 0; i < s.half; ++i) { to[i] += g * key[c][i]; }
       }
     }
   });
@@ -126,8 +98,32 @@ template <class S> void backward(const ProductKeyBackward& a, const ProductKeyBa
 
 }  // namespace
 
-void run(Stream&, const ProductKeyTopK& args, const ProductKeyTopKScratch&) {
-  dispatch_real(args.q.dtype, [&]<class S>(S) { top_k_tokens<S>(args); });
+void run(Stream&, const ProductKeyTopK& a, const ProductKeyTopKScratch&) {
+  dispatch_real(a.q.dtype, [&]<class S>(S) {
+    const ProductKeySizes s = sizes(a.slots, a.keys);
+    // Tiles whose two score blocks stay in the L2 cache.
+    const int64_t tile = std::clamp<int64_t>(32768 / s.n, 1, 64);
+    parallel_for(s.tokens, tile, [&](int64_t begin, int64_t end) {
+      static thread_local std::vector<S> scores;
+      static thread_local ProductKeyWork<S> work;
+      for (int64_t t0 = begin; t0 < end; t0 += tile) {
+        const int64_t rows = std::min(tile, end - t0);
+        scores.resize(static_cast<size_t>(2 * rows * s.n));
+        for (int64_t h = 0; h < s.heads; ++h) {
+          for (int64_t c = 0; c < 2; ++c) {
+            gemm_serial<S>(false, true, rows, s.n, s.half, S(1), a.q.as<S>() + ((t0 * s.heads + h) * 2 + c) * s.half,
+                           s.heads * 2 * s.half, a.keys.as<S>() + (h * 2 + c) * s.n * s.half, s.half, false,
+                           scores.data() + c * rows * s.n, s.n);
+          }
+          for (int64_t r = 0; r < rows; ++r) {
+            const int64_t at = ((t0 + r) * s.heads + h) * s.k;
+            select_product_keys(scores.data() + r * s.n, scores.data() + (rows + r) * s.n, s.n, s.k, work,
+                                a.slots.as<int32_t>() + at, a.sums.as<S>() + at);
+          }
+        }
+      }
+    });
+  });
 }
 
 void run(Stream&, const ProductKeyScore& a) {
@@ -147,17 +143,8 @@ void run(Stream&, const ProductKeyScore& a) {
 
 void run(Stream&, const SoftmaxRows& a) {
   dispatch_real(a.sums.dtype, [&]<class S>(S) {
-    parallel_each(a.sums.numel() / a.size, 64, [&](int64_t r) {
-      const S* s = a.sums.as<S>() + r * a.size;
-      S* w = a.weights.as<S>() + r * a.size;
-      const S top = *std::max_element(s, s + a.size);
-      S sum = 0;
-      for (int64_t j = 0; j < a.size; ++j) {
-        w[j] = exp_(s[j] - top);
-        sum += w[j];
-      }
-      for (int64_t j = 0; j < a.size; ++j) { w[j] /= sum; }
-    });
+    parallel_each(a.sums.numel() / a.size, 64,
+                  [&](int64_t r) { softmax(a.size, a.sums.as<S>() + r * a.size, a.weights.as<S>() + r * a.size); });
   });
 }
 
@@ -181,11 +168,10 @@ void run(Stream&, const SlotReadBackward& a) {
     const int64_t tokens = a.d_r.size(0), entries = a.slots.numel() / tokens, dv = a.values.size(1);
     const S* d_r = a.d_r.as<S>();
     const int32_t* slots = a.slots.as<int32_t>();
-    parallel_for(tokens, 8, [&](int64_t begin, int64_t end) {
-      for (int64_t e = begin * entries; e < end * entries; ++e) {
-        a.d_weights.as<S>()[e] = dot(dv, a.values.as<S>() + slots[e] * dv, d_r + e / entries * dv);
-      }
+    parallel_each(tokens * entries, 8 * entries, [&](int64_t e) {
+      a.d_weights.as<S>()[e] = dot(dv, a.values.as<S>() + slots[e] * dv, d_r + e / entries * dv);
     });
+
     if (!a.d_values.defined()) { return; }
     // Threads own column slices: every row sums its readers in token order.
     parallel_for(dv, 64, [&](int64_t begin, int64_t end) {

@@ -30,68 +30,56 @@ namespace {
 
 constexpr int64_t kGrain = 16;  // tokens
 
-template <class S> void table(const RopeTable& a) {
-  const int64_t pairs = a.table.size(2);
-  const int32_t* doc_start = a.doc_start.as<int32_t>();
-  const int64_t length = a.doc_start.defined() ? a.doc_start.size(1) : 1;
-  const double factor = a.spec.yarn ? a.spec.attention_factor : 1.0;
-  std::vector<double> frequencies;
-  for (int64_t i = 0; i < pairs; ++i) { frequencies.push_back(a.spec.frequency(i)); }
-  parallel_each(a.table.size(0), kGrain, [&](int64_t m) {
-    const double position = static_cast<double>(doc_start != nullptr ? m % length - doc_start[m] : a.first + m);
-    S* out = a.table.as<S>() + 2 * m * pairs;
-    for (int64_t i = 0; i < pairs; ++i) {
-      const double angle = position * frequencies[static_cast<size_t>(i)];
-      out[i] = static_cast<S>(std::cos(angle) * factor);
-      out[pairs + i] = static_cast<S>(std::sin(angle) * factor);
-    }
-  });
-}
-
-template <class S, bool add, class Lanes> void put(S* to, Vec<S> value, Lanes lanes) {
-  store(to, add ? load(to, lanes) + value : value, lanes);
-}
-
 /// One head; x and y are the same memory or do not overlap.
-template <class S, bool add>
-void rotate_head(int64_t pairs, int64_t d, const S* cosine, const S* sine, S sign, const S* x, S* y) {
+template <class S>
+void rotate_head(int64_t pairs, int64_t d, const S* cosine, const S* sine, S sign, bool add, const S* x, S* y) {
   vector_loop<S>(pairs, [&](int64_t i, auto lanes) {
     const Vec<S> a = load(x + i, lanes), b = load(x + pairs + i, lanes);
     const Vec<S> c = load(cosine + i, lanes), s = load(sine + i, lanes) * Vec<S>(sign);
-    put<S, add>(y + i, a * c - b * s, lanes);
-    put<S, add>(y + pairs + i, b * c + a * s, lanes);
+    put(y + i, a * c - b * s, lanes, add);
+    put(y + pairs + i, b * c + a * s, lanes, add);
   });
   vector_loop<S>(d - 2 * pairs,
-                 [&](int64_t i, auto lanes) { put<S, add>(y + 2 * pairs + i, load(x + 2 * pairs + i, lanes), lanes); });
-}
-
-template <class S> void rotate(const Rope& a) {
-  const int64_t length = a.x.size(1), heads = a.x.size(2), d = a.x.size(3), pairs = a.table.size(2);
-  const int32_t* doc_start = a.doc_start.as<int32_t>();
-  const S *x = a.x.as<S>(), *t = a.table.as<S>();
-  S* y = a.y.as<S>();
-  const S sign = a.inverse ? S(-1) : S(1);
-  parallel_each(a.x.size(0) * length, kGrain, [&](int64_t n) {
-    const S* cosine = t + 2 * pairs * (a.by_token ? n : n % length - doc_start[n] - a.first);
-    for (int64_t h = 0; h < heads; ++h) {
-      const int64_t at = (n * heads + h) * d;
-      if (a.accumulate) {
-        rotate_head<S, true>(pairs, d, cosine, cosine + pairs, sign, x + at, y + at);
-      } else {
-        rotate_head<S, false>(pairs, d, cosine, cosine + pairs, sign, x + at, y + at);
-      }
-    }
-  });
+                 [&](int64_t i, auto lanes) { put(y + 2 * pairs + i, load(x + 2 * pairs + i, lanes), lanes, add); });
 }
 
 }  // namespace
 
-void run(Stream&, const RopeTable& args) {
-  dispatch_real(args.table.dtype, [&]<class S>(S) { table<S>(args); });
+void run(Stream&, const RopeTable& a) {
+  dispatch_real(a.table.dtype, [&]<class S>(S) {
+    const int64_t pairs = a.table.size(2);
+    const int32_t* doc_start = a.doc_start.as<int32_t>();
+    const int64_t length = a.doc_start.defined() ? a.doc_start.size(1) : 1;
+    const double factor = a.spec.yarn ? a.spec.attention_factor : 1.0;
+    std::vector<double> frequencies;
+    for (int64_t i = 0; i < pairs; ++i) { frequencies.push_back(a.spec.frequency(i)); }
+    parallel_each(a.table.size(0), kGrain, [&](int64_t m) {
+      const double position = static_cast<double>(doc_start != nullptr ? m % length - doc_start[m] : a.first + m);
+      S* out = a.table.as<S>() + 2 * m * pairs;
+      for (int64_t i = 0; i < pairs; ++i) {
+        const double angle = position * frequencies[static_cast<size_t>(i)];
+        out[i] = static_cast<S>(std::cos(angle) * factor);
+        out[pairs + i] = static_cast<S>(std::sin(angle) * factor);
+      }
+    });
+  });
 }
 
-void run(Stream&, const Rope& args) {
-  dispatch_real(args.x.dtype, [&]<class S>(S) { rotate<S>(args); });
+void run(Stream&, const Rope& a) {
+  dispatch_real(a.x.dtype, [&]<class S>(S) {
+    const int64_t length = a.x.size(1), heads = a.x.size(2), d = a.x.size(3), pairs = a.table.size(2);
+    const int32_t* doc_start = a.doc_start.as<int32_t>();
+    const S *x = a.x.as<S>(), *t = a.table.as<S>();
+    S* y = a.y.as<S>();
+    const S sign = a.inverse ? S(-1) : S(1);
+    parallel_each(a.x.size(0) * length, kGrain, [&](int64_t n) {
+      const S* cosine = t + 2 * pairs * (a.by_token ? n : n % length - doc_start[n] - a.first);
+      for (int64_t h = 0; h < heads; ++h) {
+        const int64_t at = (n * heads + h) * d;
+        rotate_head(pairs, d, cosine, cosine + pairs, sign, a.accumulate, x + at, y + at);
+      }
+    });
+  });
 }
 
 }  // namespace cpu

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "kernels/common/cpu/math.h"
 #include "kernels/common/cpu/simd.h"
 #include "kernels/head_norm/head_norm.h"
 #include "kernels/short_conv/scratch.h"
@@ -219,16 +220,12 @@ template <class S> void backward(const ShortConvBackward& a, const ShortConvBack
   });
   if (!a.d_weight.defined() && !a.d_bias.defined()) { return; }
   const int64_t taps = a.weight.size(1);
+  const int64_t stride = (taps + 1) * channels;
   const S* partial = scratch.partial.as<S>();
-  S *d_weight = a.d_weight.as<S>(), *d_bias = a.d_bias.as<S>();
-  for (int64_t b = 0; b < blocks; ++b) {
-    for (int64_t l = 0; l <= taps; ++l) {
-      const S* from = partial + (b * (taps + 1) + l) * channels;
-      S* to = l < taps ? d_weight : d_bias;
-      const int64_t offset = l < taps ? taps - 1 - l : 0, step = l < taps ? taps : 1;
-      for (int64_t c = 0; to != nullptr && c < channels; ++c) { to[c * step + offset] += from[c]; }
-    }
+  for (int64_t l = 0; l < taps; ++l) {
+    add_blocks(a.d_weight, blocks, channels, partial + l * channels, stride, taps - 1 - l, taps);
   }
+  add_blocks(a.d_bias, blocks, channels, partial + taps * channels, stride);
 }
 
 template <class S> void shift(const ShortConvShift& a) {

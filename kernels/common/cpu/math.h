@@ -1,8 +1,12 @@
 #pragma once
 // Scalar functions that compilers vectorise, and sums in a fixed order.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
+
+#include "core/tensor.h"
 
 namespace hebb::cpu {
 
@@ -51,6 +55,46 @@ template <class S, class F> inline S lane_sum(int64_t n, F&& f) {
 
 template <class S> inline S dot(int64_t n, const S* a, const S* b) {
   return lane_sum<S>(n, [&](int64_t i) { return a[i] * b[i]; });
+}
+
+template <class S> inline S squared_distance(int64_t n, const S* a, const S* b) {
+  return lane_sum<S>(n, [&](int64_t i) { return (a[i] - b[i]) * (a[i] - b[i]); });
+}
+
+/// Largest of x[0..n), in lanes so that it vectorises; -inf where n is 0. NaN entries may be passed over.
+template <class S> inline S largest_of(int64_t n, const S* x) {
+  S lane[16];
+  std::fill(lane, lane + 16, -std::numeric_limits<S>::infinity());
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    for (int j = 0; j < 16; ++j) { lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j]; }
+  }
+  for (; i < n; ++i) { lane[0] = std::max(lane[0], x[i]); }
+  return *std::max_element(lane, lane + 16);
+}
+
+/// y = softmax of x, which may be y.
+template <class S> void softmax(int64_t n, const S* x, S* y) {
+  const S top = *std::max_element(x, x + n);
+  S sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = exp_(x[i] - top);
+    sum += y[i];
+  }
+  for (int64_t i = 0; i < n; ++i) { y[i] /= sum; }
+}
+
+/// Writes x, or adds it to what is there.
+template <class S> inline void put(S& to, S x, bool accumulate) { to = accumulate ? to + x : x; }
+
+/// Adds `width` columns of each of `blocks` rows, `stride` apart, to the elements of `to` from `first` on, `step`
+/// apart. Nothing where `to` is undefined.
+template <class S>
+void add_blocks(const Tensor& to, int64_t blocks, int64_t width, const S* rows, int64_t stride, int64_t first = 0,
+                int64_t step = 1) {
+  for (int64_t block = 0; to.defined() && block < blocks; ++block) {
+    for (int64_t c = 0; c < width; ++c) { to.as<S>()[first + c * step] += rows[block * stride + c]; }
+  }
 }
 
 }  // namespace hebb::cpu

@@ -26,6 +26,13 @@ template <class S> class ScratchParts {
   int64_t used_ = 0;
 };
 
+/// Elements that a Part of these sizes takes of a slot. Counted in floats: in doubles it takes as many or fewer.
+template <class Part, class... Sizes> int64_t elements_of(const Sizes&... sizes) {
+  ScratchParts<float> parts(nullptr);
+  const Part part(parts, sizes...);
+  return parts.used();
+}
+
 /// Calls f(task, slot) for every task, in order, each slot on one thread at a time; f's result must not depend on the
 /// slot.
 template <class F> void for_tasks(int64_t tasks, int64_t slots, F&& f) {

@@ -10,7 +10,7 @@
 namespace hebb::cpu {
 namespace detail {
 
-template <class F> inline Vec<double> per_lane(Vec<double> x, F f) {
+inline Vec<double> per_lane(Vec<double> x, double (*f)(double)) {
   for (int i = 0; i < Vec<double>::width; ++i) { x.v[i] = f(x.v[i]); }
   return x;
 }
@@ -108,21 +108,11 @@ inline Vec<float> tanh(Vec<float> x) {
   return copysign(select(abs(x) < V(0.625f), small, large), x);
 }
 
-inline Vec<double> exp(Vec<double> x) {
-  return detail::per_lane(x, [](double v) { return std::exp(v); });
-}
-inline Vec<double> log(Vec<double> x) {
-  return detail::per_lane(x, [](double v) { return std::log(v); });
-}
-inline Vec<double> log1p(Vec<double> x) {
-  return detail::per_lane(x, [](double v) { return std::log1p(v); });
-}
-inline Vec<double> erf(Vec<double> x) {
-  return detail::per_lane(x, [](double v) { return std::erf(v); });
-}
-inline Vec<double> tanh(Vec<double> x) {
-  return detail::per_lane(x, [](double v) { return std::tanh(v); });
-}
+inline Vec<double> exp(Vec<double> x) { return detail::per_lane(x, ::exp); }
+inline Vec<double> log(Vec<double> x) { return detail::per_lane(x, ::log); }
+inline Vec<double> log1p(Vec<double> x) { return detail::per_lane(x, ::log1p); }
+inline Vec<double> erf(Vec<double> x) { return detail::per_lane(x, ::erf); }
+inline Vec<double> tanh(Vec<double> x) { return detail::per_lane(x, ::tanh); }
 
 /// 1 / (1 + exp(-x)), with full relative accuracy on the negative side too.
 template <class S> inline Vec<S> sigmoid(Vec<S> x) {

@@ -219,4 +219,16 @@ template <class S, class F> inline void vector_loop(int64_t n, F&& f) {
   if (i < n) { f(i, static_cast<int>(n - i)); }
 }
 
+/// Sum of a[i] b[i], in one chain of multiply-adds a lane.
+template <class S> inline S dot_row(int64_t n, const S* a, const S* b) {
+  Vec<S> total(S(0));
+  vector_loop<S>(n, [&](int64_t i, auto lanes) { total = fma(load(a + i, lanes), load(b + i, lanes), total); });
+  return sum(total);
+}
+
+/// Writes x, or adds it to what is there.
+template <class S, class Lanes> inline void put(S* to, Vec<S> x, Lanes lanes, bool accumulate) {
+  store(to, accumulate ? load(to, lanes) + x : x, lanes);
+}
+
 }  // namespace hebb::cpu
