@@ -9,8 +9,7 @@ AttentionBackwardScratch plan(Workspace& workspace, const AttentionBackward& arg
                                       {args.q, args.k, args.v, args.o, args.d_o, args.d_q, args.d_k, args.d_v});
   const bool on_tensor_cores = takes_tensor_cores(workspace.stream(), "attention", cores);
   const int64_t count = attention_statistics(args.q.shape, on_tensor_cores);
-  if (count == 0) { return {.statistics = {}, .on_tensor_cores = on_tensor_cores}; }
-  return {.statistics = workspace.tensor({count}, DType::f32, "attention statistics"),
+  return {.statistics = count > 0 ? workspace.tensor({count}, DType::f32, "attention statistics") : Tensor{},
           .on_tensor_cores = on_tensor_cores};
 }
 HEBB_KERNEL_PLANNED(AttentionBackward)
@@ -59,12 +58,6 @@ template <class S> struct BackwardTile {
 /// What backward_rows computes: all of it at once, or only one side where threads share a head.
 enum class Wanted { all, rows, keys };
 
-template <class S> S row_dot(int64_t n, const S* a, const S* b) {
-  Vec<S> total(S(0));
-  vector_loop<S>(n, [&](int64_t i, auto lanes) { total = fma(load(a + i, lanes), load(b + i, lanes), total); });
-  return sum(total);
-}
-
 template <class S>
 void load_tile(const Head<S>& h, const HeadGradients<S>& g, const Intervals& intervals, int64_t row,
                BackwardTile<S>& t) {
@@ -79,7 +72,7 @@ void load_tile(const Head<S>& h, const HeadGradients<S>& g, const Intervals& int
       // The weight of a lone key is 1 whatever its score: a gradient of exactly 0, not the difference of two sums.
       for (int64_t c = 0; c < h.dv; ++c) { t.d_o_t[c * kTileRows + r] = S(0); }
     } else {
-      t.delta[r] = row_dot(h.dv, t.d_o + r * t.value_width, g.o.row(row + r));
+      t.delta[r] = dot_row(h.dv, t.d_o + r * t.value_width, g.o.row(row + r));
     }
   }
 }
@@ -187,10 +180,8 @@ void backward_rows(const Head<S>& h, const HeadGradients<S>& g, int64_t row, int
   const Vec<S> scale(h.scale);
   for (int r = 0; r < intervals.rows; ++r) {
     S* to = g.d_q.row(row + r);
-    vector_loop<S>(h.d, [&](int64_t i, auto lanes) {
-      const Vec<S> d = load(t.d_q + r * t.width + i) * scale;
-      store(to + i, g.accumulate_q ? load(to + i, lanes) + d : d, lanes);
-    });
+    vector_loop<S>(
+        h.d, [&](int64_t i, auto lanes) { put(to + i, load(t.d_q + r * t.width + i) * scale, lanes, g.accumulate_q); });
   }
 }
 
@@ -200,10 +191,7 @@ template <class S> struct AttentionBackwardTask {
   int64_t tiles, keys;
 
   explicit AttentionBackwardTask(const AttentionBackward& args)
-      : a(args),
-        heads(args.q, args.k, args.v, args.lo, args.hi, args.bias, args.scale),
-        tiles((heads.rows + kTileRows - 1) / kTileRows),
-        keys(args.k.size(1)) {}
+      : a(args), heads(args), tiles((heads.rows + kTileRows - 1) / kTileRows), keys(args.k.size(1)) {}
 
   HeadGradients<S> gradients(int64_t space, int64_t head) const {
     const int64_t d = a.q.size(3), dv = a.v.size(3);
@@ -227,28 +215,20 @@ template <class S> struct AttentionBackwardTask {
     }
   }
 
-  void run_head(int64_t item) const {
-    const int64_t space = item / heads.kv_heads, head = item % heads.kv_heads;
-    const Head<S> h = heads.at(space, head);
-    const HeadGradients<S> g = gradients(space, head);
-    clear_keys(h, g, 0, keys);
-    for (int64_t tile = 0; tile < tiles; ++tile) { backward_rows(h, g, tile * kTileRows, 0, keys, Wanted::all); }
-  }
-
-  // Where threads share a head: once by ranges of keys, once by tiles of rows. Both add the same
-  // products in the same order as run_head, so that the choice, which depends on the number of
-  // threads, does not change a bit.
-  static constexpr int64_t kRange = 4 * kTileKeys;
-  int64_t ranges() const { return (keys + kRange - 1) / kRange; }
-
-  void run_range(int64_t item) const {
-    const int64_t pair = item / ranges(), first = item % ranges() * kRange;
-    const int64_t space = pair / heads.kv_heads, head = pair % heads.kv_heads, last = std::min(keys, first + kRange);
+  /// All rows of a head against the keys [first, last).
+  void run_keys(int64_t pair, int64_t first, int64_t last, Wanted wanted) const {
+    const int64_t space = pair / heads.kv_heads, head = pair % heads.kv_heads;
     const Head<S> h = heads.at(space, head);
     const HeadGradients<S> g = gradients(space, head);
     clear_keys(h, g, first, last);
-    for (int64_t tile = 0; tile < tiles; ++tile) { backward_rows(h, g, tile * kTileRows, first, last, Wanted::keys); }
+    for (int64_t tile = 0; tile < tiles; ++tile) { backward_rows(h, g, tile * kTileRows, first, last, wanted); }
   }
+
+  // Where threads share a head: once by ranges of keys, once by tiles of rows. Both add the same
+  // products in the same order as a whole head does, so that the choice, which depends on the number
+  // of threads, does not change a bit.
+  static constexpr int64_t kRange = 4 * kTileKeys;
+  int64_t ranges() const { return (keys + kRange - 1) / kRange; }
 
   void run_tile(int64_t item) const {
     const int64_t pair = item / tiles, space = pair / heads.kv_heads, head = pair % heads.kv_heads;
@@ -259,12 +239,14 @@ template <class S> struct AttentionBackwardTask {
     const int64_t pairs = heads.spaces * heads.kv_heads, workers = threads();
     // In products of a head: 5 as a whole; 4 and 3 in two parts, spread over all threads.
     const bool whole = (pairs + workers - 1) / workers * 5 * workers <= 7 * pairs || tiles == 1;
-    const auto each = [](int64_t n, auto&& f) { parallel_each(n, 1, [&](int64_t i) { f(i); }); };
     if (whole) {
-      each(pairs, [&](int64_t i) { run_head(i); });
+      parallel_each(pairs, 1, [&](int64_t i) { run_keys(i, 0, keys, Wanted::all); });
     } else {
-      each(pairs * ranges(), [&](int64_t i) { run_range(i); });
-      each(pairs * tiles, [&](int64_t i) { run_tile(i); });
+      parallel_each(pairs * ranges(), 1, [&](int64_t i) {
+        const int64_t first = i % ranges() * kRange;
+        run_keys(i / ranges(), first, std::min(keys, first + kRange), Wanted::keys);
+      });
+      parallel_each(pairs * tiles, 1, [&](int64_t i) { run_tile(i); });
     }
   }
 };

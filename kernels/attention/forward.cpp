@@ -1,15 +1,52 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+
 #include "core/parallel.h"
-#include "kernels/attention/attention.h"
-#include "kernels/attention/few_queries.h"
+#include "kernels/attention/scratch.h"
 #include "kernels/attention/tile.h"
 
 namespace hebb {
+namespace {
+
+int64_t key_blocks(int64_t keys) { return (keys + kFewKeys - 1) / kFewKeys; }
+
+std::string heads_of(int64_t d, int64_t dv) {
+  return fmt::format("heads of {:d} and {:d} channels (tensor cores take multiples of 16 up to 128)", d, dv);
+}
+
+}  // namespace
+
+Cores attention_cores(const Tensor& q, const Tensor& v, double scale, const std::vector<Tensor>& tensors) {
+  if (q.dtype != DType::bf16) { return {}; }
+  const int64_t d = q.size(3), dv = v.size(3), needed = attention_shared_bytes(std::max(d, dv));
+  if (!attention_on_tensor_cores(q.dtype, q.shape, v.shape)) { return {false, heads_of(d, dv)}; }
+  if (needed > block_shared_bytes()) {
+    return {false, fmt::format("heads of {:d} channels: {}", std::max(d, dv), shared_memory_obstacle(needed))};
+  }
+  if (scale <= 0) { return {false, "scores with a scale that is not positive"}; }
+  if (!all_aligned(tensors)) { return {false, kAddressObstacle}; }
+  return {true, ""};
+}
+
+AttentionForwardScratch plan(Workspace& workspace, const AttentionForward& args) {
+  const Shape &q = args.q.shape, &k = args.k.shape;
+  const bool on_tensor_cores = takes_tensor_cores(
+      workspace.stream(), "attention", attention_cores(args.q, args.v, args.scale, {args.q, args.k, args.v, args.o}));
+  const int64_t all_rows = q[0] * q[1] * q[2], rows = all_rows / (k[0] * k[2]), blocks = key_blocks(k[1]);
+  const bool is_gpu = workspace.stream().on_gpu();
+  const bool is_few = rows <= (is_gpu ? kFewRowsOnGpu : kFewRowsOnCpu) && (!is_gpu || q[3] <= kFewChannelsOnGpu);
+  if (!is_few || blocks <= 1) { return {.partial = {}, .on_tensor_cores = on_tensor_cores}; }
+  return {
+      .partial = workspace.tensor({all_rows, blocks, args.v.size(3) + 2}, sum_dtype(args.q.dtype), "attention parts"),
+      .on_tensor_cores = on_tensor_cores};
+}
+HEBB_KERNEL_PLANNED(AttentionForward)
+
 namespace cpu {
 namespace {
 
 using namespace attention;
-
-template <class S> struct Output { HeadRows<S> o, lse; };
 
 /// Scratch of a tile of rows; widths are head sizes in whole vectors.
 template <class S> struct ForwardTile {
@@ -89,7 +126,7 @@ void meet(const Head<S>& h, const ForwardTile<S>& t, const Meeting<S>& m, int wi
   add_to_rows(m, t.scores, t.values, value_width, t.out);
 }
 
-template <class S> void forward_rows(const Head<S>& h, const Output<S>& output, int64_t row) {
+template <class S> void forward_rows(const Head<S>& h, const HeadRows<S>& all_o, const HeadRows<S>& lse, int64_t row) {
   constexpr int w = Vec<S>::width;
   const Intervals intervals = load_intervals(h, row);
   const int width = round_up(static_cast<int>(h.d), w), value_width = round_up(static_cast<int>(h.dv), w);
@@ -105,36 +142,126 @@ template <class S> void forward_rows(const Head<S>& h, const Output<S>& output, 
   for (int r = 0; r < intervals.rows; ++r) {
     const bool empty = t.sum[r] == S(0);  // no key, or only keys with a bias of -inf
     const Vec<S> f(empty ? S(0) : S(1) / t.sum[r]);
-    S* o = output.o.row(row + r);
+    S* o = all_o.row(row + r);
     vector_loop<S>(h.dv, [&](int64_t i, auto lanes) { store(o + i, load(t.out + r * value_width + i) * f, lanes); });
-    if (output.lse.data != nullptr) {
-      *output.lse.row(row + r) =
-          empty ? -std::numeric_limits<S>::infinity() : t.top[r] / kLogBase<S> + std::log(t.sum[r]);
+    if (lse.data != nullptr) {
+      *lse.row(row + r) = empty ? -std::numeric_limits<S>::infinity() : t.top[r] / kLogBase<S> + std::log(t.sum[r]);
     }
   }
 }
 
-template <class S> void forward(const AttentionForward& a, const AttentionForwardScratch& scratch) {
-  const Heads<S> heads(a.q, a.k, a.v, a.lo, a.hi, a.bias, a.scale);
-  const auto output = [&](int64_t space, int64_t head) {
-    return Output<S>{heads.rows_of(a.o.as<S>(), a.o.size(3), space, head),
-                     heads.rows_of(a.lse.as<S>(), 1, space, head)};
-  };
-  if (heads.rows <= kFewRowsOnCpu) {
-    forward_few(a, scratch, heads);
-    return;
-  }
-  const int64_t tiles = (heads.rows + kTileRows - 1) / kTileRows;
-  parallel_each(heads.spaces * heads.kv_heads * tiles, 1, [&](int64_t i) {
-    const int64_t space = i / tiles / heads.kv_heads, head = i / tiles % heads.kv_heads;
-    forward_rows(heads.at(space, head), output(space, head), i % tiles * kTileRows);
+/// Maximum and sum of a row's weights in some keys, and the weighted values.
+template <class S> struct KeyBlockSums { S *top, *sum, *out; };
+
+template <class S> S dot_product(int64_t n, const S* a, const S* b) {
+  Vec<S> sums[2] = {Vec<S>(S(0)), Vec<S>(S(0))};
+  int turn = 0;
+  vector_loop<S>(n, [&](int64_t i, auto lanes) {
+    sums[turn] = fma(load(a + i, lanes), load(b + i, lanes), sums[turn]);
+    turn ^= 1;
   });
+  return sum(sums[0] + sums[1]);
+}
+
+/// One row over keys [begin, end), at most kFewKeys.
+template <class S> void attend(const Head<S>& h, int64_t row, int64_t begin, int64_t end, const KeyBlockSums<S>& part) {
+  S scores[kFewKeys];
+  S top = std::numeric_limits<S>::lowest();
+  const int64_t count = std::max<int64_t>(0, end - begin);
+  for (int64_t j = 0; j < count; ++j) {
+    S s = dot_product(h.d, h.q.row(row), h.k + (begin + j) * h.k_stride) * (h.scale * kLogBase<S>);
+    if (h.bias != nullptr) { s += h.bias[(begin + j) * h.bias_stride] * kLogBase<S>; }
+    scores[j] = s;
+    top = s > top ? s : top;
+  }
+  S total = S(0);
+  vector_loop<S>(
+      count, [&](int64_t j, auto lanes) { store(scores + j, power(load(scores + j, lanes) - Vec<S>(top)), lanes); });
+  for (int64_t j = 0; j < count; ++j) { total += scores[j]; }
+  std::fill(part.out, part.out + h.dv, S(0));
+  for (int64_t j = 0; j < count; ++j) {
+    const Vec<S> p(scores[j]);
+    const S* v = h.v + (begin + j) * h.v_stride;
+    vector_loop<S>(h.dv, [&](int64_t i, auto lanes) {
+      store(part.out + i, fma(p, load(v + i, lanes), load(part.out + i, lanes)), lanes);
+    });
+  }
+  *part.top = top;
+  *part.sum = total;
+}
+
+/// Divides by the sum and writes the log-sum-exp.
+template <class S> void finish(int64_t dv, S top, S sum, S* o, S* lse) {
+  const S f = sum == S(0) ? S(0) : S(1) / sum;
+  for (int64_t i = 0; i < dv; ++i) { o[i] *= f; }
+  if (lse != nullptr) { *lse = sum == S(0) ? -std::numeric_limits<S>::infinity() : top / kLogBase<S> + std::log(sum); }
+}
+
+/// Each row by itself, in blocks of kFewKeys keys that threads share. Bound: reading k and v once a row.
+template <class S>
+void forward_few(const AttentionForward& a, const AttentionForwardScratch& scratch, const Heads<S>& heads) {
+  const int64_t dv = a.o.size(3), blocks = key_blocks(a.k.size(1)), rows = heads.rows;
+  const int64_t all_rows = heads.spaces * heads.kv_heads * rows;
+  S* partial = scratch.partial.as<S>();
+  HEBB_ASSERT(blocks <= 1 || scratch.partial.numel() >= all_rows * blocks * (dv + 2));
+  struct QueryRow {
+    int64_t row;
+    Head<S> head;
+    S *o, *lse;
+  };
+  const auto query_row = [&](int64_t i) {
+    const int64_t row = i % rows, space = i / rows / heads.kv_heads, head = i / rows % heads.kv_heads;
+    const HeadRows<S> lse = heads.rows_of(a.lse.as<S>(), 1, space, head);
+    return QueryRow{row, heads.at(space, head), heads.rows_of(a.o.as<S>(), dv, space, head).row(row),
+                    lse.data != nullptr ? lse.row(row) : nullptr};
+  };
+  parallel_each(all_rows * std::max<int64_t>(blocks, 1), 1, [&](int64_t i) {
+    const int64_t block = blocks > 1 ? i % blocks : 0;
+    const QueryRow at = query_row(blocks > 1 ? i / blocks : i);
+    const int64_t token = at.row / at.head.group;
+    const int64_t begin = std::max<int64_t>(at.head.lo[token], block * kFewKeys);
+    const int64_t end = std::min<int64_t>(at.head.hi[token], (block + 1) * kFewKeys);
+    if (blocks > 1) {
+      S* p = partial + i * (dv + 2);
+      attend(at.head, at.row, begin, end, KeyBlockSums<S>{p, p + 1, p + 2});
+    } else {
+      S top, sum;
+      attend(at.head, at.row, begin, end, KeyBlockSums<S>{&top, &sum, at.o});
+      finish(dv, top, sum, at.o, at.lse);
+    }
+  });
+  for (int64_t i = 0; blocks > 1 && i < all_rows; ++i) {
+    const QueryRow at = query_row(i);
+    const S* parts = partial + i * blocks * (dv + 2);
+    S top = std::numeric_limits<S>::lowest(), sum = S(0);
+    for (int64_t b = 0; b < blocks; ++b) { top = std::max(top, parts[b * (dv + 2)]); }
+    std::fill(at.o, at.o + dv, S(0));
+    for (int64_t b = 0; b < blocks; ++b) {
+      const S* p = parts + b * (dv + 2);
+      const S weight = power(Vec<S>(p[0] - top))[0];
+      sum += weight * p[1];
+      for (int64_t c = 0; c < dv; ++c) { at.o[c] += weight * p[2 + c]; }
+    }
+    finish(dv, top, sum, at.o, at.lse);
+  }
 }
 
 }  // namespace
 
-void run(Stream&, const AttentionForward& args, const AttentionForwardScratch& scratch) {
-  dispatch_real(args.q.dtype, [&]<class S>(S) { forward<S>(args, scratch); });
+void run(Stream&, const AttentionForward& a, const AttentionForwardScratch& scratch) {
+  dispatch_real(a.q.dtype, [&]<class S>(S) {
+    const Heads<S> heads(a);
+    if (heads.rows <= kFewRowsOnCpu) {
+      forward_few(a, scratch, heads);
+      return;
+    }
+    const int64_t tiles = (heads.rows + kTileRows - 1) / kTileRows;
+    parallel_each(heads.spaces * heads.kv_heads * tiles, 1, [&](int64_t i) {
+      const int64_t space = i / tiles / heads.kv_heads, head = i / tiles % heads.kv_heads;
+      forward_rows(heads.at(space, head), heads.rows_of(a.o.as<S>(), a.o.size(3), space, head),
+                   heads.rows_of(a.lse.as<S>(), 1, space, head), i % tiles * kTileRows);
+    });
+  });
 }
 
 }  // namespace cpu

@@ -71,22 +71,22 @@ template <class S> struct Head {
 template <class S> struct Heads {
   int64_t spaces, kv_heads, rows;  // rows of one space
 
-  Heads(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lo, const Tensor& hi, const Tensor& bias,
-        double scale)
-      : spaces(k.size(0)),
-        kv_heads(k.size(2)),
-        rows(q.size(0) * q.size(1) / spaces * (q.size(2) / kv_heads)),
-        keys_(k.size(1)),
-        heads_(q.size(2)),
-        d_(q.size(3)),
-        dv_(v.size(3)),
-        q_(q.as<S>()),
-        k_(k.as<S>()),
-        v_(v.as<S>()),
-        bias_(bias.as<S>()),
-        lo_(lo.as<int32_t>()),
-        hi_(hi.as<int32_t>()),
-        scale_(static_cast<S>(scale)) {}
+  template <class Args>
+  explicit Heads(const Args& a)
+      : spaces(a.k.size(0)),
+        kv_heads(a.k.size(2)),
+        rows(a.q.size(0) * a.q.size(1) / spaces * (a.q.size(2) / kv_heads)),
+        keys_(a.k.size(1)),
+        heads_(a.q.size(2)),
+        d_(a.q.size(3)),
+        dv_(a.v.size(3)),
+        q_(a.q.template as<S>()),
+        k_(a.k.template as<S>()),
+        v_(a.v.template as<S>()),
+        bias_(a.bias.template as<S>()),
+        lo_(a.lo.template as<int32_t>()),
+        hi_(a.hi.template as<int32_t>()),
+        scale_(static_cast<S>(a.scale)) {}
 
   int64_t group() const { return heads_ / kv_heads; }
   /// Rows of `head` in a [B, T, H, channels] tensor.
