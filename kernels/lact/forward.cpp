@@ -76,17 +76,15 @@ template <class S> void forward_head(const LactForward& a, const LactSizes& n, i
   }
 }
 
-template <class S> void forward(const LactForward& a, const Tensor& memory) {
-  const LactSizes n(a.q, a.w0);
-  for_tasks(n.batch * n.heads, memory.size(0), [&](int64_t task, int64_t slot) {
-    forward_head<S>(a, n, task / n.heads, task % n.heads, memory.as<S>() + slot * memory.size(1));
-  });
-}
-
 }  // namespace
 
-void run(Stream&, const LactForward& args, const LactForwardScratch& scratch) {
-  dispatch_real(args.q.dtype, [&]<class S>(S) { forward<S>(args, scratch.memory); });
+void run(Stream&, const LactForward& a, const LactForwardScratch& scratch) {
+  dispatch_real(a.q.dtype, [&]<class S>(S) {
+    const LactSizes n(a.q, a.w0);
+    for_tasks(n.batch * n.heads, scratch.memory.size(0), [&](int64_t task, int64_t slot) {
+      forward_head<S>(a, n, task / n.heads, task % n.heads, scratch.memory.as<S>() + slot * scratch.memory.size(1));
+    });
+  });
 }
 
 }  // namespace cpu
@@ -97,10 +95,8 @@ LactForwardScratch plan(Workspace& workspace, const LactForward& args) {
   if (workspace.on_gpu()) {
     elements = LactLayout(args.q.size(1), args.rule, dim, fast, args.weights.defined(), false).total;
   } else {
-    cpu::ScratchParts<float> parts(nullptr);
-    const cpu::LactForwardParts<float> forward(parts, cpu::lact::LactSizes(dim, fast));
     slots = std::min<int64_t>(threads(), pairs);
-    elements = parts.used();
+    elements = cpu::elements_of<cpu::LactForwardParts<float>>(cpu::lact::LactSizes(dim, fast));
   }
   return {.memory = workspace.tensor({slots, elements}, sum_dtype(args.q.dtype), "fast weight scratch")};
 }

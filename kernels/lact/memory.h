@@ -156,8 +156,8 @@ template <class S> void move_rows(int64_t rows, int64_t columns, const S* w, con
     vector_loop<S>(columns, [&](int64_t i, auto lanes) {
       store(next + at + i, load(w + at + i, lanes) + load(step + at + i, lanes), lanes);
     });
-    const S length = std::sqrt(delta::dot_row(columns, next + at, next + at));
-    const S target = std::sqrt(delta::dot_row(columns, initial + at, initial + at));
+    const S length = std::sqrt(dot_row(columns, next + at, next + at));
+    const S target = std::sqrt(dot_row(columns, initial + at, initial + at));
     delta::scale_row(columns, target / (length + static_cast<S>(kNormEps)), next + at, next + at);
   }
 }

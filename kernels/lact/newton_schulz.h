@@ -32,7 +32,7 @@ template <class S> class NewtonSchulz {
   const S* forward(int64_t rows, int64_t columns, const S* g) {
     const bool turns = rows > columns;
     const int64_t n = std::min(rows, columns), m = std::max(rows, columns);
-    norm_ = std::sqrt(delta::dot_row(size_, g, g));
+    norm_ = std::sqrt(dot_row(size_, g, g));
     if (turns) {
       transpose(rows, columns, g, iterate(0));
       delta::scale_row(size_, S(1) / (norm_ + static_cast<S>(kEps)), iterate(0), iterate(0));
@@ -67,7 +67,7 @@ template <class S> class NewtonSchulz {
       d = turned_;
     }
     const S length = norm_ + static_cast<S>(kEps);
-    const S back = norm_ > S(0) ? -delta::dot_row(size_, d, g) / (length * length * norm_) : S(0);
+    const S back = norm_ > S(0) ? -dot_row(size_, d, g) / (length * length * norm_) : S(0);
     vector_loop<S>(size_, [&](int64_t i, auto lanes) {
       store(d_g + i, fma(Vec<S>(back), load(g + i, lanes), load(d + i, lanes) * Vec<S>(S(1) / length)), lanes);
     });
