@@ -1,5 +1,5 @@
 #pragma once
-// A pass of ovq or kvm over [B, T, ...]: its units, one row of the batch and kv head each, run in parallel.
+// A pass of ovq, kvm or vq over [B, T, ...]: its units, one row of the batch and kv head each, run in parallel.
 #include <algorithm>
 
 #include "core/parallel.h"
@@ -13,13 +13,13 @@ struct DictionaryUnit {
   const int32_t* doc_start_;  // [T]
 
   template <class Args>
-  DictionaryUnit(const Args& a, int64_t unit)
+  DictionaryUnit(const Args& a, int64_t chunk, int64_t unit)
       : length_(a.q.size(1)),
         heads_(a.q.size(2)),
-        kv_heads_(a.k.size(2)),
+        kv_heads_(a.v.size(2)),
         d_(a.q.size(3)),
         dv_(a.v.size(3)),
-        chunk_(a.rule.chunk),
+        chunk_(chunk),
         row_(unit / kv_heads_),
         kv_head_(unit % kv_heads_),
         doc_start_(a.doc_start.template as<int32_t>() + row_ * length_) {}
@@ -44,7 +44,7 @@ struct DictionaryUnit {
 };
 
 template <class Unit, class Args, class Scratch> void run_units(const Args& a, const Scratch& scratch) {
-  parallel_each(a.k.size(0) * a.k.size(2), 1, [&](int64_t unit) { Unit(a, scratch, unit).run(); });
+  parallel_each(a.v.size(0) * a.v.size(2), 1, [&](int64_t unit) { Unit(a, scratch, unit).run(); });
 }
 
 }  // namespace hebb::cpu

@@ -18,24 +18,23 @@ KvmBackwardScratch plan(Workspace& workspace, const KvmBackward& args) {
     return workspace.tensor({k[0], k[2], count}, type, name);
   };
   const bool reads_slots = args.sizes.size(0) > args.rule.window;
-  KvmBackwardScratch scratch{.slots = {.keys = per_unit(room, k[3], sums, "state slots"),
-                                       .values = per_unit(room, v[3], sums, "state slots"),
-                                       .radii = flat(room, sums, "state slots"),
-                                       .counts = flat(room, DType::i32, "state slots"),
-                                       .key_hats = per_unit(room, k[3], dtype, "state slots"),
-                                       .value_hats = per_unit(room, v[3], dtype, "state slots")},
-                             .d_slots = {.keys = per_unit(room, k[3], sums, "slot gradients"),
-                                         .values = per_unit(room, v[3], sums, "slot gradients"),
-                                         .radii = flat(room, sums, "slot gradients"),
-                                         .counts = {},
-                                         .key_hats = per_unit(room, k[3], sums, "slot gradients"),
-                                         .value_hats = per_unit(room, v[3], sums, "slot gradients")},
-                             .versions = per_unit(reads_slots ? k[1] : 1, k[3] + v[3], sums, "slot versions"),
-                             .previous = flat(k[1], DType::i32, "earlier versions"),
-                             .latest = flat(room, DType::i32, "latest versions"),
-                             .probabilities = {},
-                             .partial = {},
-                             .work = {}};
+  KvmBackwardScratch scratch;
+  scratch.slots = {.keys = per_unit(room, k[3], sums, "state slots"),
+                   .values = per_unit(room, v[3], sums, "state slots"),
+                   .radii = flat(room, sums, "state slots"),
+                   .counts = flat(room, DType::i32, "state slots"),
+                   .key_hats = per_unit(room, k[3], dtype, "state slots"),
+                   .value_hats = per_unit(room, v[3], dtype, "state slots")};
+  scratch.d_slots = {.keys = per_unit(room, k[3], sums, "slot gradients"),
+                     .values = per_unit(room, v[3], sums, "slot gradients"),
+                     .radii = flat(room, sums, "slot gradients"),
+                     .counts = {},
+                     .key_hats = per_unit(room, k[3], sums, "slot gradients"),
+                     .value_hats = per_unit(room, v[3], sums, "slot gradients")};
+  scratch.versions = per_unit(reads_slots ? k[1] : 1, k[3] + v[3], sums, "slot versions");
+  scratch.previous = flat(k[1], DType::i32, "earlier versions");
+  scratch.latest = flat(room, DType::i32, "latest versions");
+
   if (workspace.on_gpu()) {
     const Cores cores = attention_cores(args.q, args.v, args.rule.scale,
                                         {args.q, args.k, args.v, args.o, args.d_o, args.d_q, args.d_k, args.d_v});
@@ -57,7 +56,7 @@ namespace {
 template <class S> class KvmBackwardUnit : DictionaryUnit {
  public:
   KvmBackwardUnit(const KvmBackward& a, const KvmBackwardScratch& scratch, int64_t unit)
-      : DictionaryUnit(a, unit),
+      : DictionaryUnit(a, a.rule.chunk, unit),
         a_(a),
         dictionary_(kvm_head_dictionary<S>(scratch.slots, unit)),
         d_dictionary_(kvm_head_dictionary<S>(scratch.d_slots, unit)),
@@ -300,27 +299,21 @@ template <class S> class KvmBackwardUnit : DictionaryUnit {
   std::vector<S> z_, memory_key_, d_key_, d_value_;
 };
 
-/// Adds columns [first, first + width) of the units' partial sums to d [width], or to d [K, width] `by_head`.
-template <class S>
-void add_partial(const Tensor& d, const Tensor& partial, int64_t first, int64_t width, bool by_head) {
-  if (!d.defined()) { return; }
-  const int64_t kv_heads = partial.size(1), units = partial.size(0) * kv_heads, stride = partial.size(2);
-  for (int64_t unit = 0; unit < units; ++unit) {
-    S* to = d.as<S>() + (by_head ? unit % kv_heads * width : 0);
-    for (int64_t c = 0; c < width; ++c) { to[c] += partial.as<S>()[unit * stride + first + c]; }
-  }
-}
-
 }  // namespace
 
 void run(Stream&, const KvmBackward& args, const KvmBackwardScratch& scratch) {
   dispatch_real(args.q.dtype, [&]<class S>(S) {
-    const int64_t d = args.q.size(3), group = args.q.size(2) / args.k.size(2);
+    const int64_t batch = args.k.size(0), kv_heads = args.k.size(2), d = args.q.size(3),
+                  group = args.q.size(2) / kv_heads, stride = scratch.partial.size(2);
     run_units<KvmBackwardUnit<S>>(args, scratch);
-    add_partial<S>(args.d_norm_weight, scratch.partial, 0, d, false);
-    add_partial<S>(args.d_norm_bias, scratch.partial, d, d, false);
-    add_partial<S>(args.d_state_temp, scratch.partial, 2 * d, group, true);
-    add_partial<S>(args.d_window_temp, scratch.partial, 2 * d + group, group, true);
+    const S* partial = scratch.partial.as<S>();
+    add_blocks(args.d_norm_weight, batch * kv_heads, d, partial, stride);
+    add_blocks(args.d_norm_bias, batch * kv_heads, d, partial + d, stride);
+    for (int64_t head = 0; head < kv_heads; ++head) {
+      const S* temps = partial + head * stride + 2 * d;
+      add_blocks(args.d_state_temp, batch, group, temps, kv_heads * stride, head * group);
+      add_blocks(args.d_window_temp, batch, group, temps + group, kv_heads * stride, head * group);
+    }
   });
 }
 

@@ -41,7 +41,7 @@ template <class S> struct KvmChunkMemory {
 template <class S> class KvmForwardUnit : DictionaryUnit {
  public:
   KvmForwardUnit(const KvmForward& a, const KvmForwardScratch& scratch, int64_t unit)
-      : DictionaryUnit(a, unit),
+      : DictionaryUnit(a, a.rule.chunk, unit),
         a_(a),
         ring_(a.rule.chunk * a.rule.window),
         dictionary_(kvm_head_dictionary<S>(a.slots, unit)),

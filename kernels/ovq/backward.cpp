@@ -51,7 +51,7 @@ namespace {
 template <class S> class OvqBackwardUnit : DictionaryUnit {
  public:
   OvqBackwardUnit(const OvqBackward& a, const OvqBackwardScratch& scratch, int64_t unit)
-      : DictionaryUnit(a, unit),
+      : DictionaryUnit(a, a.rule.chunk, unit),
         a_(a),
         dictionary_(ovq_head_dictionary<S>(scratch.dictionary, unit)),
         d_dictionary_(ovq_head_dictionary<S>(scratch.d_dictionary, unit)),

@@ -30,7 +30,7 @@ namespace {
 template <class S> class OvqForwardUnit : DictionaryUnit {
  public:
   OvqForwardUnit(const OvqForward& a, const OvqForwardScratch& scratch, int64_t unit)
-      : DictionaryUnit(a, unit),
+      : DictionaryUnit(a, a.rule.chunk, unit),
         a_(a),
         dictionary_(ovq_head_dictionary<S>(a.dictionary, unit)),
         pending_k_(a.pending_k.as<S>() + unit * chunk_ * d_),

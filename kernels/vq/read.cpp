@@ -1,7 +1,7 @@
 #include <limits>
 
-#include "core/parallel.h"
 #include "kernels/dictionary/read.h"
+#include "kernels/dictionary/unit.h"
 #include "kernels/vq/scratch.h"
 
 namespace hebb {
@@ -24,45 +24,32 @@ namespace cpu {
 namespace {
 
 /// The linear form of one row and kv head.
-template <class S> class Reader {
+template <class S> class Reader : DictionaryUnit {
  public:
   Reader(const VqRead& a, const VqReadScratch& scratch, int64_t unit)
-      : a_(a),
-        length_(a.q.size(1)),
-        heads_(a.q.size(2)),
-        kv_heads_(a.v.size(2)),
-        d_(a.q.size(3)),
-        dv_(a.v.size(3)),
+      : DictionaryUnit(a, a.chunk, unit),
+        a_(a),
         n_(a.points.size(1)),
-        row_(unit / kv_heads_),
-        kv_head_(unit % kv_heads_),
+
         points_(a.points.as<S>() + kv_head_ * n_ * d_),
         ids_(a.ids.as<int32_t>() + unit * length_),
         counts_(a.dictionary.counts.as<int32_t>() + unit * n_),
         log_counts_(a.dictionary.log_counts.as<S>() + unit * n_),
         means_(a.dictionary.means.as<S>() + unit * n_ * dv_),
-        own_(scratch.own.as<S>() + unit * a.chunk * d_),
+        own_(scratch.own.as<S>() + unit * chunk_ * d_),
         stride_(scratch.logits.size(3)),
         logits_(scratch.logits.as<S>() + unit * kVqTile * stride_) {}
 
   void run() {
-    const int32_t* start = a_.doc_start.as<int32_t>() + row_ * length_;
-    is_filled_ = start[0] < 0;
-    for (int64_t t = 0; t < length_;) {
-      const int64_t begin = start[t];
-      int64_t end = t;
-      while (end < length_ && start[end] == begin) { ++end; }
-      if (begin == t) { clear(); }
-      while (t < end) {
-        const int64_t count = std::min(a_.chunk, end - t);
-        read_chunk(t, count);
-        t += count;
-      }
-    }
+    is_filled_ = doc_start_[0] < 0;
+    each_document([&](int64_t t, int64_t end) {
+      if (doc_start_[t] == t) { clear(); }
+      for (; t < end; t += chunk_) { read_chunk(t, std::min(chunk_, end - t)); }
+    });
   }
 
  private:
-  const S* value(int64_t t) const { return a_.v.as<S>() + ((row_ * length_ + t) * kv_heads_ + kv_head_) * dv_; }
+  const S* value(int64_t t) const { return a_.v.as<S>() + kv_item(t) * dv_; }
 
   void clear() {
     for (int64_t r = 0; r < n_; ++r) {
@@ -110,7 +97,7 @@ template <class S> class Reader {
   }
 
   const VqRead& a_;
-  int64_t length_, heads_, kv_heads_, d_, dv_, n_, row_, kv_head_;
+  int64_t n_;
   const S* points_;
   const int32_t* ids_;
   int32_t* counts_;
@@ -123,9 +110,7 @@ template <class S> class Reader {
 }  // namespace
 
 void run(Stream&, const VqRead& args, const VqReadScratch& scratch) {
-  dispatch_real(args.q.dtype, [&]<class S>(S) {
-    parallel_each(args.v.size(0) * args.v.size(2), 1, [&](int64_t unit) { Reader<S>(args, scratch, unit).run(); });
-  });
+  dispatch_real(args.q.dtype, [&]<class S>(S) { run_units<Reader<S>>(args, scratch); });
 }
 
 }  // namespace cpu
