@@ -19,39 +19,34 @@ HEBB_KERNEL_PLANNED(ChannelSkipBackward)
 namespace cpu {
 namespace {
 
-/// Calls f(first channel, channels, scale) for runs of channels of one scale or, with one each, for all at once
-/// (scale is then ignored).
-template <class S, class F> void for_scales(const Tensor& scale, int64_t channels, F&& f) {
-  const int64_t heads = scale.numel(), width = channels / heads;
-  if (heads == channels) {
-    f(int64_t{0}, channels, S(0));
-    return;
-  }
-  for (int64_t h = 0; h < heads; ++h) { f(h * width, width, scale.as<S>()[h]); }
-}
-
-/// to += scale from for one token.
+/// to += scale from for one token: in runs of channels of one scale or, with one each, all at once.
 template <class S> void add_scaled(const Tensor& scale, int64_t channels, const S* from, S* to) {
   const bool by_channel = scale.numel() == channels;
-  for_scales<S>(scale, channels, [&](int64_t first, int64_t width, S factor) {
+  const int64_t runs = by_channel ? 1 : scale.numel(), width = channels / runs;
+  for (int64_t run = 0; run < runs; ++run) {
     vector_loop<S>(width, [&](int64_t c, auto lanes) {
-      const Vec<S> s = by_channel ? load(scale.as<S>() + c, lanes) : Vec<S>(factor);
-      store(to + first + c, fma(s, load(from + first + c, lanes), load(to + first + c, lanes)), lanes);
+      const Vec<S> s = by_channel ? load(scale.as<S>() + c, lanes) : Vec<S>(scale.as<S>()[run]);
+      const int64_t at = run * width + c;
+      store(to + at, fma(s, load(from + at, lanes), load(to + at, lanes)), lanes);
+    });
+  }
+}
+
+}  // namespace
+
+void run(Stream&, const ChannelSkipForward& a) {
+  dispatch_real(a.y.dtype, [&]<class S>(S) {
+    const int64_t tokens = a.y.size(0), channels = a.y.numel() / tokens;
+    parallel_each(tokens, 64, [&](int64_t t) {
+      add_scaled<S>(a.scale, channels, a.x.as<S>() + t * channels, a.y.as<S>() + t * channels);
     });
   });
 }
 
-template <class S> void forward(const ChannelSkipForward& a) {
-  const int64_t tokens = a.y.size(0), channels = a.y.numel() / tokens;
-  parallel_each(tokens, 64, [&](int64_t t) {
-    add_scaled<S>(a.scale, channels, a.x.as<S>() + t * channels, a.y.as<S>() + t * channels);
-  });
-}
-
-template <class S> void backward(const ChannelSkipBackward& a, const ChannelSkipBackwardScratch& scratch) {
-  const int64_t tokens = a.d_y.size(0), channels = a.d_y.numel() / tokens, blocks = ChannelSkipBlocks::count(tokens);
-  parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
+void run(Stream&, const ChannelSkipBackward& a, const ChannelSkipBackwardScratch& scratch) {
+  dispatch_real(a.d_y.dtype, [&]<class S>(S) {
+    const int64_t tokens = a.d_y.size(0), channels = a.d_y.numel() / tokens, blocks = ChannelSkipBlocks::count(tokens);
+    parallel_each(blocks, 1, [&](int64_t block) {
       S* sums = a.d_scale.defined() ? scratch.partial.as<S>() + block * channels : nullptr;
       if (sums != nullptr) { std::fill_n(sums, channels, S(0)); }
       for (int64_t t = ChannelSkipBlocks::begin(block); t < ChannelSkipBlocks::end(block, tokens); ++t) {
@@ -63,24 +58,14 @@ template <class S> void backward(const ChannelSkipBackward& a, const ChannelSkip
         }
         if (a.d_x.defined()) { add_scaled<S>(a.scale, channels, d_y, a.d_x.as<S>() + t * channels); }
       }
+    });
+    if (a.d_scale.defined()) {
+      const int64_t width = channels / a.d_scale.numel();
+      for (int64_t i = 0; i < blocks * channels; ++i) {
+        a.d_scale.as<S>()[i % channels / width] += scratch.partial.as<S>()[i];
+      }
     }
   });
-  if (a.d_scale.defined()) {
-    const int64_t width = channels / a.d_scale.numel();
-    for (int64_t i = 0; i < blocks * channels; ++i) {
-      a.d_scale.as<S>()[i % channels / width] += scratch.partial.as<S>()[i];
-    }
-  }
-}
-
-}  // namespace
-
-void run(Stream&, const ChannelSkipForward& args) {
-  dispatch_real(args.y.dtype, [&]<class S>(S) { forward<S>(args); });
-}
-
-void run(Stream&, const ChannelSkipBackward& args, const ChannelSkipBackwardScratch& scratch) {
-  dispatch_real(args.d_y.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 }  // namespace cpu

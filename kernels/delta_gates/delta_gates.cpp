@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "kernels/common/cpu/math.h"
 #include "kernels/common/cpu/simd.h"
 #include "kernels/delta_gates/scratch.h"
 
@@ -35,28 +36,6 @@ template <class S> struct Constants {
 
 template <class S> inline Vec<S> step_size(Vec<S> z) { return select(z > Vec<S>(S(20)), z, softplus(z)); }
 
-template <class S> void forward(const DeltaGatesForward& a) {
-  const int64_t heads = a.a_log.numel(), tokens = a.a.numel() / heads;
-  parallel_for(DeltaGatesBlocks::count(tokens), 4, [&](int64_t begin, int64_t end) {
-    const Constants<S> constants(a.a_log, a.dt_bias);
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t at = DeltaGatesBlocks::begin(block) * heads,
-                    count = std::min(tokens * heads - at, DeltaGatesBlocks::kTokens * heads);
-      const S *la = a.a.as<S>() + at, *lb = a.b.defined() ? a.b.as<S>() + at : nullptr;
-      S *g = a.g.as<S>() + at, *beta = a.beta.as<S>() + at;
-      const Vec<S> low(static_cast<S>(a.dt_low)), high(static_cast<S>(a.dt_high));
-      vector_loop<S>(count, [&](int64_t i, auto lanes) {
-        const Vec<S> z = load(la + i, lanes) + load(constants.bias.data() + i, lanes);
-        Vec<S> dt = step_size(z);
-        dt = lb != nullptr ? dt : min(high, max(low, dt));
-        store(g + i, load(constants.rate.data() + i, lanes) * dt, lanes);
-        store(beta + i, lb != nullptr ? Vec<S>(static_cast<S>(a.beta_scale)) * sigmoid(load(lb + i, lanes)) : dt,
-              lanes);
-      });
-    }
-  });
-}
-
 /// One block of tokens: d_a, d_b and the block's sums of dg g and dz.
 template <class S>
 void backward_block(const DeltaGatesBackward& a, S* partial, const Constants<S>& constants, int64_t block) {
@@ -80,10 +59,10 @@ void backward_block(const DeltaGatesBackward& a, S* partial, const Constants<S>&
     }
     const Vec<S> dz = d_dt * sigmoid(z);
     store(d_z.data() + i, dz, lanes);
-    if (d_a != nullptr) { store(d_a + i, a.accumulate_a ? load(d_a + i, lanes) + dz : dz, lanes); }
+    if (d_a != nullptr) { put(d_a + i, dz, lanes, a.accumulate_a); }
     if (d_b != nullptr) {
-      const Vec<S> b = load(beta + i, lanes), db = load(d_beta + i, lanes) * b * (one - b * inverse_scale);
-      store(d_b + i, a.accumulate_b ? load(d_b + i, lanes) + db : db, lanes);
+      const Vec<S> b = load(beta + i, lanes);
+      put(d_b + i, load(d_beta + i, lanes) * b * (one - b * inverse_scale), lanes, a.accumulate_b);
     }
   });
   std::fill_n(sum_log, 2 * heads, S(0));
@@ -95,30 +74,43 @@ void backward_block(const DeltaGatesBackward& a, S* partial, const Constants<S>&
   }
 }
 
-template <class S> void backward(const DeltaGatesBackward& a, const DeltaGatesBackwardScratch& scratch) {
-  const int64_t heads = a.a_log.numel(), blocks = DeltaGatesBlocks::count(a.a.numel() / heads);
-  S* const partial = scratch.partial.as<S>();
-  parallel_for(blocks, 4, [&](int64_t begin, int64_t end) {
-    const Constants<S> constants(a.a_log, a.dt_bias);
-    for (int64_t block = begin; block < end; ++block) { backward_block(a, partial, constants, block); }
-  });
-  S *d_a_log = a.d_a_log.as<S>(), *d_dt_bias = a.d_dt_bias.as<S>();
-  for (int64_t block = 0; block < blocks; ++block) {
-    for (int64_t h = 0; h < heads; ++h) {
-      if (d_a_log != nullptr) { d_a_log[h] += partial[block * 2 * heads + h]; }
-      if (d_dt_bias != nullptr) { d_dt_bias[h] += partial[(block * 2 + 1) * heads + h]; }
-    }
-  }
-}
-
 }  // namespace
 
-void run(Stream&, const DeltaGatesForward& args) {
-  dispatch_real(args.a.dtype, [&]<class S>(S) { forward<S>(args); });
+void run(Stream&, const DeltaGatesForward& a) {
+  dispatch_real(a.a.dtype, [&]<class S>(S) {
+    const int64_t heads = a.a_log.numel(), tokens = a.a.numel() / heads;
+    parallel_for(DeltaGatesBlocks::count(tokens), 4, [&](int64_t begin, int64_t end) {
+      const Constants<S> constants(a.a_log, a.dt_bias);
+      for (int64_t block = begin; block < end; ++block) {
+        const int64_t at = DeltaGatesBlocks::begin(block) * heads,
+                      count = std::min(tokens * heads - at, DeltaGatesBlocks::kTokens * heads);
+        const S *la = a.a.as<S>() + at, *lb = a.b.defined() ? a.b.as<S>() + at : nullptr;
+        S *g = a.g.as<S>() + at, *beta = a.beta.as<S>() + at;
+        const Vec<S> low(static_cast<S>(a.dt_low)), high(static_cast<S>(a.dt_high));
+        vector_loop<S>(count, [&](int64_t i, auto lanes) {
+          const Vec<S> z = load(la + i, lanes) + load(constants.bias.data() + i, lanes);
+          Vec<S> dt = step_size(z);
+          dt = lb != nullptr ? dt : min(high, max(low, dt));
+          store(g + i, load(constants.rate.data() + i, lanes) * dt, lanes);
+          store(beta + i, lb != nullptr ? Vec<S>(static_cast<S>(a.beta_scale)) * sigmoid(load(lb + i, lanes)) : dt,
+                lanes);
+        });
+      }
+    });
+  });
 }
 
-void run(Stream&, const DeltaGatesBackward& args, const DeltaGatesBackwardScratch& scratch) {
-  dispatch_real(args.a.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
+void run(Stream&, const DeltaGatesBackward& a, const DeltaGatesBackwardScratch& scratch) {
+  dispatch_real(a.a.dtype, [&]<class S>(S) {
+    const int64_t heads = a.a_log.numel(), blocks = DeltaGatesBlocks::count(a.a.numel() / heads);
+    S* const partial = scratch.partial.as<S>();
+    parallel_for(blocks, 4, [&](int64_t begin, int64_t end) {
+      const Constants<S> constants(a.a_log, a.dt_bias);
+      for (int64_t block = begin; block < end; ++block) { backward_block(a, partial, constants, block); }
+    });
+    add_blocks(a.d_a_log, blocks, heads, partial, 2 * heads);
+    add_blocks(a.d_dt_bias, blocks, heads, partial + heads, 2 * heads);
+  });
 }
 
 }  // namespace cpu

@@ -47,10 +47,7 @@ HEBB_KERNEL_PLANNED(FwmlpBackward)
 namespace cpu {
 namespace {
 
-/// f(r) for the rows of a chunk, in parallel.
-template <class F> void each_row(int64_t rows, F&& f) {
-  parallel_each(rows, 8, [&](int64_t r) { f(r); });
-}
+constexpr int64_t kGrain = 8;  // rows of a chunk
 
 struct ProductOptions {
   bool transposed = false, accumulate = false;
@@ -89,33 +86,11 @@ template <class S> struct Weights {
   S *in, *b_in, *down, *b_down;
 };
 
-template <class S> void read(const FwmlpRead& a, S* out) {
-  const FwmlpSizes& s = a.sizes;
-  const int64_t rows = a.chunk.tokens(), h = s.hidden;
-  const Weights<S> w(a.weights, s);
-  S *q = a.kept.q.as<S>(), *act = a.kept.act.as<S>(), *hid = a.kept.hid.as<S>();
-  each_row(rows, [&](int64_t r) {
-    std::copy_n(a.tokens_q.as<S>() + a.chunk.token(r) * s.key_dim, s.key_dim, q + r * s.key_dim);
-  });
-  times(rows, 2 * h, s.key_dim, q, w.in, act, {.transposed = true});
-  each_row(rows, [&](int64_t r) {
-    S* row = act + r * 2 * h;
-    add_bias(2 * h, w.b_in, row);
-    for (int64_t i = 0; i < h; ++i) { hid[r * h + i] = row[i] * row[h + i] * sigmoid(row[h + i]); }
-  });
-  const S* bias = w.b_down;
-  times(rows, s.value_dim, h, hid, w.down, out, {.transposed = true});
-  each_row(rows, [&](int64_t r) {
-    S* vh = a.vh.as<S>() + a.chunk.token(r) * s.value_dim;
-    for (int64_t i = 0; i < s.value_dim; ++i) { vh[i] = out[r * s.value_dim + i] + bias[i]; }
-  });
-}
-
 /// Derivative of the loss with respect to vh: residual [R, dv].
 template <class S>
 void residuals(const FwmlpPairs& pairs, const FwmlpSizes& s, const FastChunk& chunk, const Tensor& vh, S* residual) {
   const int64_t dv = s.value_dim;
-  each_row(chunk.tokens(), [&](int64_t r) {
+  parallel_each(chunk.tokens(), kGrain, [&](int64_t r) {
     const int64_t t = chunk.token(r), target = pairs.targets.as<int32_t>()[t], first = pairs.mean ? t : target;
     S* to = residual + r * dv;
     std::fill(to, to + dv, S(0));
@@ -128,30 +103,6 @@ void residuals(const FwmlpPairs& pairs, const FwmlpSizes& s, const FastChunk& ch
     const S* prediction = vh.as<S>() + t * dv;
     for (int64_t c = 0; c < dv; ++c) { to[c] = scale * (prediction[c] - share * to[c]); }
   });
-}
-
-template <class S> void step(const FwmlpStep& a, const FwmlpStepScratch& scratch) {
-  const FwmlpSizes& s = a.sizes;
-  const int64_t rows = a.chunk.tokens(), h = s.hidden, dv = s.value_dim;
-  const Weights<S> w(a.weights, s), g(a.gradient, s);
-  S *residual = scratch.residual.as<S>(), *d_act = scratch.d_act.as<S>(), *d_hid = scratch.d_hid.as<S>();
-  const S *act = a.kept.act.as<S>(), *hid = a.kept.hid.as<S>();
-  residuals(a.pairs, s, a.chunk, a.vh, residual);
-  outer(dv, h, rows, residual, hid, false, g.down);
-  sum_rows(rows, dv, residual, false, g.b_down);
-  times(rows, h, dv, residual, w.down, d_hid);
-  each_row(rows, [&](int64_t r) {
-    for (int64_t i = 0; i < h; ++i) {
-      const Silu<S> silu(act[r * 2 * h + h + i]);
-      d_act[r * 2 * h + i] = d_hid[r * h + i] * silu.value;
-      d_act[r * 2 * h + h + i] = d_hid[r * h + i] * act[r * 2 * h + i] * silu.first;
-    }
-  });
-  outer(2 * h, s.key_dim, rows, d_act, a.kept.q.as<S>(), false, g.in);
-  sum_rows(rows, 2 * h, d_act, false, g.b_in);
-  const S clip = a.clip > 0 ? static_cast<S>(a.clip) : S(INFINITY), rate = static_cast<S>(a.rate);
-  parallel_each(s.total(), 4096,
-                [&](int64_t i) { a.next.as<S>()[i] = w.in[i] - rate * std::clamp(g.in[i], -clip, clip); });
 }
 
 template <class S> struct FwmlpBackwardTask {
@@ -178,7 +129,7 @@ template <class S> struct FwmlpBackwardTask {
   /// Derivatives along X: t_act, t_hid, and y = that of vh.
   void tangents() const {
     times(rows, 2 * h, s.key_dim, q, x.in, t_act, {.transposed = true});
-    each_row(rows, [&](int64_t r) {
+    parallel_each(rows, kGrain, [&](int64_t r) {
       const S* row = act + r * 2 * h;
       S* t = t_act + r * 2 * h;
       add_bias(2 * h, x.b_in, t);
@@ -189,13 +140,13 @@ template <class S> struct FwmlpBackwardTask {
     });
     times(rows, dv, h, t_hid, w.down, y, {.transposed = true});
     times(rows, dv, h, hid, x.down, y, {.transposed = true, .accumulate = true});
-    each_row(rows, [&](int64_t r) { add_bias(dv, x.b_down, y + r * dv); });
+    parallel_each(rows, kGrain, [&](int64_t r) { add_bias(dv, x.b_down, y + r * dv); });
   }
 
   /// y becomes the gradient of vh; targets take theirs.
   void to_outputs() const {
     const S scale = S(2) / (S(std::max<int64_t>(a.pairs.count, 1)) * S(dv));
-    each_row(rows, [&](int64_t r) {
+    parallel_each(rows, kGrain, [&](int64_t r) {
       const int64_t t = a.chunk.token(r);
       const bool pair = second && a.pairs.targets.as<int32_t>()[t] >= 0;
       for (int64_t c = 0; c < dv; ++c) {
@@ -213,7 +164,7 @@ template <class S> struct FwmlpBackwardTask {
         }
       }
     });
-    each_row(rows, [&](int64_t r) { add_bias(dv, a.d_vh.as<S>() + a.chunk.token(r) * dv, y + r * dv); });
+    parallel_each(rows, kGrain, [&](int64_t r) { add_bias(dv, a.d_vh.as<S>() + a.chunk.token(r) * dv, y + r * dv); });
   }
 
   void to_activations() const {
@@ -222,7 +173,7 @@ template <class S> struct FwmlpBackwardTask {
       times(rows, h, dv, residual, x.down, d_hid, {.accumulate = true});
       times(rows, h, dv, residual, w.down, d_thid);
     }
-    each_row(rows, [&](int64_t r) {
+    parallel_each(rows, kGrain, [&](int64_t r) {
       const S *row = act + r * 2 * h, *t = t_act + r * 2 * h;
       S *d = d_act + r * 2 * h, *d_t = d_tact + r * 2 * h;
       for (int64_t i = 0; i < h; ++i) {
@@ -243,7 +194,7 @@ template <class S> struct FwmlpBackwardTask {
   void to_queries() const {
     times(rows, s.key_dim, 2 * h, d_act, w.in, d_local);
     if (second) { times(rows, s.key_dim, 2 * h, d_tact, x.in, d_local, {.accumulate = true}); }
-    each_row(rows, [&](int64_t r) {
+    parallel_each(rows, kGrain, [&](int64_t r) {
       S* to = a.d_q.as<S>() + a.chunk.token(r) * s.key_dim;
       for (int64_t i = 0; i < s.key_dim; ++i) { to[i] = (a.accumulate ? to[i] : S(0)) + d_local[r * s.key_dim + i]; }
     });
@@ -264,31 +215,72 @@ template <class S> struct FwmlpBackwardTask {
   }
 };
 
-template <class S> void backward(const FwmlpBackward& a, const FwmlpBackwardScratch& scratch) {
-  const FwmlpBackwardTask<S> b{a, scratch};
-  if (b.second) {
-    residuals(a.pairs, b.s, a.chunk, a.vh, b.residual);
-    b.directions();
-    b.tangents();
-  }
-  b.to_outputs();
-  b.to_activations();
-  b.to_queries();
-  if (a.d_weights.defined()) { b.to_weights(); }
-}
-
 }  // namespace
 
 void run(Stream&, const FwmlpRead& a, const FwmlpReadScratch& scratch) {
-  dispatch_real(a.vh.dtype, [&]<class S>(S) { read<S>(a, scratch.out.as<S>()); });
+  dispatch_real(a.vh.dtype, [&]<class S>(S) {
+    const FwmlpSizes& s = a.sizes;
+    const int64_t rows = a.chunk.tokens(), h = s.hidden;
+    const Weights<S> w(a.weights, s);
+    S *q = a.kept.q.as<S>(), *act = a.kept.act.as<S>(), *hid = a.kept.hid.as<S>();
+    parallel_each(rows, kGrain, [&](int64_t r) {
+      std::copy_n(a.tokens_q.as<S>() + a.chunk.token(r) * s.key_dim, s.key_dim, q + r * s.key_dim);
+    });
+    times(rows, 2 * h, s.key_dim, q, w.in, act, {.transposed = true});
+    parallel_each(rows, kGrain, [&](int64_t r) {
+      S* row = act + r * 2 * h;
+      add_bias(2 * h, w.b_in, row);
+      for (int64_t i = 0; i < h; ++i) { hid[r * h + i] = row[i] * row[h + i] * sigmoid(row[h + i]); }
+    });
+    const S* bias = w.b_down;
+    S* out = scratch.out.as<S>();
+    times(rows, s.value_dim, h, hid, w.down, out, {.transposed = true});
+    parallel_each(rows, kGrain, [&](int64_t r) {
+      S* vh = a.vh.as<S>() + a.chunk.token(r) * s.value_dim;
+      for (int64_t i = 0; i < s.value_dim; ++i) { vh[i] = out[r * s.value_dim + i] + bias[i]; }
+    });
+  });
 }
 
 void run(Stream&, const FwmlpStep& a, const FwmlpStepScratch& scratch) {
-  dispatch_real(a.vh.dtype, [&]<class S>(S) { step<S>(a, scratch); });
+  dispatch_real(a.vh.dtype, [&]<class S>(S) {
+    const FwmlpSizes& s = a.sizes;
+    const int64_t rows = a.chunk.tokens(), h = s.hidden, dv = s.value_dim;
+    const Weights<S> w(a.weights, s), g(a.gradient, s);
+    S *residual = scratch.residual.as<S>(), *d_act = scratch.d_act.as<S>(), *d_hid = scratch.d_hid.as<S>();
+    const S *act = a.kept.act.as<S>(), *hid = a.kept.hid.as<S>();
+    residuals(a.pairs, s, a.chunk, a.vh, residual);
+    outer(dv, h, rows, residual, hid, false, g.down);
+    sum_rows(rows, dv, residual, false, g.b_down);
+    times(rows, h, dv, residual, w.down, d_hid);
+    parallel_each(rows, kGrain, [&](int64_t r) {
+      for (int64_t i = 0; i < h; ++i) {
+        const Silu<S> silu(act[r * 2 * h + h + i]);
+        d_act[r * 2 * h + i] = d_hid[r * h + i] * silu.value;
+        d_act[r * 2 * h + h + i] = d_hid[r * h + i] * act[r * 2 * h + i] * silu.first;
+      }
+    });
+    outer(2 * h, s.key_dim, rows, d_act, a.kept.q.as<S>(), false, g.in);
+    sum_rows(rows, 2 * h, d_act, false, g.b_in);
+    const S clip = a.clip > 0 ? static_cast<S>(a.clip) : S(INFINITY), rate = static_cast<S>(a.rate);
+    parallel_each(s.total(), 4096,
+                  [&](int64_t i) { a.next.as<S>()[i] = w.in[i] - rate * std::clamp(g.in[i], -clip, clip); });
+  });
 }
 
 void run(Stream&, const FwmlpBackward& a, const FwmlpBackwardScratch& scratch) {
-  dispatch_real(a.vh.dtype, [&]<class S>(S) { backward<S>(a, scratch); });
+  dispatch_real(a.vh.dtype, [&]<class S>(S) {
+    const FwmlpBackwardTask<S> b{a, scratch};
+    if (b.second) {
+      residuals(a.pairs, b.s, a.chunk, a.vh, b.residual);
+      b.directions();
+      b.tangents();
+    }
+    b.to_outputs();
+    b.to_activations();
+    b.to_queries();
+    if (a.d_weights.defined()) { b.to_weights(); }
+  });
 }
 
 }  // namespace cpu

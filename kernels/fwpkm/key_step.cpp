@@ -34,13 +34,10 @@ HEBB_KERNEL_PLANNED(FwpkmMemoryStep)
 FwpkmKeysBackwardScratch plan(Workspace& workspace, const FwpkmKeysBackward& args) {
   const Shape &entries = args.lookup.entries.shape, &keys = args.keys.shape;
   const DType dtype = sum_dtype(args.q.dtype);
-  FwpkmKeysBackwardScratch scratch{.index = workspace.tensor(entries, DType::i32, "key step entries"),
-                                   .sigma = workspace.tensor(entries, dtype, "score gradients"),
-                                   .gamma = {},
-                                   .beta = {},
-                                   .d_keys = {},
-                                   .mean = {},
-                                   .lists = {}};
+  FwpkmKeysBackwardScratch scratch;
+  scratch.index = workspace.tensor(entries, DType::i32, "key step entries");
+  scratch.sigma = workspace.tensor(entries, dtype, "score gradients");
+
   if (args.through) {
     scratch.gamma = workspace.tensor(entries, dtype, "key step weights");
     scratch.beta = workspace.tensor(entries, dtype, "key step weights");
@@ -87,37 +84,10 @@ template <class S> S pull(S m) { return std::log(m + S(1e-8)) + m / (m + S(1e-8)
 /// b of an entry from its score: 2 / (eps + |u|^2), and 1 for dot products.
 template <class S> S slope(S score, const FwpkmScore& kind) { return kind.idw ? S(2) * std::exp(score) : S(1); }
 
-template <class S> void entropy_step(const FwpkmEntropyStep& a, S* all_gamma) {
-  const FwpkmSizes s = fwpkm_sizes(a.lookup.slots, a.keys);
-  count_usage<S>(a, s);
-  const S* usage = a.usage.as<S>();
-  const S m_count = static_cast<S>(a.count) * S(s.heads);
-  each_token(a.chunk, [&](int64_t t) {
-    for (int64_t half_query = t * s.heads * 2; half_query < (t + 1) * s.heads * 2; ++half_query) {
-      const int32_t* entries = a.lookup.entries.as<int32_t>() + half_query * s.k;
-      const S *probs = a.lookup.probs.as<S>() + half_query * s.k, *scores = a.lookup.scores.as<S>() + half_query * s.k;
-      const S* m = usage + half_query % 2 * s.n;
-      S* gamma = all_gamma + half_query * s.k;
-      S mu = 0;
-      for (int64_t j = 0; j < s.k; ++j) {
-        gamma[j] = pull(m[entries[j]]);
-        mu += probs[j] * gamma[j];
-      }
-      for (int64_t j = 0; j < s.k; ++j) {
-        gamma[j] = counts(a.pairs, t) ? probs[j] * (gamma[j] - mu) / m_count * slope(scores[j], a.score) : S(0);
-      }
-    }
-  });
-  copy_keys<S>(a.next, a.keys);
-  add_to_keys<S>(a.next.as<S>(), a.lookup.entries.as<int32_t>(), all_gamma, nullptr, nullptr, static_cast<S>(-a.rate),
-                 a.q.as<S>(), a.keys.as<S>(), a.score.idw, s, a.chunk);
-  write_key_norms<S>(a.next_norms, a.next);
-}
-
 /// sigma -> sigma b in place, with b from the differences; d_q (may be null) += or = what flows to the query.
 template <class S>
 void scores_backward(int64_t token, const FwpkmSizes& s, const FwpkmScore& score, const int32_t* index, S* sigma,
-                     const S* q, const S* keys, S* d_q, S sign) {
+                     const S* q, const S* keys, S* d_q) {
   for (int64_t b = 0; b < s.heads * 2; ++b) {
     const int64_t half_query = token * s.heads * 2 + b;
     const S* query = q + half_query * s.half;
@@ -126,41 +96,12 @@ void scores_backward(int64_t token, const FwpkmSizes& s, const FwpkmScore& score
       const S* key = keys + (b * s.n + index[j]) * s.half;
       if (score.idw) { sigma[j] *= S(2) / (S(score.eps) + squared_distance(s.half, query, key)); }
       S* to = d_q + b * s.half;
-      const S g = sign * sigma[j];
+      const S g = sigma[j];
       for (int64_t i = 0; d_q != nullptr && i < s.half; ++i) {
         to[i] += score.idw ? -g * (query[i] - key[i]) : g * key[i];
       }
     }
   }
-}
-
-template <class S> void memory_step(const FwpkmMemoryStep& a, const FwpkmMemoryStepScratch& scratch) {
-  const FwpkmSizes s = fwpkm_sizes(a.lookup.slots, a.keys);
-  const int64_t dv = a.values.size(1), e = s.entries();
-  const int32_t* targets = a.pairs.targets.as<int32_t>();
-  int32_t* index = scratch.index.as<int32_t>();
-  S* gamma = scratch.gamma.as<S>();
-  each_token(a.chunk, [&](int64_t t) {
-    if (targets[t] < 0) {
-      std::fill_n(index + t * 2 * e, 2 * e, -1);
-      return;
-    }
-    const S w = a.pairs.w.defined() ? a.pairs.w.as<S>()[t] : S(1);
-    const S scale = -w / (static_cast<S>(a.count) * S(dv));
-    const S *v = a.pairs.v.as<S>() + targets[t] * dv, *vh = a.vh.as<S>() + t * dv;
-    S* d_weights = scratch.d_weights.as<S>() + t * e;
-    for (int64_t j = 0; j < e; ++j) {
-      const S* row = a.values.as<S>() + a.lookup.slots.as<int32_t>()[t * e + j] * dv;
-      d_weights[j] = scale * lane_sum<S>(dv, [&](int64_t i) { return row[i] * (v[i] - vh[i]); });
-    }
-    softmax_to_entries(a.lookup.weights.as<S>() + t * e, d_weights, a.lookup.slots.as<int32_t>() + t * e, s,
-                       index + t * 2 * e, gamma + t * 2 * e);
-    scores_backward<S>(t, s, a.score, index, gamma, a.q.as<S>(), a.keys.as<S>(), nullptr, S(1));
-  });
-  copy_keys<S>(a.next, a.keys);
-  add_to_keys<S>(a.next.as<S>(), index, gamma, nullptr, nullptr, static_cast<S>(-a.rate), a.q.as<S>(), a.keys.as<S>(),
-                 a.score.idw, s, a.chunk);
-  write_key_norms<S>(a.next_norms, a.next);
 }
 
 /// Through softmax and scores of one chunk: index, sigma and d_q.
@@ -175,7 +116,7 @@ void lookup_backward(const FwpkmKeysBackward& a, const FwpkmKeysBackwardScratch&
                        a.lookup.slots.as<int32_t>() + t * e, s, index + t * 2 * e, sigma + t * 2 * e);
     S* d_q = a.d_q.as<S>() + t * width;
     if (!a.accumulate) { std::fill(d_q, d_q + width, S(0)); }
-    scores_backward<S>(t, s, a.score, index, sigma, a.q.as<S>(), keys, d_q, S(1));
+    scores_backward<S>(t, s, a.score, index, sigma, a.q.as<S>(), keys, d_q);
   });
 }
 
@@ -269,48 +210,100 @@ template <class S> struct EntropyBackward {
   }
 };
 
-template <class S> void keys_backward(const FwpkmKeysBackward& a, const FwpkmKeysBackwardScratch& scratch) {
-  const FwpkmSizes s{a.lookup.slots.size(1), a.keys.size(3), a.keys.size(4), a.lookup.slots.size(2)};
-  const int64_t all = s.heads * 2 * s.n * s.half, step = a.keys.size(0) > 1 ? all : 0, last = a.chunks.count() - 1;
-  S *d_keys = scratch.d_keys.as<S>(), *d_next = a.through ? d_keys + all : nullptr;
-  if (a.through) { std::fill(d_keys, d_keys + all, S(0)); }
-  for (int64_t c = last; c >= 0; --c) {
-    const FastChunk chunk = a.chunks.at(c);
-    const S* keys = a.keys.as<S>() + c * step;
-    lookup_backward(a, scratch, s, chunk, keys);
-    if (!a.through) { continue; }
-    std::swap(d_keys, d_next);
-    if (c > 0) {
-      std::copy_n(d_next, all, d_keys);
-      add_to_keys<S>(d_keys, scratch.index.as<int32_t>(), scratch.sigma.as<S>(), nullptr, nullptr, S(1), a.q.as<S>(),
-                     keys, a.score.idw, s, chunk);
-    }
-    if (c < last) {
-      const EntropyBackward<S> e{
-          a, scratch, s, chunk, keys, a.usage.as<S>() + c * 2 * s.n, d_next, S(chunk.tokens()) * S(s.heads)};
-      each_token(chunk, [&](int64_t t) { e.project(t); });
-      parallel_each(2, 1, [&](int64_t codebook) { e.sum_mean(codebook); });
-      each_token(chunk, [&](int64_t t) { e.finish(t); });
-    }
-    if (c < last && c > 0) {
-      add_to_keys<S>(d_keys, a.lookup.entries.as<int32_t>(), scratch.gamma.as<S>(), scratch.beta.as<S>(), d_next, S(1),
-                     a.q.as<S>(), keys, a.score.idw, s, chunk);
-    }
-  }
-}
-
 }  // namespace
 
 void run(Stream&, const FwpkmEntropyStep& a, const FwpkmEntropyStepScratch& scratch) {
-  dispatch_real(a.q.dtype, [&]<class S>(S) { entropy_step(a, scratch.gamma.as<S>()); });
+  dispatch_real(a.q.dtype, [&]<class S>(S) {
+    S* all_gamma = scratch.gamma.as<S>();
+    const FwpkmSizes s = fwpkm_sizes(a.lookup.slots, a.keys);
+    count_usage<S>(a, s);
+    const S* usage = a.usage.as<S>();
+    const S m_count = static_cast<S>(a.count) * S(s.heads);
+    each_token(a.chunk, [&](int64_t t) {
+      for (int64_t half_query = t * s.heads * 2; half_query < (t + 1) * s.heads * 2; ++half_query) {
+        const int32_t* entries = a.lookup.entries.as<int32_t>() + half_query * s.k;
+        const S *probs = a.lookup.probs.as<S>() + half_query * s.k,
+                *scores = a.lookup.scores.as<S>() + half_query * s.k;
+        const S* m = usage + half_query % 2 * s.n;
+        S* gamma = all_gamma + half_query * s.k;
+        S mu = 0;
+        for (int64_t j = 0; j < s.k; ++j) {
+          gamma[j] = pull(m[entries[j]]);
+          mu += probs[j] * gamma[j];
+        }
+        for (int64_t j = 0; j < s.k; ++j) {
+          gamma[j] = counts(a.pairs, t) ? probs[j] * (gamma[j] - mu) / m_count * slope(scores[j], a.score) : S(0);
+        }
+      }
+    });
+    copy_keys<S>(a.next, a.keys);
+    add_to_keys<S>(a.next.as<S>(), a.lookup.entries.as<int32_t>(), all_gamma, nullptr, nullptr, static_cast<S>(-a.rate),
+                   a.q.as<S>(), a.keys.as<S>(), a.score.idw, s, a.chunk);
+    write_key_norms<S>(a.next_norms, a.next);
+  });
 }
 
 void run(Stream&, const FwpkmMemoryStep& a, const FwpkmMemoryStepScratch& scratch) {
-  dispatch_real(a.q.dtype, [&]<class S>(S) { memory_step<S>(a, scratch); });
+  dispatch_real(a.q.dtype, [&]<class S>(S) {
+    const FwpkmSizes s = fwpkm_sizes(a.lookup.slots, a.keys);
+    const int64_t dv = a.values.size(1), e = s.entries();
+    const int32_t* targets = a.pairs.targets.as<int32_t>();
+    int32_t* index = scratch.index.as<int32_t>();
+    S* gamma = scratch.gamma.as<S>();
+    each_token(a.chunk, [&](int64_t t) {
+      if (targets[t] < 0) {
+        std::fill_n(index + t * 2 * e, 2 * e, -1);
+        return;
+      }
+      const S w = a.pairs.w.defined() ? a.pairs.w.as<S>()[t] : S(1);
+      const S scale = -w / (static_cast<S>(a.count) * S(dv));
+      const S *v = a.pairs.v.as<S>() + targets[t] * dv, *vh = a.vh.as<S>() + t * dv;
+      S* d_weights = scratch.d_weights.as<S>() + t * e;
+      for (int64_t j = 0; j < e; ++j) {
+        const S* row = a.values.as<S>() + a.lookup.slots.as<int32_t>()[t * e + j] * dv;
+        d_weights[j] = scale * lane_sum<S>(dv, [&](int64_t i) { return row[i] * (v[i] - vh[i]); });
+      }
+      softmax_to_entries(a.lookup.weights.as<S>() + t * e, d_weights, a.lookup.slots.as<int32_t>() + t * e, s,
+                         index + t * 2 * e, gamma + t * 2 * e);
+      scores_backward<S>(t, s, a.score, index, gamma, a.q.as<S>(), a.keys.as<S>(), nullptr);
+    });
+    copy_keys<S>(a.next, a.keys);
+    add_to_keys<S>(a.next.as<S>(), index, gamma, nullptr, nullptr, static_cast<S>(-a.rate), a.q.as<S>(), a.keys.as<S>(),
+                   a.score.idw, s, a.chunk);
+    write_key_norms<S>(a.next_norms, a.next);
+  });
 }
 
 void run(Stream&, const FwpkmKeysBackward& a, const FwpkmKeysBackwardScratch& scratch) {
-  dispatch_real(a.q.dtype, [&]<class S>(S) { keys_backward<S>(a, scratch); });
+  dispatch_real(a.q.dtype, [&]<class S>(S) {
+    const FwpkmSizes s{a.lookup.slots.size(1), a.keys.size(3), a.keys.size(4), a.lookup.slots.size(2)};
+    const int64_t all = s.heads * 2 * s.n * s.half, step = a.keys.size(0) > 1 ? all : 0, last = a.chunks.count() - 1;
+    S *d_keys = scratch.d_keys.as<S>(), *d_next = a.through ? d_keys + all : nullptr;
+    if (a.through) { std::fill(d_keys, d_keys + all, S(0)); }
+    for (int64_t c = last; c >= 0; --c) {
+      const FastChunk chunk = a.chunks.at(c);
+      const S* keys = a.keys.as<S>() + c * step;
+      lookup_backward(a, scratch, s, chunk, keys);
+      if (!a.through) { continue; }
+      std::swap(d_keys, d_next);
+      if (c > 0) {
+        std::copy_n(d_next, all, d_keys);
+        add_to_keys<S>(d_keys, scratch.index.as<int32_t>(), scratch.sigma.as<S>(), nullptr, nullptr, S(1), a.q.as<S>(),
+                       keys, a.score.idw, s, chunk);
+      }
+      if (c < last) {
+        const EntropyBackward<S> e{
+            a, scratch, s, chunk, keys, a.usage.as<S>() + c * 2 * s.n, d_next, S(chunk.tokens()) * S(s.heads)};
+        each_token(chunk, [&](int64_t t) { e.project(t); });
+        parallel_each(2, 1, [&](int64_t codebook) { e.sum_mean(codebook); });
+        each_token(chunk, [&](int64_t t) { e.finish(t); });
+      }
+      if (c < last && c > 0) {
+        add_to_keys<S>(d_keys, a.lookup.entries.as<int32_t>(), scratch.gamma.as<S>(), scratch.beta.as<S>(), d_next,
+                       S(1), a.q.as<S>(), keys, a.score.idw, s, chunk);
+      }
+    }
+  });
 }
 
 }  // namespace cpu

@@ -108,23 +108,21 @@ void find_places(const FwpkmValuesBackward& a, const FwpkmValuesBackwardScratch&
   }
 }
 
-template <class S> void values_backward(const FwpkmValuesBackward& a, const FwpkmValuesBackwardScratch& scratch) {
-  const int64_t dv = a.values.size(1), table = a.values.size(0),
-                entries = a.lookup.weights.numel() / a.lookup.weights.size(0);
-  const int64_t most = fwpkm_capacity(a.chunks.all.batch * a.chunks.size * entries, table);
-  if (a.through) { find_places(a, scratch, entries); }
-  for (int64_t c = a.chunks.count() - 1; c >= 0; --c) {
-    const FwpkmReaders readers = readers_of(a.readers, a.chunks, c, entries, table);
-    const ValuesBackward<S> b{a, scratch, a.chunks.at(c), readers, dv, entries, c * most, (c + 1) * most};
-    each_token(b.chunk, [&](int64_t t) { b.token(t); });
-    parallel_each(a.through && c > 0 ? readers.count.as<int32_t>()[0] : 0, 4, [&](int64_t u) { b.slot(u); });
-  }
-}
-
 }  // namespace
 
 void run(Stream&, const FwpkmValuesBackward& a, const FwpkmValuesBackwardScratch& scratch) {
-  dispatch_real(a.values.dtype, [&]<class S>(S) { values_backward<S>(a, scratch); });
+  dispatch_real(a.values.dtype, [&]<class S>(S) {
+    const int64_t dv = a.values.size(1), table = a.values.size(0),
+                  entries = a.lookup.weights.numel() / a.lookup.weights.size(0);
+    const int64_t most = fwpkm_capacity(a.chunks.all.batch * a.chunks.size * entries, table);
+    if (a.through) { find_places(a, scratch, entries); }
+    for (int64_t c = a.chunks.count() - 1; c >= 0; --c) {
+      const FwpkmReaders readers = readers_of(a.readers, a.chunks, c, entries, table);
+      const ValuesBackward<S> b{a, scratch, a.chunks.at(c), readers, dv, entries, c * most, (c + 1) * most};
+      each_token(b.chunk, [&](int64_t t) { b.token(t); });
+      parallel_each(a.through && c > 0 ? readers.count.as<int32_t>()[0] : 0, 4, [&](int64_t u) { b.slot(u); });
+    }
+  });
 }
 
 }  // namespace cpu

@@ -1,3 +1,4 @@
+#include "kernels/common/cpu/math.h"
 #include "kernels/gated_delta/chunk_scan.h"
 #include "kernels/gated_delta/scratch.h"
 #include "kernels/gemm/kernel.h"
@@ -81,7 +82,7 @@ template <class S> class Adjoint {
     const int64_t dv = n_.value_dim;
     for (int64_t i = 0; i < c_; ++i) {
       delta::scale_row(dv, beta_[i], xo_ + i * dv, d_v + i * value_stride);
-      d_beta[i * gate_stride] = delta::dot_row(dv, xo_ + i * dv, errors_ + i * dv);
+      d_beta[i * gate_stride] = dot_row(dv, xo_ + i * dv, errors_ + i * dv);
     }
   }
 
@@ -235,7 +236,7 @@ template <class S> class Adjoint {
   /// Turns one row of [X; dO] Sᵀ into its share of the gradient, factor times it.
   void read_state(S* d, const S* key, S factor, int64_t i) {
     delta::scale_row(n_.key_dim, factor, d, d);
-    d_gam_[i] += static_cast<double>(delta::dot_row(n_.key_dim, d, key));
+    d_gam_[i] += static_cast<double>(dot_row(n_.key_dim, d, key));
   }
 
   /// The keys' gradient from the state behind the chunk, and dgam of what wrote and kept it.
@@ -244,14 +245,14 @@ template <class S> class Adjoint {
     gemm_serial<S>(false, true, c_, dk, dv, S(1), delta_, dv, d_state_, dv, false, work_, dk);
     double total = 0;
     for (int64_t i = 0; i < c_; ++i) {
-      const double r = static_cast<double>(decays_.end[i] * delta::dot_row(dk, kq_ + i * dk, work_ + i * dk));
+      const double r = static_cast<double>(decays_.end[i] * dot_row(dk, kq_ + i * dk, work_ + i * dk));
       delta::add_row(dk, decays_.end[i], work_ + i * dk, d_kq_ + i * dk);
       d_gam_[i] -= r;
       total += r;
     }
     d_gam_[c_ - 1] += total;
     if (state_ != nullptr) {
-      d_gam_[c_ - 1] += static_cast<double>(decays_.last * delta::dot_row(n_.state(), state_, d_state_));
+      d_gam_[c_ - 1] += static_cast<double>(decays_.last * dot_row(n_.state(), state_, d_state_));
     }
   }
 
@@ -333,31 +334,24 @@ void backward_head(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch&
   }
 }
 
-template <class S> void backward(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch) {
-  const DeltaSizes n(a.k, a.v);
-  const int64_t slots = scratch.work.size(0), group = n.value_heads / n.key_heads;
-  // A key head's gradient is the sum over its value heads, in order: they share a task.
-  for_tasks(n.batch * n.key_heads, slots, [&](int64_t task, int64_t slot) {
-    S* work = scratch.work.as<S>() + slot * scratch.work.size(1);
-    const int64_t row = task / n.key_heads, first = task % n.key_heads * group;
-    for (int64_t head = first; head < first + group; ++head) {
-      recompute_head<S>(a, scratch, n, row, head, work);
-      backward_head<S>(a, scratch, n, row, head, head > first, work);
-    }
-  });
-  if (a.d_initial_state.defined()) {
-    S* total = a.d_initial_state.as<S>();
-    for (int64_t row = 0; row < n.batch; ++row) {
-      delta::add_row(n.value_heads * n.state(), S(1), scratch.initial_sums.as<S>() + row * n.value_heads * n.state(),
-                     total);
-    }
-  }
-}
-
 }  // namespace
 
-void run(Stream&, const GatedDeltaBackward& args, const GatedDeltaBackwardScratch& scratch) {
-  dispatch_real(args.v.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
+void run(Stream&, const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch) {
+  dispatch_real(a.v.dtype, [&]<class S>(S) {
+    const DeltaSizes n(a.k, a.v);
+    const int64_t slots = scratch.work.size(0), group = n.value_heads / n.key_heads;
+    // A key head's gradient is the sum over its value heads, in order: they share a task.
+    for_tasks(n.batch * n.key_heads, slots, [&](int64_t task, int64_t slot) {
+      S* work = scratch.work.as<S>() + slot * scratch.work.size(1);
+      const int64_t row = task / n.key_heads, first = task % n.key_heads * group;
+      for (int64_t head = first; head < first + group; ++head) {
+        recompute_head<S>(a, scratch, n, row, head, work);
+        backward_head<S>(a, scratch, n, row, head, head > first, work);
+      }
+    });
+    const int64_t states = n.value_heads * n.state();
+    add_blocks(a.d_initial_state, n.batch, states, scratch.initial_sums.as<S>(), states);
+  });
 }
 
 }  // namespace cpu
@@ -379,9 +373,9 @@ GatedDeltaBackwardScratch plan(Workspace& workspace, const GatedDeltaBackward& a
     scratch.adjoints = workspace.tensor({v.numel() + initial}, dtype, "delta rule adjoints");
   } else {
     const DeltaSizes sizes(args.k, args.v);
-    cpu::ScratchParts<float> parts(nullptr);
-    const cpu::Adjoint<float> adjoint(parts, sizes, args.grid.longest, false);
-    const int64_t elements = std::max(parts.used(), cpu::delta::scan_elements(sizes, args.grid.longest));
+    const int64_t elements = std::max(cpu::elements_of<cpu::Adjoint<float>>(sizes, args.grid.longest, false),
+                                      cpu::delta::scan_elements(sizes, args.grid.longest));
+
     scratch.work =
         workspace.tensor({scratch_slots(workspace.stream(), k[0] * k[2]), elements}, dtype, "delta rule scratch");
   }

@@ -31,11 +31,6 @@ template <class S> inline void add_row(int64_t n, S factor, const S* from, S* to
     store(to + i, fma(Vec<S>(factor), load(from + i, lanes), load(to + i, lanes)), lanes);
   });
 }
-template <class S> inline S dot_row(int64_t n, const S* a, const S* b) {
-  Vec<S> total(S(0));
-  vector_loop<S>(n, [&](int64_t i, auto lanes) { total = fma(load(a + i, lanes), load(b + i, lanes), total); });
-  return sum(total);
-}
 
 /// The decays of one chunk of one value head. Sums of logs and their differences are taken in double:
 /// after a strong decay an fp32 sum has lost the digits of the weak ones that follow.

@@ -101,7 +101,7 @@ template <class S> class ChunkScan {
   const S* initial_ = nullptr;
 };
 
-/// Elements of a slot for a forward scan. Parts are counted in floats: in doubles they take as many or fewer.
+/// Elements of a slot for a forward scan, counted as elements_of() does.
 inline int64_t scan_elements(const DeltaSizes& sizes, int64_t longest) {
   ScratchParts<float> parts(nullptr);
   const ChunkScan<float> scan(parts, sizes, longest);

@@ -98,13 +98,6 @@ void forward_head(const GatedDeltaForward& a, const DeltaSizes& n, int64_t row, 
   }
 }
 
-template <class S> void forward(const GatedDeltaForward& a, const Tensor& work) {
-  const DeltaSizes n(a.k, a.v);
-  for_tasks(n.batch * n.value_heads, work.size(0), [&](int64_t task, int64_t slot) {
-    forward_head<S>(a, n, task / n.value_heads, task % n.value_heads, work.as<S>() + slot * work.size(1));
-  });
-}
-
 /// What one token brings to one value head.
 template <class S> struct TokenInputs {
   const S *q, *k, *v;
@@ -179,28 +172,32 @@ template <class S> void steps_of_head(const GatedDeltaSteps& a, const DeltaSizes
                                std::exp(in.g[i * in.gate_stride]),
                                in.beta[i * in.gate_stride],
                                scale,
-                               scale * delta::dot_row(n.key_dim, q, k),
+                               scale * dot_row(n.key_dim, q, k),
                                a.additive};
     step(token, n.key_dim, n.value_dim, state, a.prediction.defined() ? a.prediction.as<S>() + at : nullptr,
          a.o.as<S>() + at);
   }
 }
 
-template <class S> void steps(const GatedDeltaSteps& a) {
-  const DeltaSizes n(a.k, a.v);
-  const int64_t grain = std::max<int64_t>(1, 32768 / (n.state() * n.length));  // waking a thread costs microseconds
-  parallel_each(n.batch * n.value_heads, grain,
-                [&](int64_t task) { steps_of_head<S>(a, n, task / n.value_heads, task % n.value_heads); });
-}
-
 }  // namespace
 
-void run(Stream&, const GatedDeltaForward& args, const GatedDeltaForwardScratch& scratch) {
-  dispatch_real(args.v.dtype, [&]<class S>(S) { forward<S>(args, scratch.work); });
+void run(Stream&, const GatedDeltaForward& a, const GatedDeltaForwardScratch& scratch) {
+  dispatch_real(a.v.dtype, [&]<class S>(S) {
+    const DeltaSizes n(a.k, a.v);
+    for_tasks(n.batch * n.value_heads, scratch.work.size(0), [&](int64_t task, int64_t slot) {
+      forward_head<S>(a, n, task / n.value_heads, task % n.value_heads,
+                      scratch.work.as<S>() + slot * scratch.work.size(1));
+    });
+  });
 }
 
-void run(Stream&, const GatedDeltaSteps& args) {
-  dispatch_real(args.v.dtype, [&]<class S>(S) { steps<S>(args); });
+void run(Stream&, const GatedDeltaSteps& a) {
+  dispatch_real(a.v.dtype, [&]<class S>(S) {
+    const DeltaSizes n(a.k, a.v);
+    const int64_t grain = std::max<int64_t>(1, 32768 / (n.state() * n.length));  // waking a thread costs microseconds
+    parallel_each(n.batch * n.value_heads, grain,
+                  [&](int64_t task) { steps_of_head<S>(a, n, task / n.value_heads, task % n.value_heads); });
+  });
 }
 
 }  // namespace cpu

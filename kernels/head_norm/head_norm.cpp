@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "kernels/common/cpu/math.h"
 #include "kernels/common/cpu/simd.h"
 #include "kernels/head_norm/scratch.h"
 
@@ -33,41 +34,10 @@ template <class S> inline S sum_squares(int64_t n, const S* x) {
   });
 }
 
-/// Calls f(first channel, index of token and head) for every head of the tokens [begin, end) of [N, C].
-template <class F> void for_heads(int64_t begin, int64_t end, int64_t channels, int64_t head_dim, F&& f) {
-  const int64_t heads = channels / head_dim;
-  for (int64_t i = begin * heads; i < end * heads; ++i) { f(i * head_dim, i); }
-}
-
-template <class S> void forward(const L2NormForward& a) {
-  const int64_t tokens = a.x.size(0), channels = a.x.numel() / tokens, dim = a.head_dim;
-  const S* x = a.x.as<S>();
-  S *n = a.n.as<S>(), *scale = a.scale.as<S>();
-  parallel_for(tokens, 64, [&](int64_t begin, int64_t end) {
-    for_heads(begin, end, channels, dim, [&](int64_t at, int64_t head) {
-      const S s = S(1) / std::sqrt(sum_squares(dim, x + at) + S(1e-6));
-      vector_loop<S>(dim,
-                     [&](int64_t c, auto lanes) { store(n + at + c, load(x + at + c, lanes) * Vec<S>(s), lanes); });
-      scale[head] = s;
-    });
-  });
-}
-
-template <class S> void backward(const L2NormBackward& a) {
-  const int64_t tokens = a.n.size(0), channels = a.n.numel() / tokens, dim = a.head_dim;
-  const S *n = a.n.as<S>(), *d_n = a.d_n.as<S>(), *scale = a.scale.as<S>();
-  S* d_x = a.d_x.as<S>();
-  parallel_for(tokens, 64, [&](int64_t begin, int64_t end) {
-    for_heads(begin, end, channels, dim, [&](int64_t at, int64_t head) {
-      const Vec<S> s(scale[head]), along(vector_sum<S>(dim, [&](int64_t c, auto lanes) {
-        return load(n + at + c, lanes) * load(d_n + at + c, lanes);
-      }));
-      vector_loop<S>(dim, [&](int64_t c, auto lanes) {
-        const Vec<S> d = s * (load(d_n + at + c, lanes) - load(n + at + c, lanes) * along);
-        store(d_x + at + c, a.accumulate ? load(d_x + at + c, lanes) + d : d, lanes);
-      });
-    });
-  });
+/// Calls f(first channel, index of token and head) for every head of [N, C], in parallel.
+template <class F> void each_head(const Tensor& x, int64_t head_dim, F&& f) {
+  const int64_t heads = x.numel() / x.size(0) / head_dim;
+  parallel_each(x.size(0) * heads, 64 * heads, [&](int64_t i) { f(i * head_dim, i); });
 }
 
 /// The gate's value and derivative at z.
@@ -86,32 +56,6 @@ inline int64_t weight_at(const Tensor& weight, int64_t at, int64_t channels) {
   return weight.numel() == channels ? at % channels : 0;
 }
 
-template <class S> void forward(const GatedNormForward& a) {
-  const int64_t tokens = a.o.size(0), channels = a.o.numel() / tokens, dim = a.head_dim;
-  const S *o = a.o.as<S>(), *z = a.z.as<S>();
-  S* y = a.y.as<S>();
-  parallel_for(tokens, 64, [&](int64_t begin, int64_t end) {
-    for_heads(begin, end, channels, dim, [&](int64_t at, int64_t) {
-      const S* weight = a.weight.defined() ? a.weight.as<S>() + weight_at(a.weight, at, channels) : nullptr;
-      const auto gated = [&](int64_t c, Vec<S> v, auto lanes) {
-        return z != nullptr ? v * gate_value(a.gate, load(z + at + c, lanes)).value : v;
-      };
-      const S* source = o + at;
-      if (a.gate_first) {
-        vector_loop<S>(
-            dim, [&](int64_t c, auto lanes) { store(y + at + c, gated(c, load(o + at + c, lanes), lanes), lanes); });
-        source = y + at;
-      }
-      const Vec<S> rstd(weight != nullptr ? inverse_rms(dim, source, a.eps) : S(1));
-      vector_loop<S>(dim, [&](int64_t c, auto lanes) {
-        Vec<S> v = load(source + c, lanes);
-        v = weight != nullptr ? v * rstd * load(weight + c, lanes) : v;
-        store(y + at + c, a.gate_first ? v : gated(c, v, lanes), lanes);
-      });
-    });
-  });
-}
-
 /// One head of one token; d_weight (null: no norm) is this block's sum, work [2 head_dim] scratch. With r the normed
 /// tensor, o or o * gate, n = r rstd and d_n = d_y weight (* gate): d_r = rstd (d_n - n mean(n d_n)).
 template <class S> void backward_head(const GatedNormBackward& a, int64_t at, S* d_weight, S* work) {
@@ -128,7 +72,7 @@ template <class S> void backward_head(const GatedNormBackward& a, int64_t at, S*
     });
   }
   const auto write_gate = [&](int64_t c, Vec<S> dz, auto lanes) {
-    if (d_z != nullptr) { store(d_z + c, a.accumulate_z ? load(d_z + c, lanes) + dz : dz, lanes); }
+    if (d_z != nullptr) { put(d_z + c, dz, lanes, a.accumulate_z); }
   };
   const Vec<S> one(S(1)), rstd(weight != nullptr ? inverse_rms(dim, normed, a.eps) : S(1));
   Vec<S> along(S(0));  // sum of d_n n
@@ -157,50 +101,88 @@ template <class S> void backward_head(const GatedNormBackward& a, int64_t at, S*
       write_gate(c, d * load(o + c, lanes) * gate.slope, lanes);
       d *= gate.value;
     }
-    if (d_o != nullptr) { store(d_o + c, a.accumulate_o ? load(d_o + c, lanes) + d : d, lanes); }
+    if (d_o != nullptr) { put(d_o + c, d, lanes, a.accumulate_o); }
   });
-}
-
-template <class S> void backward(const GatedNormBackward& a, const GatedNormBackwardScratch& scratch) {
-  const int64_t tokens = a.o.size(0), channels = a.o.numel() / tokens, blocks = GatedNormBlocks::count(tokens);
-  const int64_t weights = a.weight.defined() ? a.weight.numel() : 0;
-  S* partial = scratch.partial.as<S>();
-  parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
-    std::vector<S> work(static_cast<size_t>(2 * a.head_dim));
-    for (int64_t block = begin; block < end; ++block) {
-      S* d_weight = partial != nullptr ? partial + block * weights : nullptr;
-      if (d_weight != nullptr) { std::fill_n(d_weight, weights, S(0)); }
-      for_heads(GatedNormBlocks::begin(block), GatedNormBlocks::end(block, tokens), channels, a.head_dim,
-                [&](int64_t at, int64_t) {
-                  backward_head(a, at, d_weight != nullptr ? d_weight + weight_at(a.weight, at, channels) : nullptr,
-                                work.data());
-                });
-    }
-  });
-  if (a.d_weight.defined()) {
-    S* total = a.d_weight.as<S>();
-    for (int64_t block = 0; block < blocks; ++block) {
-      for (int64_t c = 0; c < weights; ++c) { total[c] += partial[block * weights + c]; }
-    }
-  }
 }
 
 }  // namespace
 
-void run(Stream&, const L2NormForward& args) {
-  dispatch_real(args.x.dtype, [&]<class S>(S) { forward<S>(args); });
+void run(Stream&, const L2NormForward& a) {
+  dispatch_real(a.x.dtype, [&]<class S>(S) {
+    const int64_t dim = a.head_dim;
+    const S* x = a.x.as<S>();
+    S *n = a.n.as<S>(), *scale = a.scale.as<S>();
+    each_head(a.x, dim, [&](int64_t at, int64_t head) {
+      const S s = S(1) / std::sqrt(sum_squares(dim, x + at) + S(1e-6));
+      vector_loop<S>(dim,
+                     [&](int64_t c, auto lanes) { store(n + at + c, load(x + at + c, lanes) * Vec<S>(s), lanes); });
+      scale[head] = s;
+    });
+  });
 }
 
-void run(Stream&, const L2NormBackward& args) {
-  dispatch_real(args.n.dtype, [&]<class S>(S) { backward<S>(args); });
+void run(Stream&, const L2NormBackward& a) {
+  dispatch_real(a.n.dtype, [&]<class S>(S) {
+    const int64_t dim = a.head_dim;
+    const S *n = a.n.as<S>(), *d_n = a.d_n.as<S>(), *scale = a.scale.as<S>();
+    S* d_x = a.d_x.as<S>();
+    each_head(a.n, dim, [&](int64_t at, int64_t head) {
+      const Vec<S> s(scale[head]), along(vector_sum<S>(dim, [&](int64_t c, auto lanes) {
+        return load(n + at + c, lanes) * load(d_n + at + c, lanes);
+      }));
+      vector_loop<S>(dim, [&](int64_t c, auto lanes) {
+        const Vec<S> d = s * (load(d_n + at + c, lanes) - load(n + at + c, lanes) * along);
+        put(d_x + at + c, d, lanes, a.accumulate);
+      });
+    });
+  });
 }
 
-void run(Stream&, const GatedNormForward& args) {
-  dispatch_real(args.o.dtype, [&]<class S>(S) { forward<S>(args); });
+void run(Stream&, const GatedNormForward& a) {
+  dispatch_real(a.o.dtype, [&]<class S>(S) {
+    const int64_t channels = a.o.numel() / a.o.size(0), dim = a.head_dim;
+    const S *o = a.o.as<S>(), *z = a.z.as<S>();
+    S* y = a.y.as<S>();
+    each_head(a.o, dim, [&](int64_t at, int64_t) {
+      const S* weight = a.weight.defined() ? a.weight.as<S>() + weight_at(a.weight, at, channels) : nullptr;
+      const auto gated = [&](int64_t c, Vec<S> v, auto lanes) {
+        return z != nullptr ? v * gate_value(a.gate, load(z + at + c, lanes)).value : v;
+      };
+      const S* source = o + at;
+      if (a.gate_first) {
+        vector_loop<S>(
+            dim, [&](int64_t c, auto lanes) { store(y + at + c, gated(c, load(o + at + c, lanes), lanes), lanes); });
+        source = y + at;
+      }
+      const Vec<S> rstd(weight != nullptr ? inverse_rms(dim, source, a.eps) : S(1));
+      vector_loop<S>(dim, [&](int64_t c, auto lanes) {
+        Vec<S> v = load(source + c, lanes);
+        v = weight != nullptr ? v * rstd * load(weight + c, lanes) : v;
+        store(y + at + c, a.gate_first ? v : gated(c, v, lanes), lanes);
+      });
+    });
+  });
 }
 
-void run(Stream&, const GatedNormBackward& args, const GatedNormBackwardScratch& scratch) {
-  dispatch_real(args.o.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
+void run(Stream&, const GatedNormBackward& a, const GatedNormBackwardScratch& scratch) {
+  dispatch_real(a.o.dtype, [&]<class S>(S) {
+    const int64_t tokens = a.o.size(0), channels = a.o.numel() / tokens, blocks = GatedNormBlocks::count(tokens);
+    const int64_t weights = a.weight.defined() ? a.weight.numel() : 0;
+    S* partial = scratch.partial.as<S>();
+    parallel_for(blocks, 1, [&](int64_t first, int64_t last) {
+      std::vector<S> work(static_cast<size_t>(2 * a.head_dim));
+      for (int64_t block = first; block < last; ++block) {
+        S* d_weight = partial != nullptr ? partial + block * weights : nullptr;
+        if (d_weight != nullptr) { std::fill_n(d_weight, weights, S(0)); }
+        const int64_t end = GatedNormBlocks::end(block, tokens) * channels;
+        for (int64_t at = GatedNormBlocks::begin(block) * channels; at < end; at += a.head_dim) {
+          backward_head(a, at, d_weight != nullptr ? d_weight + weight_at(a.weight, at, channels) : nullptr,
+                        work.data());
+        }
+      }
+    });
+    add_blocks(a.d_weight, blocks, weights, partial, weights);
+  });
 }
 
 }  // namespace cpu

@@ -154,7 +154,7 @@ template <class S> class Adjoint {
     gemm_serial<S>(false, true, c, dk, dv, S(1), d_o_, dv, systems.start.values, dv, false, read_, dk);
     gemm_serial<S>(false, true, c, dk, dk, S(-1), w_, dk, systems.start.keys, dk, true, read_, dk);
     for (int64_t i = 0; i < c; ++i) {
-      d_gam_[i] += static_cast<double>(systems.decays.start[i] * delta::dot_row(dk, x_ + i * dk, read_ + i * dk));
+      d_gam_[i] += static_cast<double>(systems.decays.start[i] * dot_row(dk, x_ + i * dk, read_ + i * dk));
     }
   }
 
@@ -169,7 +169,7 @@ template <class S> class Adjoint {
     for (int64_t i = 0; i < c; ++i) {
       const S factor = systems.decays.end[i] * systems.beta[i];
       const double write =
-          static_cast<double>(systems.decays.end[i] * delta::dot_row(dk, systems.keys + i * dk, read_ + i * dk));
+          static_cast<double>(systems.decays.end[i] * dot_row(dk, systems.keys + i * dk, read_ + i * dk));
       delta::add_row(dv, factor, value_read_ + i * dv, d_values_ + i * dv);
       delta::add_row(dk, factor, read_ + i * dk, d_keys_ + i * dk);
       delta::add_row(dk, factor, d_x_ + i * dk, d_keys_ + i * dk);
@@ -178,9 +178,9 @@ template <class S> class Adjoint {
       total += static_cast<double>(systems.beta[i]) * write;
     }
     if (systems.start) {
-      total += static_cast<double>(systems.decays.last *
-                                   (delta::dot_row(n_.keys(), systems.start.keys, d_memory_.keys) +
-                                    delta::dot_row(n_.values(), systems.start.values, d_memory_.values)));
+      total +=
+          static_cast<double>(systems.decays.last * (dot_row(n_.keys(), systems.start.keys, d_memory_.keys) +
+                                                     dot_row(n_.values(), systems.start.values, d_memory_.values)));
     }
     d_gam_[c - 1] += total;
   }
@@ -253,27 +253,25 @@ void backward_head(const MesanetBackward& a, const MesanetBackwardScratch& scrat
   }
 }
 
-template <class S> void backward(const MesanetBackward& a, const MesanetBackwardScratch& scratch) {
-  const MesanetSizes n(a.k, a.v);
-  const Tensor& work = scratch.work;
-  for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
-    backward_head<S>(a, scratch, n, task / n.heads, task % n.heads, work.as<S>() + slot * work.size(1));
-  });
-  if (a.d_lambda_raw.defined()) {
-    const S *raw = a.lambda_raw.as<S>(), *sums = scratch.lambda_sums.as<S>();
-    const int64_t count = n.heads * n.key_dim;
-    for (int64_t i = 0; i < count; ++i) {
-      S total(0);
-      for (int64_t row = 0; row < n.batch; ++row) { total += sums[row * count + i]; }
-      a.d_lambda_raw.as<S>()[i] += total * mesa::logistic(raw[i]);
-    }
-  }
-}
-
 }  // namespace
 
-void run(Stream&, const MesanetBackward& args, const MesanetBackwardScratch& scratch) {
-  dispatch_real(args.v.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
+void run(Stream&, const MesanetBackward& a, const MesanetBackwardScratch& scratch) {
+  dispatch_real(a.v.dtype, [&]<class S>(S) {
+    const MesanetSizes n(a.k, a.v);
+    const Tensor& work = scratch.work;
+    for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
+      backward_head<S>(a, scratch, n, task / n.heads, task % n.heads, work.as<S>() + slot * work.size(1));
+    });
+    if (a.d_lambda_raw.defined()) {
+      const S *raw = a.lambda_raw.as<S>(), *sums = scratch.lambda_sums.as<S>();
+      const int64_t count = n.heads * n.key_dim;
+      for (int64_t i = 0; i < count; ++i) {
+        S total(0);
+        for (int64_t row = 0; row < n.batch; ++row) { total += sums[row * count + i]; }
+        a.d_lambda_raw.as<S>()[i] += total * mesa::logistic(raw[i]);
+      }
+    }
+  });
 }
 
 }  // namespace cpu
@@ -281,13 +279,13 @@ void run(Stream&, const MesanetBackward& args, const MesanetBackwardScratch& scr
 MesanetBackwardScratch plan(Workspace& workspace, const MesanetBackward& args) {
   const Shape &k = args.k.shape, &v = args.v.shape;
   const DType dtype = sum_dtype(args.v.dtype);
-  cpu::ScratchParts<float> parts(nullptr);
-  const cpu::Adjoint<float> adjoint(parts, MesanetSizes(k[3], v[3]), args.grid.longest);
+  const int64_t elements = cpu::elements_of<cpu::Adjoint<float>>(MesanetSizes(k[3], v[3]), args.grid.longest);
+
   MesanetBackwardScratch scratch;
   scratch.key_starts = mesanet_starts(workspace, args.grid, args.k, k[3], dtype);
   scratch.value_starts = mesanet_starts(workspace, args.grid, args.k, v[3], dtype);
   scratch.lambda_sums = workspace.tensor({k[0], k[2], k[3]}, dtype, "mesa ridge sums");
-  scratch.work = mesanet_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], parts.used(), dtype);
+  scratch.work = mesanet_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], elements, dtype);
   if (workspace.on_gpu()) {
     scratch.solutions = workspace.tensor(k, dtype, "mesa second solutions");
     scratch.d_key_starts = mesanet_starts(workspace, args.grid, args.k, k[3], dtype);

@@ -46,9 +46,9 @@ template <class S> struct MesanetForwardParts {
     systems.apply(x, read);
     for (int64_t i = 0; i < systems.c; ++i) {
       const S* b = q + i * dk;
-      const S length = std::sqrt(delta::dot_row(dk, b, b));
+      const S length = std::sqrt(dot_row(dk, b, b));
       delta::add_row(dk, S(-1), b, read + i * dk);
-      const S left = std::sqrt(delta::dot_row(dk, read + i * dk, read + i * dk));
+      const S left = std::sqrt(dot_row(dk, read + i * dk, read + i * dk));
       residual[i * stride] = length > S(0) ? left / length : S(0);
     }
   }
@@ -84,13 +84,6 @@ void forward_head(const MesanetForward& a, const MesanetSizes& n, int64_t row, i
     const bool is_last = i + 1 == rows[row + 1];
     if (is_last ? carries : !begins(delta::chunk_at(a.grid, i + 1))) { f.systems.advance(home); }
   }
-}
-
-template <class S> void forward(const MesanetForward& a, const Tensor& work) {
-  const MesanetSizes n(a.k, a.v);
-  for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
-    forward_head<S>(a, n, task / n.heads, task % n.heads, work.as<S>() + slot * work.size(1));
-  });
 }
 
 /// out [columns] = row [rows] matrix [rows, columns], several vectors of columns together, since sums over rows are
@@ -171,40 +164,41 @@ void steps_of_head(const MesanetSteps& a, const MesanetSizes& n, int64_t row, in
   }
 }
 
-template <class S> void steps(const MesanetSteps& a, const Tensor& work) {
-  const MesanetSizes n(a.k, a.v);
-  for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
-    steps_of_head<S>(a, n, task / n.heads, task % n.heads, work.as<S>() + slot * work.size(1));
+}  // namespace
+
+void run(Stream&, const MesanetForward& a, const MesanetForwardScratch& scratch) {
+  dispatch_real(a.v.dtype, [&]<class S>(S) {
+    const MesanetSizes n(a.k, a.v);
+    for_tasks(n.batch * n.heads, scratch.work.size(0), [&](int64_t task, int64_t slot) {
+      forward_head<S>(a, n, task / n.heads, task % n.heads, scratch.work.as<S>() + slot * scratch.work.size(1));
+    });
   });
 }
 
-}  // namespace
-
-void run(Stream&, const MesanetForward& args, const MesanetForwardScratch& scratch) {
-  dispatch_real(args.v.dtype, [&]<class S>(S) { forward<S>(args, scratch.work); });
-}
-
-void run(Stream&, const MesanetSteps& args, const MesanetStepsScratch& scratch) {
-  dispatch_real(args.v.dtype, [&]<class S>(S) { steps<S>(args, scratch.work); });
+void run(Stream&, const MesanetSteps& a, const MesanetStepsScratch& scratch) {
+  dispatch_real(a.v.dtype, [&]<class S>(S) {
+    const MesanetSizes n(a.k, a.v);
+    for_tasks(n.batch * n.heads, scratch.work.size(0), [&](int64_t task, int64_t slot) {
+      steps_of_head<S>(a, n, task / n.heads, task % n.heads, scratch.work.as<S>() + slot * scratch.work.size(1));
+    });
+  });
 }
 
 }  // namespace cpu
 
-// Parts are counted in floats: in doubles they take as many elements or fewer.
 MesanetStepsScratch plan(Workspace& workspace, const MesanetSteps& args) {
-  cpu::ScratchParts<float> parts(nullptr);
-  const cpu::Step<float> step(parts, MesanetSizes(args.k.size(3), args.v.size(3)));
-  return {.work = mesanet_work(workspace, args.k.size(0) * args.k.size(2), 0, parts.used(), sum_dtype(args.v.dtype))};
+  const int64_t elements = cpu::elements_of<cpu::Step<float>>(MesanetSizes(args.k.size(3), args.v.size(3)));
+  return {.work = mesanet_work(workspace, args.k.size(0) * args.k.size(2), 0, elements, sum_dtype(args.v.dtype))};
 }
 HEBB_KERNEL_PLANNED(MesanetSteps)
 
 MesanetForwardScratch plan(Workspace& workspace, const MesanetForward& args) {
   const Shape &k = args.k.shape, &v = args.v.shape;
   const DType dtype = sum_dtype(args.v.dtype);
-  cpu::ScratchParts<float> parts(nullptr);
-  const cpu::MesanetForwardParts<float> forward(parts, MesanetSizes(k[3], v[3]), args.grid.longest);
+  const MesanetSizes sizes(k[3], v[3]);
+  const int64_t elements = cpu::elements_of<cpu::MesanetForwardParts<float>>(sizes, args.grid.longest);
   MesanetForwardScratch scratch;
-  scratch.work = mesanet_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], parts.used(), dtype);
+  scratch.work = mesanet_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], elements, dtype);
   if (workspace.on_gpu()) {
     scratch.key_starts = mesanet_starts(workspace, args.grid, args.k, k[3], dtype);
     scratch.value_starts = mesanet_starts(workspace, args.grid, args.k, v[3], dtype);

@@ -45,7 +45,7 @@ template <class S> class ConjugateGradients {
       delta::scale_row(n_, power_[i], b + i * n_, residual_ + i * n_);
       std::copy_n(residual_ + i * n_, n_, direction_ + i * n_);
       std::fill_n(x + i * n_, n_, S(0));
-      first_[i] = square_[i] = delta::dot_row(n_, residual_ + i * n_, residual_ + i * n_);
+      first_[i] = square_[i] = dot_row(n_, residual_ + i * n_, residual_ + i * n_);
     }
   }
 
@@ -53,7 +53,7 @@ template <class S> class ConjugateGradients {
     S *r = residual_ + i * n_, *p = direction_ + i * n_;
     const S* t = product_ + i * n_;
     const S damping = epsilon * first_[i], old = square_[i];
-    const Vec<S> alpha(old / (delta::dot_row(n_, p, t) + damping));
+    const Vec<S> alpha(old / (dot_row(n_, p, t) + damping));
     Vec<S> total(S(0));
     vector_loop<S>(n_, [&](int64_t c, auto lanes) {
       store(x + c, fma(alpha, load(p + c, lanes), load(x + c, lanes)), lanes);
@@ -83,10 +83,10 @@ template <class S> class Cholesky {
     for (int64_t i = 0; i < n_; ++i) {
       S* row = factor_ + i * n_;
       for (int64_t j = 0; j <= i; ++j) {
-        const S rest = matrix[i * n_ + j] + (i == j ? lambda[i] : S(0)) - delta::dot_row(j, row, factor_ + j * n_);
+        const S rest = matrix[i * n_ + j] + (i == j ? lambda[i] : S(0)) - dot_row(j, row, factor_ + j * n_);
         row[j] = i == j ? std::sqrt(rest) : rest / factor_[j * n_ + j];
       }
-      x[i] = (b[i] - delta::dot_row(i, row, x)) / row[i];
+      x[i] = (b[i] - dot_row(i, row, x)) / row[i];
     }
     for (int64_t i = n_ - 1; i >= 0; --i) {
       x[i] /= factor_[i * n_ + i];

@@ -19,50 +19,48 @@ template <class F> void each_row(const Tensor& x, const Tensor& gate, F&& f) {
                 [&](int64_t r) { f(r, r * channels, std::min(channels, x.numel() - r * channels)); });
 }
 
-template <class S> void forward(const SigmoidGateForward& a) {
-  const S *x = a.x.as<S>(), *gate = a.gate.as<S>();
-  S* y = a.y.as<S>();
-  const bool by_head = a.gate.numel() != a.x.numel();
-  each_row(a.x, a.gate, [&](int64_t row, int64_t at, int64_t n) {
-    const Vec<S> head = by_head ? sigmoid(Vec<S>(gate[row])) : Vec<S>(S(0));
-    vector_loop<S>(n, [&](int64_t i, auto lanes) {
-      const Vec<S> s = by_head ? head : sigmoid(load(gate + at + i, lanes));
-      store(y + at + i, load(x + at + i, lanes) * s, lanes);
-    });
-  });
-}
-
-template <class S> void backward(const SigmoidGateBackward& a) {
-  const S *x = a.x.as<S>(), *gate = a.gate.as<S>(), *d_y = a.d_y.as<S>();
-  S *d_x = a.d_x.as<S>(), *d_gate = a.d_gate.as<S>();
-  const bool by_head = a.gate.numel() != a.x.numel();
-  const Vec<S> one(S(1));
-  each_row(a.x, a.gate, [&](int64_t row, int64_t at, int64_t n) {
-    const Vec<S> head = by_head ? sigmoid(Vec<S>(gate[row])) : Vec<S>(S(0));
-    Vec<S> total(S(0));
-    vector_loop<S>(n, [&](int64_t i, auto lanes) {
-      const Vec<S> s = by_head ? head : sigmoid(load(gate + at + i, lanes));
-      const Vec<S> g = load(d_y + at + i, lanes);
-      if (d_x != nullptr) { store(d_x + at + i, a.accumulate_x ? fma(g, s, load(d_x + at + i, lanes)) : g * s, lanes); }
-      const Vec<S> d = g * load(x + at + i, lanes) * s * (one - s);
-      if (by_head) {
-        total += d;
-      } else if (d_gate != nullptr) {
-        store(d_gate + at + i, a.accumulate_gate ? load(d_gate + at + i, lanes) + d : d, lanes);
-      }
-    });
-    if (by_head && d_gate != nullptr) { d_gate[row] = (a.accumulate_gate ? d_gate[row] : S(0)) + sum(total); }
-  });
-}
-
 }  // namespace
 
-void run(Stream&, const SigmoidGateForward& args) {
-  dispatch_real(args.x.dtype, [&]<class S>(S) { forward<S>(args); });
+void run(Stream&, const SigmoidGateForward& a) {
+  dispatch_real(a.x.dtype, [&]<class S>(S) {
+    const S *x = a.x.as<S>(), *gate = a.gate.as<S>();
+    S* y = a.y.as<S>();
+    const bool by_head = a.gate.numel() != a.x.numel();
+    each_row(a.x, a.gate, [&](int64_t row, int64_t at, int64_t n) {
+      const Vec<S> head = by_head ? sigmoid(Vec<S>(gate[row])) : Vec<S>(S(0));
+      vector_loop<S>(n, [&](int64_t i, auto lanes) {
+        const Vec<S> s = by_head ? head : sigmoid(load(gate + at + i, lanes));
+        store(y + at + i, load(x + at + i, lanes) * s, lanes);
+      });
+    });
+  });
 }
 
-void run(Stream&, const SigmoidGateBackward& args) {
-  dispatch_real(args.x.dtype, [&]<class S>(S) { backward<S>(args); });
+void run(Stream&, const SigmoidGateBackward& a) {
+  dispatch_real(a.x.dtype, [&]<class S>(S) {
+    const S *x = a.x.as<S>(), *gate = a.gate.as<S>(), *d_y = a.d_y.as<S>();
+    S *d_x = a.d_x.as<S>(), *d_gate = a.d_gate.as<S>();
+    const bool by_head = a.gate.numel() != a.x.numel();
+    const Vec<S> one(S(1));
+    each_row(a.x, a.gate, [&](int64_t row, int64_t at, int64_t n) {
+      const Vec<S> head = by_head ? sigmoid(Vec<S>(gate[row])) : Vec<S>(S(0));
+      Vec<S> total(S(0));
+      vector_loop<S>(n, [&](int64_t i, auto lanes) {
+        const Vec<S> s = by_head ? head : sigmoid(load(gate + at + i, lanes));
+        const Vec<S> g = load(d_y + at + i, lanes);
+        if (d_x != nullptr) {
+          store(d_x + at + i, a.accumulate_x ? fma(g, s, load(d_x + at + i, lanes)) : g * s, lanes);
+        }
+        const Vec<S> d = g * load(x + at + i, lanes) * s * (one - s);
+        if (by_head) {
+          total += d;
+        } else if (d_gate != nullptr) {
+          put(d_gate + at + i, d, lanes, a.accumulate_gate);
+        }
+      });
+      if (by_head && d_gate != nullptr) { d_gate[row] = (a.accumulate_gate ? d_gate[row] : S(0)) + sum(total); }
+    });
+  });
 }
 
 }  // namespace hebb::cpu

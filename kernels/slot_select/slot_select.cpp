@@ -12,17 +12,6 @@ namespace {
 
 constexpr int64_t kGrain = 8;  // heads of tokens
 
-template <class S> void select(const SlotSelect& a) {
-  const int64_t k = a.slots.size(2), n = a.scores.size(3);
-  parallel_for(a.slots.numel() / k, kGrain, [&](int64_t begin, int64_t end) {
-    static thread_local SlotSet<S> set;
-    for (int64_t i = begin; i < end; ++i) {
-      const S* scores = a.scores.as<S>() + i * 2 * n;
-      set.select(scores, scores + n, n, k, a.slots.as<int32_t>() + i * k);
-    }
-  });
-}
-
 template <class S> inline S length(int64_t k, const S* s) {
   S squares = 0;
   for (int64_t j = 0; j < k; ++j) { squares += s[j] * s[j]; }
@@ -48,17 +37,6 @@ template <class S> void activate(const SlotWeights& a, S* w, int64_t k) {
   }
 }
 
-template <class S> void weigh(const SlotWeights& a) {
-  const int64_t k = a.slots.size(2), n = a.scores.size(3);
-  parallel_each(a.slots.numel() / k, kGrain, [&](int64_t i) {
-    const S* scores = a.scores.as<S>() + i * 2 * n;
-    const int32_t* slots = a.slots.as<int32_t>() + i * k;
-    S* w = a.weights.as<S>() + i * k;
-    for (int64_t j = 0; j < k; ++j) { w[j] = scores[slots[j] / n] + scores[n + slots[j] % n]; }
-    activate(a, w, k);
-  });
-}
-
 /// Through one head's activation, from its sums over the selected scores; norm = |s| (l2 only).
 template <class S> struct ActivationGradient {
   S factor = 1, shift = 0;
@@ -81,39 +59,53 @@ template <class S> struct ActivationGradient {
   S operator()(S w, S dw) const { return times_weight ? factor * w * (dw + shift) : factor * dw + shift * w; }
 };
 
-template <class S> void backward(const SlotWeightsBackward& a) {
-  const int64_t k = a.slots.size(2), n = a.scores.size(3);
-  parallel_each(a.slots.numel() / k, kGrain, [&](int64_t i) {
-    const S *scores = a.scores.as<S>() + i * 2 * n, *w = a.weights.as<S>() + i * k, *dw = a.d_weights.as<S>() + i * k;
-    const int32_t* slots = a.slots.as<int32_t>() + i * k;
-    S* d_scores = a.d_scores.as<S>() + i * 2 * n;
-    if (!a.accumulate) { std::fill_n(d_scores, 2 * n, S(0)); }
-    S squares = 0;
-    for (int64_t j = 0; a.activation == SlotActivation::l2 && j < k; ++j) {
-      const S s = scores[slots[j] / n] + scores[n + slots[j] % n];
-      squares += s * s;
-    }
-    const ActivationGradient<S> gradient(a, w, dw, k, std::sqrt(squares));
-    for (int64_t j = 0; j < k; ++j) {
-      const S d = gradient(w[j], dw[j]);
-      d_scores[slots[j] / n] += d;
-      d_scores[n + slots[j] % n] += d;
-    }
+}  // namespace
+
+void run(Stream&, const SlotSelect& a) {
+  dispatch_real(a.scores.dtype, [&]<class S>(S) {
+    const int64_t k = a.slots.size(2), n = a.scores.size(3);
+    parallel_each(a.slots.numel() / k, kGrain, [&](int64_t i) {
+      static thread_local SlotSet<S> set;
+      const S* scores = a.scores.as<S>() + i * 2 * n;
+      set.select(scores, scores + n, n, k, a.slots.as<int32_t>() + i * k);
+    });
   });
 }
 
-}  // namespace
-
-void run(Stream&, const SlotSelect& args) {
-  dispatch_real(args.scores.dtype, [&]<class S>(S) { select<S>(args); });
+void run(Stream&, const SlotWeights& a) {
+  dispatch_real(a.scores.dtype, [&]<class S>(S) {
+    const int64_t k = a.slots.size(2), n = a.scores.size(3);
+    parallel_each(a.slots.numel() / k, kGrain, [&](int64_t i) {
+      const S* scores = a.scores.as<S>() + i * 2 * n;
+      const int32_t* slots = a.slots.as<int32_t>() + i * k;
+      S* w = a.weights.as<S>() + i * k;
+      for (int64_t j = 0; j < k; ++j) { w[j] = scores[slots[j] / n] + scores[n + slots[j] % n]; }
+      activate(a, w, k);
+    });
+  });
 }
 
-void run(Stream&, const SlotWeights& args) {
-  dispatch_real(args.scores.dtype, [&]<class S>(S) { weigh<S>(args); });
-}
-
-void run(Stream&, const SlotWeightsBackward& args) {
-  dispatch_real(args.scores.dtype, [&]<class S>(S) { backward<S>(args); });
+void run(Stream&, const SlotWeightsBackward& a) {
+  dispatch_real(a.scores.dtype, [&]<class S>(S) {
+    const int64_t k = a.slots.size(2), n = a.scores.size(3);
+    parallel_each(a.slots.numel() / k, kGrain, [&](int64_t i) {
+      const S *scores = a.scores.as<S>() + i * 2 * n, *w = a.weights.as<S>() + i * k, *dw = a.d_weights.as<S>() + i * k;
+      const int32_t* slots = a.slots.as<int32_t>() + i * k;
+      S* d_scores = a.d_scores.as<S>() + i * 2 * n;
+      if (!a.accumulate) { std::fill_n(d_scores, 2 * n, S(0)); }
+      S squares = 0;
+      for (int64_t j = 0; a.activation == SlotActivation::l2 && j < k; ++j) {
+        const S s = scores[slots[j] / n] + scores[n + slots[j] % n];
+        squares += s * s;
+      }
+      const ActivationGradient<S> gradient(a, w, dw, k, std::sqrt(squares));
+      for (int64_t j = 0; j < k; ++j) {
+        const S d = gradient(w[j], dw[j]);
+        d_scores[slots[j] / n] += d;
+        d_scores[n + slots[j] % n] += d;
+      }
+    });
+  });
 }
 
 }  // namespace hebb::cpu

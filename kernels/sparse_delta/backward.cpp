@@ -143,27 +143,6 @@ void add_adjoint(const SparseDeltaBackward& a, const SparseDeltaSizes& n, const 
   }
 }
 
-template <class S> void backward(const SparseDeltaBackward& a, const SparseDeltaBackwardScratch& scratch) {
-  const SparseDeltaSizes n(a.in);
-  // Contributions to d_memory add in the order of the sequences, whoever computes them. Tasks are handed
-  // out in that order, so the task that a worker waits for is running or done.
-  const int64_t chains = n.heads * n.slices;
-  const auto added = std::make_unique<std::atomic<int64_t>[]>(static_cast<size_t>(chains));
-  for_tasks(n.tasks(), scratch.table.size(0), [&](int64_t i, int64_t worker) {
-    const Task<S> task = sparse_delta::make_task<S>(a.in, n, i, scratch.table, worker, {});
-    sparse_delta::with_vectors(task.vectors, [&](auto vectors) {
-      adjoint_scan<S, vectors()>(a, scratch.d_u, n, task);
-      if (a.d_memory.defined()) {
-        std::atomic<int64_t>& turn = added[static_cast<size_t>(i % chains)];
-        while (turn.load(std::memory_order_acquire) != i / chains) { std::this_thread::yield(); }
-        add_adjoint<S, vectors()>(a, n, task);
-        turn.store(i / chains + 1, std::memory_order_release);
-      }
-      value_scan<S, vectors()>(a, scratch.d_u, n, task);
-    });
-  });
-}
-
 /// One head of a sequence, backward in time.
 template <class S> class Scan {
  public:
@@ -226,22 +205,39 @@ template <class S> class Scan {
   double* carry_;
 };
 
-template <class S> void scan(const SparseDeltaScan& a, const Tensor& carry) {
-  const SparseDeltaSizes n(a.in);
-  const int64_t places = carry.size(1);
-  for_tasks(n.sequences * n.heads, carry.size(0), [&](int64_t i, int64_t worker) {
-    Scan<S>(a, n, i / n.heads, i % n.heads, carry.as<double>() + worker * places).run();
+}  // namespace
+
+void run(Stream&, const SparseDeltaBackward& a, const SparseDeltaBackwardScratch& scratch) {
+  dispatch_real(a.d_y.dtype, [&]<class S>(S) {
+    const SparseDeltaSizes n(a.in);
+    // Contributions to d_memory add in the order of the sequences, whoever computes them. Tasks are handed
+    // out in that order, so the task that a worker waits for is running or done.
+    const int64_t chains = n.heads * n.slices;
+    const auto added = std::make_unique<std::atomic<int64_t>[]>(static_cast<size_t>(chains));
+    for_tasks(n.tasks(), scratch.table.size(0), [&](int64_t i, int64_t worker) {
+      const Task<S> task = sparse_delta::make_task<S>(a.in, n, i, scratch.table, worker, {});
+      sparse_delta::with_vectors(task.vectors, [&](auto vectors) {
+        adjoint_scan<S, vectors()>(a, scratch.d_u, n, task);
+        if (a.d_memory.defined()) {
+          std::atomic<int64_t>& turn = added[static_cast<size_t>(i % chains)];
+          while (turn.load(std::memory_order_acquire) != i / chains) { std::this_thread::yield(); }
+          add_adjoint<S, vectors()>(a, n, task);
+          turn.store(i / chains + 1, std::memory_order_release);
+        }
+        value_scan<S, vectors()>(a, scratch.d_u, n, task);
+      });
+    });
   });
 }
 
-}  // namespace
-
-void run(Stream&, const SparseDeltaBackward& args, const SparseDeltaBackwardScratch& scratch) {
-  dispatch_real(args.d_y.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
-}
-
-void run(Stream&, const SparseDeltaScan& args, const SparseDeltaScanScratch& scratch) {
-  dispatch_real(args.d_beta.dtype, [&]<class S>(S) { scan<S>(args, scratch.carry); });
+void run(Stream&, const SparseDeltaScan& a, const SparseDeltaScanScratch& scratch) {
+  dispatch_real(a.d_beta.dtype, [&]<class S>(S) {
+    const SparseDeltaSizes n(a.in);
+    const int64_t places = scratch.carry.size(1);
+    for_tasks(n.sequences * n.heads, scratch.carry.size(0), [&](int64_t i, int64_t worker) {
+      Scan<S>(a, n, i / n.heads, i % n.heads, scratch.carry.as<double>() + worker * places).run();
+    });
+  });
 }
 
 }  // namespace cpu

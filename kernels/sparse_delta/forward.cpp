@@ -122,16 +122,6 @@ void forward_task(const SparseDeltaForward& a, const SparseDeltaSizes& n, const 
   }
 }
 
-template <class S> void forward(const SparseDeltaForward& a, const Tensor& table) {
-  const SparseDeltaSizes n(a.in);
-  // Without private tables any number of workers will do.
-  const int64_t workers = table.defined() ? table.size(0) : threads();
-  for_tasks(n.tasks(), workers, [&](int64_t i, int64_t worker) {
-    const Task<S> task = sparse_delta::make_task<S>(a.in, n, i, table, worker, a.state);
-    sparse_delta::with_vectors(task.vectors, [&](auto vectors) { forward_task<S, vectors()>(a, n, task); });
-  });
-}
-
 }  // namespace
 
 void run(Stream&, const SparseDeltaIndex& a, const SparseDeltaIndexScratch& scratch) {
@@ -167,8 +157,16 @@ void run(Stream&, const SparseDeltaDecay& a) {
   });
 }
 
-void run(Stream&, const SparseDeltaForward& args, const SparseDeltaForwardScratch& scratch) {
-  dispatch_real(args.y.dtype, [&]<class S>(S) { forward<S>(args, scratch.table); });
+void run(Stream&, const SparseDeltaForward& a, const SparseDeltaForwardScratch& scratch) {
+  dispatch_real(a.y.dtype, [&]<class S>(S) {
+    const SparseDeltaSizes n(a.in);
+    // Without private tables any number of workers will do.
+    const int64_t workers = scratch.table.defined() ? scratch.table.size(0) : threads();
+    for_tasks(n.tasks(), workers, [&](int64_t i, int64_t worker) {
+      const Task<S> task = sparse_delta::make_task<S>(a.in, n, i, scratch.table, worker, a.state);
+      sparse_delta::with_vectors(task.vectors, [&](auto vectors) { forward_task<S, vectors()>(a, n, task); });
+    });
+  });
 }
 
 }  // namespace cpu

@@ -142,19 +142,12 @@ Task<S> make_task(const SparseDeltaInputs& in, const SparseDeltaSizes& n, int64_
   return t;
 }
 
-/// Calls f(std::integral_constant<int, vectors>).
-template <class F> void with_vectors(int vectors, F&& f) {
-  static_assert(kMaxVectors == 8);
-  switch (vectors) {
-    case 1: return f(std::integral_constant<int, 1>{});
-    case 2: return f(std::integral_constant<int, 2>{});
-    case 3: return f(std::integral_constant<int, 3>{});
-    case 4: return f(std::integral_constant<int, 4>{});
-    case 5: return f(std::integral_constant<int, 5>{});
-    case 6: return f(std::integral_constant<int, 6>{});
-    case 7: return f(std::integral_constant<int, 7>{});
-    default: return f(std::integral_constant<int, 8>{});
+/// Calls f(std::integral_constant<int, vectors>), 1 to `most`.
+template <int most = kMaxVectors, class F> void with_vectors(int vectors, F&& f) {
+  if constexpr (most > 1) {
+    if (vectors < most) { return with_vectors<most - 1>(vectors, f); }
   }
+  f(std::integral_constant<int, most>{});
 }
 
 /// The weights and gates of one token and head. decay of write n is decay[n * decay_step].

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/parallel.h"
+#include "kernels/common/cpu/math.h"
 #include "kernels/common/cpu/simd.h"
 #include "kernels/value_residual/scratch.h"
 
@@ -18,24 +19,6 @@ HEBB_KERNEL_PLANNED(ValueResidualBackward)
 namespace cpu {
 namespace {
 
-template <class S> void forward(const ValueResidualForward& a) {
-  const int64_t tokens = a.v.size(0), channels = a.v.size(1);
-  const S *v = a.v.as<S>(), *first = a.first.as<S>(), *mix = a.mix.as<S>();
-  S* y = a.y.as<S>();
-  parallel_each(tokens, ValueResidualBlocks::kTokens, [&](int64_t n) {
-    const int64_t at = n * channels;
-    vector_loop<S>(channels, [&](int64_t c, auto lanes) {
-      const Vec<S> x = load(v + at + c, lanes);
-      const Vec<S> lambda = a.gated ? sigmoid(load(mix + at + c, lanes)) : load(mix + c, lanes);
-      store(y + at + c, fma(lambda, load(first + at + c, lanes) - x, x), lanes);
-    });
-  });
-}
-
-template <class S, class Lanes> void put(S* to, Vec<S> value, bool accumulate, Lanes lanes) {
-  store(to, accumulate ? load(to, lanes) + value : value, lanes);
-}
-
 /// One token; sums [C] collect d_lambda where lambda is a parameter.
 template <class S> void backward_token(const ValueResidualBackward& a, int64_t channels, int64_t at, S* sums) {
   const S *v = a.v.as<S>() + at, *first = a.first.as<S>() + at, *d_y = a.d_y.as<S>() + at;
@@ -45,41 +28,47 @@ template <class S> void backward_token(const ValueResidualBackward& a, int64_t c
     const Vec<S> g = load(d_y + c, lanes);
     const Vec<S> lambda = a.gated ? sigmoid(load(mix + c, lanes)) : load(mix + c, lanes);
     const Vec<S> d_lambda = g * (load(first + c, lanes) - load(v + c, lanes));
-    if (a.d_v.defined()) { put(a.d_v.as<S>() + at + c, (one - lambda) * g, a.accumulate_v, lanes); }
-    if (a.d_first.defined()) { put(a.d_first.as<S>() + at + c, lambda * g, a.accumulate_first, lanes); }
+    if (a.d_v.defined()) { put(a.d_v.as<S>() + at + c, (one - lambda) * g, lanes, a.accumulate_v); }
+    if (a.d_first.defined()) { put(a.d_first.as<S>() + at + c, lambda * g, lanes, a.accumulate_first); }
     if (!a.gated) {
-      put(sums + c, d_lambda, true, lanes);
+      put(sums + c, d_lambda, lanes, true);
     } else if (a.d_mix.defined()) {
-      put(a.d_mix.as<S>() + at + c, d_lambda * lambda * (one - lambda), a.accumulate_mix, lanes);
+      put(a.d_mix.as<S>() + at + c, d_lambda * lambda * (one - lambda), lanes, a.accumulate_mix);
     }
   });
 }
 
-template <class S> void backward(const ValueResidualBackward& a, const ValueResidualBackwardScratch& scratch) {
-  const int64_t tokens = a.v.size(0), channels = a.v.size(1), blocks = ValueResidualBlocks::count(tokens);
-  S* partial = scratch.partial.as<S>();
-  parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
+}  // namespace
+
+void run(Stream&, const ValueResidualForward& a) {
+  dispatch_real(a.v.dtype, [&]<class S>(S) {
+    const int64_t tokens = a.v.size(0), channels = a.v.size(1);
+    const S *v = a.v.as<S>(), *first = a.first.as<S>(), *mix = a.mix.as<S>();
+    S* y = a.y.as<S>();
+    parallel_each(tokens, ValueResidualBlocks::kTokens, [&](int64_t n) {
+      const int64_t at = n * channels;
+      vector_loop<S>(channels, [&](int64_t c, auto lanes) {
+        const Vec<S> x = load(v + at + c, lanes);
+        const Vec<S> lambda = a.gated ? sigmoid(load(mix + at + c, lanes)) : load(mix + c, lanes);
+        store(y + at + c, fma(lambda, load(first + at + c, lanes) - x, x), lanes);
+      });
+    });
+  });
+}
+
+void run(Stream&, const ValueResidualBackward& a, const ValueResidualBackwardScratch& scratch) {
+  dispatch_real(a.v.dtype, [&]<class S>(S) {
+    const int64_t tokens = a.v.size(0), channels = a.v.size(1), blocks = ValueResidualBlocks::count(tokens);
+    S* partial = scratch.partial.as<S>();
+    parallel_each(blocks, 1, [&](int64_t block) {
       S* sums = a.gated ? nullptr : partial + block * channels;
       if (!a.gated) { std::fill_n(sums, channels, S(0)); }
       for (int64_t n = ValueResidualBlocks::begin(block); n < ValueResidualBlocks::end(block, tokens); ++n) {
         backward_token(a, channels, n * channels, sums);
       }
-    }
+    });
+    if (!a.gated) { add_blocks(a.d_mix, blocks, channels, partial, channels); }
   });
-  for (int64_t block = 0; !a.gated && a.d_mix.defined() && block < blocks; ++block) {
-    for (int64_t c = 0; c < channels; ++c) { a.d_mix.as<S>()[c] += partial[block * channels + c]; }
-  }
-}
-
-}  // namespace
-
-void run(Stream&, const ValueResidualForward& args) {
-  dispatch_real(args.v.dtype, [&]<class S>(S) { forward<S>(args); });
-}
-
-void run(Stream&, const ValueResidualBackward& args, const ValueResidualBackwardScratch& scratch) {
-  dispatch_real(args.v.dtype, [&]<class S>(S) { backward<S>(args, scratch); });
 }
 
 }  // namespace cpu
