@@ -16,6 +16,11 @@ namespace {
 constexpr int64_t kHistory = 0, kState = 1, kLosses = 2;
 constexpr uint64_t kStop = 1;
 
+int64_t checked(int64_t index, int64_t count) {
+  HEBB_ASSERT(index >= 0 && index < count);
+  return index;
+}
+
 int64_t bit_words(int64_t bits) { return (bits + 63) / 64; }
 
 int64_t auxes(const RecordShape& s) { return kLosses + s.own_lanes() * s.micro_batches; }
@@ -58,8 +63,7 @@ void StepRecord::set_loss(int64_t lane, int64_t micro_batch, double sum) {
 double StepRecord::loss(int64_t lane, int64_t micro_batch) const { return real(loss_word(lane, micro_batch)); }
 
 int64_t StepRecord::aux_word(int64_t lane, int64_t micro_batch, int64_t index) const {
-  HEBB_ASSERT(index >= 0 && index < shape_.aux);
-  return auxes(shape_) + (loss_word(lane, micro_batch) - kLosses) * shape_.aux + index;
+  return auxes(shape_) + (loss_word(lane, micro_batch) - kLosses) * shape_.aux + checked(index, shape_.aux);
 }
 void StepRecord::set_aux(int64_t lane, int64_t micro_batch, int64_t index, double sum) {
   set_real(aux_word(lane, micro_batch, index), sum);
@@ -68,23 +72,15 @@ double StepRecord::aux(int64_t lane, int64_t micro_batch, int64_t index) const {
   return real(aux_word(lane, micro_batch, index));
 }
 
-void StepRecord::set_square(int64_t index, double sum) {
-  HEBB_ASSERT(index >= 0 && index < shape_.squares);
-  set_real(squares(shape_) + index, sum);
-}
-double StepRecord::square(int64_t index) const {
-  HEBB_ASSERT(index >= 0 && index < shape_.squares);
-  return real(squares(shape_) + index);
-}
+int64_t StepRecord::square_word(int64_t index) const { return squares(shape_) + checked(index, shape_.squares); }
+void StepRecord::set_square(int64_t index, double sum) { set_real(square_word(index), sum); }
+double StepRecord::square(int64_t index) const { return real(square_word(index)); }
 
-void StepRecord::set_count(int64_t index, int64_t count) {
-  HEBB_ASSERT(index >= 0 && index < shape_.counts);
-  words_[static_cast<size_t>(counts(shape_) + index)] = static_cast<uint64_t>(count);
+size_t StepRecord::count_word(int64_t index) const {
+  return static_cast<size_t>(counts(shape_) + checked(index, shape_.counts));
 }
-int64_t StepRecord::count(int64_t index) const {
-  HEBB_ASSERT(index >= 0 && index < shape_.counts);
-  return static_cast<int64_t>(words_[static_cast<size_t>(counts(shape_) + index)]);
-}
+void StepRecord::set_count(int64_t index, int64_t count) { words_[count_word(index)] = static_cast<uint64_t>(count); }
+int64_t StepRecord::count(int64_t index) const { return static_cast<int64_t>(words_[count_word(index)]); }
 
 bool StepRecord::bit(int64_t first_word, int64_t index) const {
   return (words_[static_cast<size_t>(first_word + index / 64)] >> (index % 64)) & 1;
@@ -94,21 +90,13 @@ void StepRecord::set_bit(int64_t first_word, int64_t index) {
 }
 
 void StepRecord::set_reached(int64_t parameter) {
-  HEBB_ASSERT(parameter >= 0 && parameter < shape_.parameters);
-  set_bit(reached_bits(shape_), parameter);
+  set_bit(reached_bits(shape_), checked(parameter, shape_.parameters));
 }
 bool StepRecord::reached(int64_t parameter) const {
-  HEBB_ASSERT(parameter >= 0 && parameter < shape_.parameters);
-  return bit(reached_bits(shape_), parameter);
+  return bit(reached_bits(shape_), checked(parameter, shape_.parameters));
 }
-void StepRecord::set_flag(int64_t index) {
-  HEBB_ASSERT(index >= 0 && index < shape_.flags);
-  set_bit(flag_bits(shape_), index);
-}
-bool StepRecord::flag(int64_t index) const {
-  HEBB_ASSERT(index >= 0 && index < shape_.flags);
-  return bit(flag_bits(shape_), index);
-}
+void StepRecord::set_flag(int64_t index) { set_bit(flag_bits(shape_), checked(index, shape_.flags)); }
+bool StepRecord::flag(int64_t index) const { return bit(flag_bits(shape_), checked(index, shape_.flags)); }
 
 void StepRecord::set_stop() { words_[kState] |= kStop; }
 bool StepRecord::stop() const { return (words_[kState] & kStop) != 0; }

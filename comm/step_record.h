@@ -61,6 +61,8 @@ class StepRecord {
   void set_real(int64_t word, double value);
   int64_t loss_word(int64_t lane, int64_t micro_batch) const;
   int64_t aux_word(int64_t lane, int64_t micro_batch, int64_t index) const;
+  int64_t square_word(int64_t index) const;
+  size_t count_word(int64_t index) const;
   bool bit(int64_t first_word, int64_t index) const;
   void set_bit(int64_t first_word, int64_t index);
 
