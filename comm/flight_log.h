@@ -1,11 +1,11 @@
 #pragma once
-#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/elapsed.h"
 #include "core/json.h"
 
 namespace hebb {
@@ -42,7 +42,7 @@ class FlightLog {
     int64_t bytes = 0, step = -1, micro_batch = -1;
     double begun = 0, ended = -1;
   };
-  double now() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  double now() const { return seconds_since(start_); }
 
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   mutable std::mutex mutex_;

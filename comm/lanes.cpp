@@ -6,6 +6,7 @@
 #include <bit>
 #include <string>
 
+#include "core/join.h"
 #include "kernels/ordered_sum/ordered_sum.h"
 
 namespace hebb {
@@ -25,8 +26,7 @@ std::vector<int> allowed_sizes(int lanes) {
 void check_lanes(int lanes, int size, std::string_view where) {
   const std::vector<int> sizes = allowed_sizes(lanes);
   if (std::find(sizes.begin(), sizes.end(), size) != sizes.end()) { return; }
-  std::string list;
-  for (const int allowed : sizes) { list += fmt::format("{}{:d}", list.empty() ? "" : ", ", allowed); }
+  const std::string list = join(sizes, ", ", [](int allowed) { return std::to_string(allowed); });
   throw ConfigError(where, fmt::format("{:d} ranks", size), fmt::format("{} with {:d} lanes", list, lanes));
 }
 

@@ -1,8 +1,5 @@
 #include "comm/meeting.h"
 
-#include <poll.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -10,6 +7,7 @@
 #include <thread>
 
 #include "comm/meeting_text.h"
+#include "core/elapsed.h"
 
 namespace hebb {
 namespace {
@@ -17,9 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr size_t kMostStrangers = 256;  // connections without a hello
 
-Clock::time_point after(double seconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
+Clock::time_point after(double seconds) { return Clock::now() + duration_of(seconds); }
 void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
 
 fs::path nonce_path(const MeetingOptions& options) {
@@ -99,11 +95,9 @@ class Server {
     }
     std::vector<pollfd> polled;
     if (listener_.is_open()) { polled.push_back({listener_.fd(), POLLIN, 0}); }
-    for (const Stranger& s : strangers_) { polled.push_back({s.connection->fd(), POLLIN, 0}); }
+    for (const Stranger& s : strangers_) { polled.push_back(s.connection->polled()); }
     for (const auto& c : here_) {
-      if (c != nullptr) {
-        polled.push_back({c->fd(), static_cast<short>(POLLIN | (c->wants_to_write() ? POLLOUT : 0)), 0});
-      }
+      if (c != nullptr) { polled.push_back(c->polled()); }
     }
     ::poll(polled.data(), polled.size(), 50);
     accept_strangers();
@@ -172,8 +166,11 @@ class Server {
     return "";
   }
 
+  static Json refusal(const std::string& reason, int code, bool is_shared) {
+    return Json::object({{"kind", "refuse"}, {"reason", reason}, {"code", code}, {"shared", is_shared}});
+  }
   static void refuse(FrameConnection& connection, const std::string& reason, int code) {
-    connection.send(Json::object({{"kind", "refuse"}, {"reason", reason}, {"code", code}, {"shared", false}}));
+    connection.send(refusal(reason, code, false));
     connection.close();
   }
 
@@ -233,9 +230,7 @@ class Server {
 
   void refuse_all(const Error& error) {
     for (const auto& connection : here_) {
-      if (connection == nullptr) { continue; }
-      connection->send(Json::object(
-          {{"kind", "refuse"}, {"reason", error.what()}, {"code", static_cast<int>(error.code())}, {"shared", true}}));
+      if (connection != nullptr) { connection->send(refusal(error.what(), static_cast<int>(error.code()), true)); }
     }
   }
 
@@ -314,7 +309,7 @@ class Client {
     // Rank 0 gives up first, and then says why.
     const Clock::time_point last = deadline_ + std::chrono::seconds(5);
     while (connection->is_open() && Clock::now() < last) {
-      pollfd wait{connection->fd(), static_cast<short>(POLLIN | (connection->wants_to_write() ? POLLOUT : 0)), 0};
+      pollfd wait = connection->polled();
       ::poll(&wait, 1, 100);
       connection->flush();
       connection->receive();

@@ -2,7 +2,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "comm/rendezvous.h"
@@ -47,8 +46,7 @@ struct MeetingOptions {
   bool is_one_host = false;  // all ranks are on this host: loopback
   std::string interface;     // interface_addresses()
   double init_seconds = 300, hello_seconds = 10;
-  std::function<std::string()> make_ids;        // on rank 0, once all have come: what all get to know
-  std::function<void(std::string_view)> say{};  // on rank 0: lines for the log
+  std::function<std::string()> make_ids;  // on rank 0, once all have come: what all get to know
 };
 
 /// The control connection: rank 0 holds one connection to every other rank, which hold one to rank 0.

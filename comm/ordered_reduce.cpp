@@ -6,10 +6,7 @@ namespace hebb {
 
 void reduce_bucket(Communicator& communicator, Workspace workspace, const Tensor& part, const Tensor& bucket,
                    DType wire) {
-  if (communicator.size() == 1) {
-    copy(workspace.stream(), part, bucket);
-    return;
-  }
+  if (communicator.size() == 1) { return copy(workspace.stream(), part, bucket); }
   const ReduceScratch scratch = ReduceScratch::of(workspace, bucket.numel(), bucket.dtype, wire);
   reduce_bucket(communicator, workspace.stream(), part, bucket, scratch);
 }

@@ -16,6 +16,7 @@
 #include "comm/load_mpi.h"
 #if HEBB_HAVE_NCCL
 #include "comm/nccl_communicator.h"
+#include "core/join.h"
 #endif
 
 namespace hebb {
@@ -27,13 +28,7 @@ const char* environment(const char* name) { return std::getenv(name); }
 std::string library_version(bool uses_gpu) { return uses_gpu ? "NCCL " + nccl_version() : mpi_version(); }
 
 std::string make_ids() {
-  const NcclId id = make_nccl_id();
-  std::string hex;
-  for (const char c : id.bytes) {
-    hex += "0123456789abcdef"[(c >> 4) & 15];
-    hex += "0123456789abcdef"[c & 15];
-  }
-  return hex;
+  return join(make_nccl_id().bytes, "", [](unsigned char byte) { return fmt::format("{:02x}", byte); });
 }
 
 NcclId read_ids(const std::string& hex) {
@@ -109,6 +104,23 @@ MeetingOptions meeting_of(const LaunchedRank& launched, const RankGroupOptions& 
   return meeting;
 }
 
+std::unique_ptr<Communicator> make_communicator(const LaunchedRank& launched, const RankGroupOptions& options,
+                                                [[maybe_unused]] const std::string& ids) {
+#if HEBB_HAVE_NCCL
+  if (options.uses_gpu) {
+    return make_nccl_communicator(read_ids(ids), launched.rank, launched.size, options.init_seconds);
+  }
+#endif
+  std::unique_ptr<Communicator> mpi = load_mpi_communicator();
+  if (mpi->rank() != launched.rank || mpi->size() != launched.size) {
+    throw CommError("mpi",
+                    fmt::format("the launcher says rank {:d} of {:d}, {} says rank {:d} of {:d}; start ranks on CPUs "
+                                "with hebb train --ranks or with the mpirun of this MPI",
+                                launched.rank, launched.size, mpi_version(), mpi->rank(), mpi->size()));
+  }
+  return mpi;
+}
+
 }  // namespace
 
 RankGroup::RankGroup(const LaunchedRank& launched, const RankGroupOptions& options) {
@@ -123,23 +135,6 @@ RankGroup::RankGroup(const LaunchedRank& launched, const RankGroupOptions& optio
     communicator_ = make_communicator(launched, options, ids);
   } catch (const Error& error) { watch_->fail(error.code(), error.what()); }
   communicator_->record_in(&log_);
-}
-
-std::unique_ptr<Communicator> RankGroup::make_communicator(const LaunchedRank& launched,
-                                                           const RankGroupOptions& options, const std::string& ids) {
-#if HEBB_HAVE_NCCL
-  if (options.uses_gpu) {
-    return make_nccl_communicator(read_ids(ids), launched.rank, launched.size, options.init_seconds);
-  }
-#endif
-  std::unique_ptr<Communicator> mpi = load_mpi_communicator();
-  if (mpi->rank() != launched.rank || mpi->size() != launched.size) {
-    throw CommError("mpi",
-                    fmt::format("the launcher says rank {:d} of {:d}, {} says rank {:d} of {:d}; start ranks on CPUs "
-                                "with hebb train --ranks or with the mpirun of this MPI",
-                                launched.rank, launched.size, mpi_version(), mpi->rank(), mpi->size()));
-  }
-  return mpi;
 }
 
 std::vector<std::string> RankGroup::names() const {

@@ -41,9 +41,6 @@ class RankGroup {
   void finish();
 
  private:
-  std::unique_ptr<Communicator> make_communicator(const LaunchedRank& launched, const RankGroupOptions& options,
-                                                  const std::string& ids);
-
   bool made_folder_ = false;
   FlightLog log_;
   std::unique_ptr<Watch> watch_;

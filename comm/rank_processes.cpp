@@ -20,6 +20,7 @@
 #include "comm/rendezvous.h"
 #include "comm/restart.h"
 #include "comm/sockets.h"
+#include "core/elapsed.h"
 #include "core/error.h"
 #include "core/json.h"
 
@@ -153,6 +154,11 @@ std::vector<Child> start_by_mpi([[maybe_unused]] const RankProcessesOptions& o,
 #endif
 }
 
+void pass_on(const std::string& line) {
+  std::fprintf(stderr, "%s\n", line.c_str());
+  std::fflush(stderr);
+}
+
 /// One start of a run: its processes until the last has ended.
 class Start {
  public:
@@ -181,10 +187,6 @@ class Start {
   const std::string& cause() const { return cause_; }
 
  private:
-  static void pass_on(const std::string& line) {
-    std::fprintf(stderr, "%s\n", line.c_str());
-    std::fflush(stderr);
-  }
   bool all_ended() const {
     return std::all_of(children_.begin(), children_.end(), [](const Child& c) { return c.code >= 0; });
   }
@@ -245,8 +247,7 @@ class Start {
 
   /// After a fault the ranks end by themselves within that time.
   void end_in_grace() {
-    const std::chrono::duration<double> grace(options_.grace_seconds);
-    if (!kill_at_) { kill_at_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace); }
+    if (!kill_at_) { kill_at_ = Clock::now() + duration_of(options_.grace_seconds); }
   }
 
   /// To stop is asked for by SIGUSR1, which mpirun hands on at once; again each second, since a rank that starts
@@ -321,7 +322,7 @@ bool flight_tells_of_step(const fs::path& run, fs::file_time_type begin) {
 }
 
 void say(const fs::path& run, const std::string& line) {
-  std::fprintf(stderr, "%s\n", line.c_str());
+  pass_on(line);
   if (fs::exists(run / "train.log")) { std::ofstream(run / "train.log", std::ios::app) << line << "\n"; }
 }
 

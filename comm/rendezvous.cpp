@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/join.h"
 
 namespace hebb {
 namespace {
@@ -97,12 +98,7 @@ std::string make_token() {
   if (::getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes)) {
     throw CommError("random numbers", std::strerror(errno));
   }
-  std::string text;
-  for (const unsigned char byte : bytes) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
+  return join(bytes, "", [](unsigned char byte) { return fmt::format("{:02x}", byte); });
 }
 
 bool equal_tokens(const std::string& a, const std::string& b) {

@@ -9,7 +9,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -134,26 +133,21 @@ Endpoint local_endpoint(const Socket& socket) {
 }
 
 Socket connect_to(const Endpoint& endpoint, double seconds, std::string& error) {
-  Socket socket(::socket(endpoint.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket.is_open()) {
-    error = reason();
+  const auto fail = [&](int number) {
+    error = std::strerror(number);
     return Socket();
-  }
+  };
+  Socket socket(::socket(endpoint.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket.is_open()) { return fail(errno); }
   make_non_blocking(socket.fd());
   if (::connect(socket.fd(), as_sockaddr(endpoint), endpoint.length) != 0) {
-    if (errno != EINPROGRESS) {
-      error = reason();
-      return Socket();
-    }
+    if (errno != EINPROGRESS) { return fail(errno); }
     pollfd wait{socket.fd(), POLLOUT, 0};
     const int ready = ::poll(&wait, 1, static_cast<int>(seconds * 1000));
     int status = ready == 0 ? ETIMEDOUT : EINTR;
     socklen_t length = sizeof status;
     if (ready > 0) { ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &status, &length); }
-    if (status != 0) {
-      error = std::strerror(status);
-      return Socket();
-    }
+    if (status != 0) { return fail(status); }
   }
   send_at_once(socket.fd());
   return socket;

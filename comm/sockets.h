@@ -1,4 +1,5 @@
 #pragma once
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <optional>
@@ -64,6 +65,8 @@ class FrameConnection {
   void send(const Json& frame);
   void flush();
   bool wants_to_write() const { return is_open() && !out_.empty(); }
+  /// For ::poll: what it waits for.
+  pollfd polled() const { return {fd(), static_cast<short>(POLLIN | (wants_to_write() ? POLLOUT : 0)), 0}; }
 
  private:
   Socket socket_;

@@ -1,7 +1,6 @@
 #include "comm/watch.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -9,15 +8,12 @@
 #include <cstdio>
 
 #include "comm/meeting_text.h"
+#include "core/elapsed.h"
 
 namespace hebb {
 namespace {
 
 constexpr int kComm = static_cast<int>(ExitCode::kComm);
-
-std::chrono::steady_clock::duration duration_of(double seconds) {
-  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
-}
 
 Json fail_frame(int code, int rank, const std::string& text) {
   return Json::object({{"kind", "fail"}, {"code", code}, {"rank", rank}, {"text", text.substr(0, kLargestHello)}});
@@ -83,9 +79,7 @@ void Watch::run() {
 void Watch::wait_for_frames() {
   std::vector<pollfd> polled;
   for (const Peer& p : peers_) {
-    if (p.connection == nullptr || !p.connection->is_open()) { continue; }
-    polled.push_back(
-        {p.connection->fd(), static_cast<short>(POLLIN | (p.connection->wants_to_write() ? POLLOUT : 0)), 0});
+    if (p.connection != nullptr && p.connection->is_open()) { polled.push_back(p.connection->polled()); }
   }
   ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp(options_.lost_seconds * 20, 5.0, 50.0)));
 }
