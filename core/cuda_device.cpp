@@ -128,10 +128,8 @@ namespace {
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text = "GPU";
   for (int i = 0; i < 16; ++i) {
-    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
-    if (i == 0 || (i >= 4 && i <= 10 && i % 2 == 0)) { text += '-'; }
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
+    const bool is_first = i == 0 || (i >= 4 && i <= 10 && i % 2 == 0);
+    text += fmt::format("{}{:02x}", is_first ? "-" : "", static_cast<unsigned char>(uuid.bytes[i]));
   }
   return text;
 }
@@ -164,17 +162,9 @@ void use_device(int index) {
   if (thread_device().index != index) { thread_device() = {.index = index}; }
 }
 
-Stream create_stream() {
-  Stream stream{.device = DeviceKind::cuda};
-  stream.native = make_native_stream().release();
-  return stream;
-}
+Stream create_stream() { return {.device = DeviceKind::cuda, .native = make_native_stream().release()}; }
 
-Stream create_side_stream() {
-  Stream stream{.device = DeviceKind::cuda};
-  stream.native = make_native_stream(true).release();
-  return stream;
-}
+Stream create_side_stream() { return {.device = DeviceKind::cuda, .native = make_native_stream(true).release()}; }
 
 void destroy_stream(Stream& stream) {
   const std::unique_ptr<NativeStream> state(&native(stream));

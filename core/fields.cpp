@@ -100,10 +100,7 @@ void convert(const Json& json, const std::string& path, const std::string& expec
 
 template <class T>
 void convert(const Json& json, const std::string& path, const std::string& expected, std::optional<T>& v) {
-  if (json.is_null()) {
-    v.reset();
-    return;
-  }
+  if (json.is_null()) { return v.reset(); }
   T read{};
   convert(json, path, expected + " or null", read);
   v = std::move(read);

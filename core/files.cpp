@@ -68,10 +68,7 @@ template <class Visit> void each_visible(const fs::path& folder, Visit&& visit) 
 
 void append_files(const fs::path& path, std::vector<fs::path>& files) {
   std::error_code error;
-  if (!fs::is_directory(path, error)) {
-    files.push_back(path);
-    return;
-  }
+  if (!fs::is_directory(path, error)) { return files.push_back(path); }
   each_visible(path, [&](const fs::directory_entry& entry) {
     if (!fs::is_directory(entry.path())) { files.push_back(entry.path()); }
   });

@@ -24,10 +24,7 @@ bool LaunchGraph::is_recorded() const { return state_->graph != nullptr; }
 
 void LaunchGraph::run(Stream& stream, const std::function<void()>& work) {
   State& s = *state_;
-  if (stream.device != DeviceKind::cuda) {
-    work();
-    return;
-  }
+  if (stream.device != DeviceKind::cuda) { return work(); }
   if (!s.is_known) {
     const int64_t before = cuda::device_counts().uploaded_bytes;
     work();

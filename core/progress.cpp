@@ -178,10 +178,7 @@ std::string TextProgress::line(bool finished) const {
 void TextProgress::draw(bool finished) {
   drawn_ = output_.seconds();
   const std::string text = line(finished);
-  if (!output_.is_terminal) {
-    output_.write(text + "\n");
-    return;
-  }
+  if (!output_.is_terminal) { return output_.write(text + "\n"); }
   // One column stays free: a full line would scroll on some terminals.
   output_.write("\r\033[K" + std::string(fit(text, output_.columns() - 1)) + (finished ? "\n" : ""));
   on_screen_ = !finished;

@@ -247,27 +247,19 @@ std::vector<int64_t> SafetensorsFile::integers(std::string_view name) const {
   const Entry& entry = at(name);
   const uint8_t* bytes = data(entry);
   const std::string& type = entry.dtype_text;
-  std::vector<int64_t> out(static_cast<size_t>(entry.numel()));
-  if (type == "I64" || type == "U64") {
-    widen<int64_t>(bytes, out);
-    if (type == "U64" && std::any_of(out.begin(), out.end(), [](int64_t v) { return v < 0; })) {
-      throw CheckpointError(tensor_where(path(), std::string(name)), "a value is too large", "2^63 or more",
-                            "less than 2^63");
-    }
-  } else if (type == "I32") {
-    widen<int32_t>(bytes, out);
-  } else if (type == "U32") {
-    widen<uint32_t>(bytes, out);
-  } else if (type == "I16") {
-    widen<int16_t>(bytes, out);
-  } else if (type == "U16") {
-    widen<uint16_t>(bytes, out);
-  } else if (type == "I8") {
-    widen<int8_t>(bytes, out);
-  } else if (type == "U8" || type == "BOOL") {
-    widen<uint8_t>(bytes, out);
-  } else {
+  static const std::map<std::string_view, void (*)(const uint8_t*, std::vector<int64_t>&)> readers = {
+      {"I64", widen<int64_t>},  {"U64", widen<int64_t>}, {"I32", widen<int32_t>},
+      {"U32", widen<uint32_t>}, {"I16", widen<int16_t>}, {"U16", widen<uint16_t>},
+      {"I8", widen<int8_t>},    {"U8", widen<uint8_t>},  {"BOOL", widen<uint8_t>}};
+  const auto reader = readers.find(type);
+  if (reader == readers.end()) {
     throw CheckpointError(tensor_where(path(), std::string(name)), "wrong dtype", type, "an integer type or BOOL");
+  }
+  std::vector<int64_t> out(static_cast<size_t>(entry.numel()));
+  reader->second(bytes, out);
+  if (type == "U64" && std::any_of(out.begin(), out.end(), [](int64_t v) { return v < 0; })) {
+    throw CheckpointError(tensor_where(path(), std::string(name)), "a value is too large", "2^63 or more",
+                          "less than 2^63");
   }
   return out;
 }

@@ -32,10 +32,7 @@ int64_t shared_bytes();
 void copy_to_device(Stream& stream, const Tensor& device, const void* host) {
   if (stream.counting() || device.bytes() == 0) { return; }
 #ifdef HEBB_HAVE_CUDA
-  if (stream.device == DeviceKind::cuda) {
-    cuda::upload_bytes(stream, device.data, host, device.bytes());
-    return;
-  }
+  if (stream.device == DeviceKind::cuda) { return cuda::upload_bytes(stream, device.data, host, device.bytes()); }
 #endif
   std::memmove(device.data, host, static_cast<size_t>(device.bytes()));
 }
@@ -47,10 +44,7 @@ void copy_to_host(Stream& stream, void* host, const Tensor& device) {
 void copy_to_host(Stream& stream, const std::vector<HostCopy>& copies) {
   if (stream.counting()) { return; }
 #ifdef HEBB_HAVE_CUDA
-  if (stream.device == DeviceKind::cuda) {
-    cuda::download(stream, copies);
-    return;
-  }
+  if (stream.device == DeviceKind::cuda) { return cuda::download(stream, copies); }
 #endif
   for (const HostCopy& c : copies) {
     if (c.device.bytes() > 0) { std::memmove(c.host, c.device.data, static_cast<size_t>(c.device.bytes())); }
@@ -61,10 +55,7 @@ void copy(Stream& stream, const Tensor& to, const Tensor& from) {
   HEBB_ASSERT(to.bytes() == from.bytes());
   if (stream.counting() || to.bytes() == 0) { return; }
 #ifdef HEBB_HAVE_CUDA
-  if (stream.device == DeviceKind::cuda) {
-    cuda::move_bytes(stream, to.data, from.data, to.bytes());
-    return;
-  }
+  if (stream.device == DeviceKind::cuda) { return cuda::move_bytes(stream, to.data, from.data, to.bytes()); }
 #endif
   std::memmove(to.data, from.data, static_cast<size_t>(to.bytes()));
 }
@@ -72,10 +63,7 @@ void copy(Stream& stream, const Tensor& to, const Tensor& from) {
 void fill_zero(Stream& stream, const Tensor& tensor) {
   if (stream.counting() || tensor.bytes() == 0) { return; }
 #ifdef HEBB_HAVE_CUDA
-  if (stream.device == DeviceKind::cuda) {
-    cuda::zero_bytes(stream, tensor.data, tensor.bytes());
-    return;
-  }
+  if (stream.device == DeviceKind::cuda) { return cuda::zero_bytes(stream, tensor.data, tensor.bytes()); }
 #endif
   std::memset(tensor.data, 0, static_cast<size_t>(tensor.bytes()));
 }
@@ -84,10 +72,7 @@ void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
   HEBB_ASSERT(y.numel() == x.numel() && y.dtype == x.dtype);
   if (stream.counting()) { return; }
 #ifdef HEBB_HAVE_CUDA
-  if (stream.device == DeviceKind::cuda) {
-    cuda::add_to(stream, y, x);
-    return;
-  }
+  if (stream.device == DeviceKind::cuda) { return cuda::add_to(stream, y, x); }
 #endif
   if (y.dtype == DType::bf16) {
     bf16* out = y.as<bf16>();
@@ -117,10 +102,7 @@ void convert(Stream& stream, const Tensor& to, const Tensor& from) {
   HEBB_ASSERT(rounds || widens || is(DType::f32, DType::f64) || is(DType::f64, DType::f32));
   if (stream.counting()) { return; }
 #ifdef HEBB_HAVE_CUDA
-  if (stream.device == DeviceKind::cuda) {
-    cuda::convert(stream, to, from);
-    return;
-  }
+  if (stream.device == DeviceKind::cuda) { return cuda::convert(stream, to, from); }
 #endif
   if (rounds) {
     convert_each<bf16, float>(to, from, nearest_bf16);
