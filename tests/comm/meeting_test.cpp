@@ -1,5 +1,5 @@
 // The ranks of a run find each other over loopback, whatever strangers do meanwhile.
-#include "comm/meeting.h"
+#include "comm/meeting_text.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -35,6 +35,20 @@ MeetingOptions options_of(const TempFolder& folder, int rank, int size) {
 std::vector<MeetingOptions> all_of(const TempFolder& folder, int size) {
   std::vector<MeetingOptions> all;
   for (int r = 0; r < size; ++r) { all.push_back(options_of(folder, r, size)); }
+  return all;
+}
+
+Socket listen_here() { return listen_at(resolve("127.0.0.1", 0).front()); }
+int port_of(const Socket& socket) { return local_endpoint(socket).port(); }
+
+/// All with an address from outside, where nobody listens.
+std::vector<MeetingOptions> all_at_free_port(const TempFolder& folder, int size) {
+  std::vector<MeetingOptions> all = all_of(folder, size);
+  const Socket probe = listen_here();
+  for (MeetingOptions& o : all) {
+    o.address = "127.0.0.1";
+    o.port = port_of(probe);
+  }
   return all;
 }
 
@@ -170,23 +184,21 @@ FOLDER_TEST("after init_seconds missing ranks are named, and those that came", "
   for (MeetingOptions& o : all) { o.init_seconds = 0.5; }
   const std::vector<Outcome> met = meet_all(all);
   CHECK(met[0].code == 14);
-  CHECK_THAT(met[0].error, Catch::Contains("ranks 1, 3 of 4 did not come within 0.5 s; here: rank 0 (") &&
-                               Catch::Contains(all[1].self.name()));
+  CHECK_THAT(met[0].error,
+             Contains("ranks 1, 3 of 4 did not come within 0.5 s; here: rank 0 (") && Contains(all[1].self.name()));
   CHECK((met[1].code == 14 && met[1].is_of_other && met[1].error == met[0].error));
 }
 
 FOLDER_TEST("a rank without rank 0 says where it looked", "[fast]") {
   MeetingOptions options = options_of(folder, 1, 2);
   options.init_seconds = 0.3;
-  CHECK_THAT(meet_one(options).error, Catch::Contains("cannot reach rank 0 within 0.3 s (no file "));
+  CHECK_THAT(meet_one(options).error, Contains("cannot reach rank 0 within 0.3 s (no file "));
   // A file that a killed attempt left behind: nobody listens there.
-  const Socket listener = listen_at(resolve("127.0.0.1", 0).front());
-  const int port = local_endpoint(listener).port();
-  const_cast<Socket&>(listener).close();
+  const int port = port_of(listen_here());
   write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, port, "old"});
   const Outcome outcome = meet_one(options);
   CHECK(outcome.code == 14);
-  CHECK_THAT(outcome.error, Catch::Contains("127.0.0.1:" + std::to_string(port) + " (lo): Connection refused"));
+  CHECK_THAT(outcome.error, Contains("127.0.0.1:" + std::to_string(port) + " (lo): Connection refused"));
 }
 
 FOLDER_TEST("a stale rendezvous file delays nobody", "[fast]") {
@@ -209,10 +221,10 @@ FOLDER_TEST("ranks that differ are named with both values", "[fast]") {
   CHECK(outcome([](MeetingOptions& o) { o.self.build = "b2"; }) ==
         "meeting: build: " + name0 + " has b1, " + name1 + " has b2");
   CHECK_THAT(outcome([](MeetingOptions& o) { o.self.config = "c2"; }),
-             Catch::Contains("configuration: " + name0 + " has c1, " + name1 + " has c2"));
-  CHECK_THAT(outcome([](MeetingOptions& o) { o.self.library = "mpi 5"; }), Catch::Contains("communication library"));
+             Contains("configuration: " + name0 + " has c1, " + name1 + " has c2"));
+  CHECK_THAT(outcome([](MeetingOptions& o) { o.self.library = "mpi 5"; }), Contains("communication library"));
   CHECK_THAT(outcome([](MeetingOptions& o) { o.size = 3; }),
-             Catch::Contains("number of ranks: " + name0 + " has 2, " + name1 + " has 3"));
+             Contains("number of ranks: " + name0 + " has 2, " + name1 + " has 3"));
   const auto on_one_gpu = [&] {
     std::vector<MeetingOptions> all = all_of(folder, 2);
     for (MeetingOptions& o : all) { o.self.gpu_id = "GPU-1"; }
@@ -224,8 +236,7 @@ FOLDER_TEST("ranks that differ are named with both values", "[fast]") {
   CHECK(all_met(meet_all(all)));
   all[2].self.gpu_id = "GPU-1";
   const std::string between = meet_all(all)[0].error;  // whichever of the two comes first
-  CHECK_THAT(between,
-             Catch::Contains("rank 1 (") && Catch::Contains("rank 2 (") && Catch::Contains("use the same GPU, GPU-1"));
+  CHECK_THAT(between, Contains("rank 1 (") && Contains("rank 2 (") && Contains("use the same GPU, GPU-1"));
   all[2].self.host = "another";
   CHECK(all_met(meet_all(all)));
 }
@@ -238,26 +249,20 @@ FOLDER_TEST("a second process with the same rank is refused and named, and the r
   Outcome twin;
   while (twin.code == 0) {  // as soon as rank 1 is there
     MeetingOptions again = all[1];
+    again.self.host = "";
     again.self.pid = 1;
     const int port = port_of(folder);
     FrameConnection probe(connect_here(port), "", kLargestFrame);
-    Json hello = Json::object({{"kind", "hello"}, {"hebb", 1}, {"launch", "job7"}, {"size", 3}, {"rank", 1}});
-    for (const char* key : {"host", "boot", "device", "gpu_id"}) { hello.set(key, ""); }
-    hello.set("token", read_rendezvous(rendezvous_path(folder.path(), "job7"))->token);
-    hello.set("local_rank", -1);
-    hello.set("pid", 1);
-    hello.set("build", "b1");
-    hello.set("config", "c1");
-    hello.set("library", "mpi 4");
+    const std::string token = read_rendezvous(rendezvous_path(folder.path(), "job7"))->token;
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // rank 1 polls every 50 ms
-    probe.send(hello);
+    probe.send(hello_frame(again, token));
     while (probe.is_open()) { probe.receive(); }
     const auto frame = probe.next();
     REQUIRE(frame);
     twin.code = static_cast<int>(frame_integer(*frame, "code"));
     twin.error = frame_text(*frame, "reason");
   }
-  CHECK_THAT(twin.error, Catch::Contains("rank 1 (:1) is " + all[1].self.name() + " already"));
+  CHECK_THAT(twin.error, Contains("rank 1 (:1) is " + all[1].self.name() + " already"));
   met[2] = meet_one(all[2]);
   rank0.join();
   rank1.join();
@@ -265,48 +270,38 @@ FOLDER_TEST("a second process with the same rank is refused and named, and the r
 }
 
 FOLDER_TEST("a port in use ends the meeting with its address", "[fast]") {
-  const Socket taken = listen_at(resolve("127.0.0.1", 0).front());
+  const Socket taken = listen_here();
   MeetingOptions options = options_of(folder, 0, 2);
   options.address = "127.0.0.1";
-  options.port = local_endpoint(taken).port();
+  options.port = port_of(taken);
   const Outcome outcome = meet_one(options);
   CHECK(outcome.code == 14);
   CHECK(outcome.error == "127.0.0.1:" + std::to_string(options.port) + ": cannot listen: Address already in use");
 }
 
 FOLDER_TEST("ranks meet at an address from outside, with the same token only", "[fast]") {
-  std::vector<MeetingOptions> all = all_of(folder, 2);
-  Socket probe = listen_at(resolve("127.0.0.1", 0).front());
+  std::vector<MeetingOptions> all = all_at_free_port(folder, 2);
   for (MeetingOptions& o : all) {
-    o.address = "127.0.0.1";
-    o.port = local_endpoint(probe).port();
     o.token = "secret";
     o.folder = folder / "not there yet";
   }
-  probe.close();
   CHECK(all_met(meet_all(all)));
   all[1].token = "guess";
   for (MeetingOptions& o : all) { o.init_seconds = 0.5; }
   const std::vector<Outcome> met = meet_all(all);
   CHECK((met[0].code == 14 && met[1].code == 14));
-  CHECK_THAT(met[0].error, Catch::Contains("rank 1 of 2 did not come"));
-  CHECK_THAT(met[1].error, Catch::Contains("refused: wrong token"));
+  CHECK_THAT(met[0].error, Contains("rank 1 of 2 did not come"));
+  CHECK_THAT(met[1].error, Contains("refused: wrong token"));
 }
 
 TEST_CASE("a rank that sees another folder is named", "[fast]") {
   const TempFolder folder, other;
-  std::vector<MeetingOptions> all = all_of(folder, 2);
-  Socket probe = listen_at(resolve("127.0.0.1", 0).front());
-  for (MeetingOptions& o : all) {
-    o.address = "127.0.0.1";
-    o.port = local_endpoint(probe).port();
-    o.init_seconds = 1;
-  }
-  probe.close();
+  std::vector<MeetingOptions> all = all_at_free_port(folder, 2);
+  for (MeetingOptions& o : all) { o.init_seconds = 1; }
   all[1].folder = other.path();
   const std::vector<Outcome> met = meet_all(all);
   CHECK((met[0].code == 4 && met[0].is_of_other && met[1].code == 4 && !met[1].is_of_other));
-  CHECK_THAT(met[1].error, Catch::Contains(all[1].self.name() + ": " + other.path().string()));
+  CHECK_THAT(met[1].error, Contains(all[1].self.name() + ": " + other.path().string()));
   CHECK(met[0].error == met[1].error);
 }
 
@@ -366,12 +361,13 @@ TEST_CASE("strangers never stop a meeting", "[fast]") {
 
 /// A hello with a wrong token, or what is left of it.
 std::string damaged_hello(std::mt19937& random) {
-  Json hello = Json::object({{"kind", "hello"}, {"hebb", 1}, {"launch", "job7"}, {"token", "guess"}, {"size", 2}});
-  for (const char* key : {"host", "boot", "device", "gpu_id", "build", "config", "library"}) { hello.set(key, "x"); }
-  for (const char* key : {"rank", "local_rank", "pid"}) { hello.set(key, 1); }
-  std::string bytes = encode_frame(hello);
+  MeetingOptions options;
+  options.size = 2;
+  options.self = this_member(1);
+  options.launch = "job7";
+  std::string bytes = encode_frame(hello_frame(options, "guess"));
   switch (random() % 4) {
-    case 0: bytes = encode_frame(hello) + bytes; break;
+    case 0: bytes += bytes; break;
     case 1: bytes.resize(random() % bytes.size()); break;
     case 2: {
       const std::string deep(random() % 60000, random() % 2 == 0 ? '[' : '{');
@@ -405,9 +401,9 @@ TEST_CASE("no bytes of a stranger crash a meeting or hold it up", "[fast][thread
 
 FOLDER_TEST("a false rank 0 ends a rank with an error, never with a crash or for ever", "[fast]") {
   MeetingOptions rank = options_of(folder, 1, 2);
-  const Socket listener = listen_at(resolve("127.0.0.1", 0).front());
+  const Socket listener = listen_here();
   rank.address = "127.0.0.1";
-  rank.port = local_endpoint(listener).port();
+  rank.port = port_of(listener);
   rank.init_seconds = 2;
   std::atomic<bool> is_over = false;
   std::thread impostor([&] {
@@ -419,12 +415,10 @@ FOLDER_TEST("a false rank 0 ends a rank with an error, never with a crash or for
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
         continue;
       }
-      Json member = Json::object({{"rank", static_cast<int>(random() % 3)}, {"local_rank", 0}, {"pid", 1}});
-      for (const char* key : {"host", "boot", "device", "gpu_id", "build", "config", "library"}) {
-        member.set(key, "x");
-      }
+      Member member = rank.self;
+      member.rank = static_cast<int>(random() % 3);
       Json members = Json::array();
-      for (uint32_t n = random() % 4; n > 0; --n) { members.push(member); }
+      for (uint32_t n = random() % 4; n > 0; --n) { members.push(member_json(member)); }
       const Json welcome = Json::object({{"kind", "welcome"}, {"members", members}, {"ids", ""}});  // no nonce
       std::string bytes = encode_frame(welcome);
       for (uint32_t n = random() % 4; n > 0; --n) { bytes[random() % bytes.size()] = static_cast<char>(random()); }
@@ -474,9 +468,9 @@ TEST_CASE("networks select addresses", "[fast]") {
   CHECK(is_in_network("11.1.2.3", "0.0.0.0/0"));
   CHECK(is_in_network("10.1.2.3", "10.1.2.3/32"));
   for (const char* wrong : {"10.0.0.0/33", "10.0.0/8", "10.0.0.0/", "x/8", "10.0.0.0/8x"}) {
-    CHECK_THROWS_WITH(is_in_network("10.1.2.3", wrong), Catch::Contains("expected a network such as 10.0.0.0/8"));
+    CHECK_THROWS_WITH(is_in_network("10.1.2.3", wrong), Contains("expected a network such as 10.0.0.0/8"));
   }
   CHECK(interface_addresses("127.0.0.0/8").at(0).address == "127.0.0.1");
-  CHECK_THROWS_WITH(interface_addresses("eth99"), Catch::Contains("train.comm.interface: no interface"));
+  CHECK_THROWS_WITH(interface_addresses("eth99"), Contains("train.comm.interface: no interface"));
   for (const InterfaceAddress& a : interface_addresses("")) { CHECK(!a.address.starts_with("127.")); }
 }
