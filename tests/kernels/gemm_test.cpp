@@ -187,44 +187,29 @@ TEST_CASE("gemm with empty sizes writes what the definition says", "[fast]") {
 
 TEST_CASE("the Gemm kernel takes tensors, strides and both dtypes", "[fast]") {
   Stream stream;
-  Case<float> f(false, true, 37, 50, 20, true, 0.25f);
-  Case<double> d(true, false, 37, 50, 20, false, 2.0);
-  const auto tensor = [](auto& v) {
-    using S = typename std::remove_reference_t<decltype(v)>::value_type;
-    return Tensor{v.data(), dtype_of<S>, Shape{static_cast<int64_t>(v.size())}};
+  const auto check = [&]<class S>(Case<S> g) {
+    Case<S> expected = g;
+    expected.serial();
+    const auto tensor = [](std::vector<S>& v) {
+      return Tensor{v.data(), dtype_of<S>, Shape{static_cast<int64_t>(v.size())}};
+    };
+    run(stream, Gemm{.c = tensor(g.c),
+                     .a = tensor(g.a),
+                     .b = tensor(g.b),
+                     .m = g.m,
+                     .n = g.n,
+                     .k = g.k,
+                     .trans_a = g.trans_a,
+                     .trans_b = g.trans_b,
+                     .accumulate = g.accumulate,
+                     .ldc = g.ldc(),
+                     .lda = g.lda(),
+                     .ldb = g.ldb(),
+                     .alpha = static_cast<double>(g.alpha)});
+    CHECK(g.c == expected.c);
   };
-  Case<float> f2 = f;
-  f2.serial();
-  run(stream, Gemm{.c = tensor(f.c),
-                   .a = tensor(f.a),
-                   .b = tensor(f.b),
-                   .m = 37,
-                   .n = 50,
-                   .k = 20,
-                   .trans_a = false,
-                   .trans_b = true,
-                   .accumulate = true,
-                   .ldc = f.ldc(),
-                   .lda = f.lda(),
-                   .ldb = f.ldb(),
-                   .alpha = 0.25});
-  CHECK(f.c == f2.c);
-  Case<double> d2 = d;
-  d2.serial();
-  run(stream, Gemm{.c = tensor(d.c),
-                   .a = tensor(d.a),
-                   .b = tensor(d.b),
-                   .m = 37,
-                   .n = 50,
-                   .k = 20,
-                   .trans_a = true,
-                   .trans_b = false,
-                   .accumulate = false,
-                   .ldc = d.ldc(),
-                   .lda = d.lda(),
-                   .ldb = d.ldb(),
-                   .alpha = 2.0});
-  CHECK(d.c == d2.c);
+  check(Case<float>(false, true, 37, 50, 20, true, 0.25f));
+  check(Case<double>(true, false, 37, 50, 20, false, 2.0));
   CHECK(stream.launches == 2);
 }
 

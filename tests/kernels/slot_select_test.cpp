@@ -4,10 +4,11 @@
 #include <cmath>
 #include <set>
 
-#include "core/arena.h"
 #include "core/random.h"
 #include "kernels/slot_select/slot_hash_set.h"
-#include "tests/test.h"
+#include "tests/op_cases/machine.h"
+
+using namespace hebb_test;
 
 namespace {
 
@@ -32,6 +33,30 @@ std::vector<int32_t> select(const std::vector<double>& s1, const std::vector<dou
   cpu::SlotSet<S> set;
   set.select(half_1.data(), half_2.data(), static_cast<int64_t>(s1.size()), k, slots.data());
   return slots;
+}
+
+struct Weighted {
+  Values weights, d_scores;
+};
+
+/// Weights of `slots` among scores [2, 3], and the gradient at the scores.
+Weighted weigh(DType dtype, const Values& scores, const std::vector<int64_t>& slots, const Values& d_weights,
+               SlotActivation activation, double scale) {
+  const std::unique_ptr<Memory> memory = host_memory();
+  Machine m(*memory, {.activations = DType::f32, .reals = dtype});
+  const Shape of_scores{1, 1, 2, 3}, of_slots{1, 1, static_cast<int64_t>(slots.size())};
+  const Tensor chosen = m.integers(of_slots, slots), all = m.values(of_scores, scores), weights = m.output(of_slots),
+               d_scores = m.output(of_scores);
+  m.run(SlotWeights{.weights = weights, .slots = chosen, .scores = all, .activation = activation, .scale = scale});
+  m.run(SlotWeightsBackward{.d_scores = d_scores,
+                            .d_weights = m.values(of_slots, d_weights),
+                            .weights = weights,
+                            .slots = chosen,
+                            .scores = all,
+                            .activation = activation,
+                            .scale = scale,
+                            .accumulate = false});
+  return {m.read(weights), m.read(d_scores)};
 }
 
 }  // namespace
@@ -81,56 +106,20 @@ TEST_CASE("scores without an order give distinct slots inside the table", "[fast
 }
 
 TEST_CASE("weights of slots whose scores are all zero have a finite gradient", "[fast]") {
-  Arena arena(DeviceKind::cpu);
-  Stream stream;
-  const Buffer scores(arena, {1, 1, 2, 3}, DType::f64, "scores"), slots(arena, {1, 1, 2}, DType::i32, "slots"),
-      weights(arena, {1, 1, 2}, DType::f64, "weights"), d_weights(arena, {1, 1, 2}, DType::f64, "d"),
-      d_scores(arena, {1, 1, 2, 3}, DType::f64, "d");
-  fill_zero(stream, scores);
-  slots.tensor().as<int32_t>()[0] = 1;
-  slots.tensor().as<int32_t>()[1] = 5;
-  std::fill_n(d_weights.tensor().as<double>(), 2, 1.0);
-  run(stream,
-      SlotWeights{
-          .weights = weights, .slots = slots, .scores = scores, .activation = SlotActivation::l2, .scale = 1.0});
-  run(stream, SlotWeightsBackward{.d_scores = d_scores,
-                                  .d_weights = d_weights,
-                                  .weights = weights,
-                                  .slots = slots,
-                                  .scores = scores,
-                                  .activation = SlotActivation::l2,
-                                  .scale = 1.0,
-                                  .accumulate = false});
-  CHECK(weights.tensor().as<double>()[0] == 0);
-  for (int i = 0; i < 6; ++i) { CHECK(std::isfinite(d_scores.tensor().as<double>()[i])); }
+  const Weighted found = weigh(DType::f64, Values(6), {1, 5}, {1, 1}, SlotActivation::l2, 1);
+  CHECK(found.weights[0] == 0);
+  for (const double d : found.d_scores) { CHECK(std::isfinite(d)); }
 }
 
 TEST_CASE("where one slot has all of the weight, softmax passes a gradient of exactly 0", "[fast]") {
   // A rounding residue instead would become full steps of AdamW.
   const double scale = GENERATE(0.3, 1.0, 7.7);
-  const int64_t slots_chosen = GENERATE(1, 2);
-  Arena arena(DeviceKind::cpu);
-  Stream stream;
-  const Buffer scores(arena, {1, 1, 2, 3}, DType::f32, "scores"),
-      slots(arena, {1, 1, slots_chosen}, DType::i32, "slots"),
-      weights(arena, {1, 1, slots_chosen}, DType::f32, "weights"),
-      d_weights(arena, {1, 1, slots_chosen}, DType::f32, "d"), d_scores(arena, {1, 1, 2, 3}, DType::f32, "d");
-  const float values[] = {0.0f, 900.0f, 0.1f, 0.3f, 0.0f, 0.7f};
-  std::copy_n(values, 6, scores.tensor().as<float>());
-  const int32_t numbers[] = {4, 8};  // (1, 1), which wins by 899, and (2, 2)
-  std::copy_n(numbers, slots_chosen, slots.tensor().as<int32_t>());
-  const float gradients[] = {0.3f, -1.7f};
-  std::copy_n(gradients, slots_chosen, d_weights.tensor().as<float>());
-  run(stream,
-      SlotWeights{
-          .weights = weights, .slots = slots, .scores = scores, .activation = SlotActivation::softmax, .scale = scale});
-  run(stream, SlotWeightsBackward{.d_scores = d_scores,
-                                  .d_weights = d_weights,
-                                  .weights = weights,
-                                  .slots = slots,
-                                  .scores = scores,
-                                  .activation = SlotActivation::softmax,
-                                  .scale = scale,
-                                  .accumulate = false});
-  for (int i = 0; i < 6; ++i) { CHECK(d_scores.tensor().as<float>()[i] == 0.0f); }
+  const size_t count = GENERATE(1, 2);
+  std::vector<int64_t> slots{4, 8};  // (1, 1), which wins by 899, and (2, 2)
+  Values d_weights{0.3, -1.7};
+  slots.resize(count);
+  d_weights.resize(count);
+  const Values scores{0, 900, 0.1, 0.3, 0, 0.7};
+  const Weighted found = weigh(DType::f32, scores, slots, d_weights, SlotActivation::softmax, scale);
+  CHECK(found.d_scores == Values(6));
 }

@@ -72,7 +72,6 @@ class Machine {
     bool formulas = false;              // has_formulas()
   };
   Machine(Memory& memory, const Setting& setting);
-  Machine(const Machine&) = delete;
 
   /// Numbers in (-scale, scale) that are exact in the activations' type.
   hebb::Tensor input(hebb::Shape shape, double scale = 1);

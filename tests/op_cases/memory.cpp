@@ -140,27 +140,23 @@ TEST_CASE("product keys", "[fast]") {
   });
 }
 
-TEST_CASE("product keys of bf16 queries are selected on tensor cores, in runs of tokens", "[fast]") {
-  // The emulator's workspace holds 512 tokens with 2 x 2 x 16 entries.
-  const Shape chosen{530, 2, 16};
+void check_top_k(int64_t tokens, int64_t heads, int64_t slots, int64_t subkeys, bool on_tensor_cores) {
+  const Shape chosen{tokens, heads, slots};
   check(DType::bf16, [&](Machine& m) {
     m.run(ProductKeyTopK{.slots = m.integer_output(chosen),
                          .sums = m.float_output(chosen),
-                         .q = m.input({530, 2, 2, 8}),
-                         .keys = m.parameter({2, 2, 19, 8})},
-          kSingle, {"fwpkm_entries_mma", true});
+                         .q = m.input({tokens, heads, 2, 8}),
+                         .keys = m.parameter({heads, 2, subkeys, 8})},
+          kSingle, {"fwpkm_entries_mma", on_tensor_cores});
   });
 }
 
+TEST_CASE("product keys of bf16 queries are selected on tensor cores, in runs of tokens", "[fast]") {
+  check_top_k(530, 2, 16, 19, true);  // the emulator's workspace holds 512 tokens with 2 x 2 x 16 entries
+}
+
 TEST_CASE("product keys of bf16 queries with more slots than sub-keys are selected on plain cores", "[fast]") {
-  const Shape chosen{3, 1, 7};
-  check(DType::bf16, [&](Machine& m) {
-    m.run(ProductKeyTopK{.slots = m.integer_output(chosen),
-                         .sums = m.float_output(chosen),
-                         .q = m.input({3, 1, 2, 8}),
-                         .keys = m.parameter({1, 2, 4, 8})},
-          kSingle, {"fwpkm_entries_mma", false});
-  });
+  check_top_k(3, 1, 7, 4, false);
 }
 
 }  // namespace
