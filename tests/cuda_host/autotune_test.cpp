@@ -57,8 +57,6 @@ class Gpu {
   alignas(64) std::array<char, 1 << 16> memory_{};
 };
 
-std::string kept_in(const fs::path& file) { return read_file(file); }
-
 }  // namespace
 
 FOLDER_TEST("the fastest algorithm with the bits of the first choice is taken", "[fast]") {
@@ -111,7 +109,7 @@ FOLDER_TEST("a later start takes what the file has and measures what is missing"
   Gpu gpu({{1, 2.0, 'a', 'b'}, {2, 1.0, 'a', 'b'}});
   gpu.tune(gpu.list({221}), file);
   // As if another process had measured the product, and found a third one.
-  std::string text = kept_in(file);
+  std::string text = read_file(file);
   const size_t m = text.find("\"m\": 221"), algorithm = text.find("0000000000000002");
   REQUIRE(m != std::string::npos);
   REQUIRE(algorithm != std::string::npos);
@@ -126,7 +124,7 @@ FOLDER_TEST("a later start takes what the file has and measures what is missing"
   CHECK_THAT(report.text(), Contains("autotune: 1 products (1 measured before), 1 faster"));
   CHECK(fake().queries.empty());
   CHECK(fake().ran.empty());
-  CHECK(kept_in(file) == text);
+  CHECK(read_file(file) == text);
   CHECK(gpu.used(222) == 3);
 
   const TuningReport more = gpu.tune(gpu.list({222, 223}), file);
@@ -134,7 +132,7 @@ FOLDER_TEST("a later start takes what the file has and measures what is missing"
   CHECK(more.kept == 1);
   CHECK(fake().queries.size() == 2);  // for the first choice and for all, of one product
   CHECK(gpu.used(223) == 2);
-  CHECK(tuned_products(kept_in(file), "file").products.size() == 2);
+  CHECK(tuned_products(read_file(file), "file").products.size() == 2);
 }
 
 FOLDER_TEST("a file of another device or library is replaced, and that is said", "[fast]") {
@@ -147,8 +145,8 @@ FOLDER_TEST("a file of another device or library is replaced, and that is said",
   REQUIRE(gpu.said.size() == 1);
   CHECK_THAT(gpu.said[0],
              Contains("autotune.json is of a GPU (compute capability 8.9) with cuBLASLt 130204, not of another GPU"));
-  CHECK(tuned_products(kept_in(file), "file").device == "another GPU");
-  TunedProducts older = tuned_products(kept_in(file), "file");
+  CHECK(tuned_products(read_file(file), "file").device == "another GPU");
+  TunedProducts older = tuned_products(read_file(file), "file");
   older.cublaslt = 130000;
   write_file_atomic(file, to_text(older));
   CHECK(gpu.tune(gpu.list({231}), file).kept == 0);
@@ -159,7 +157,7 @@ FOLDER_TEST("a damaged file is an error that names it", "[fast]") {
   const fs::path file = folder / "autotune.json";
   Gpu gpu({{1, 2.0, 'a', 'b'}, {2, 1.0, 'a', 'b'}});
   gpu.tune(gpu.list({241}), file);
-  const std::string text = kept_in(file);
+  const std::string text = read_file(file);
   const auto with = [&](const std::string& damaged) {
     write_file_atomic(file, damaged);
     return gpu.tune(gpu.list({241}), file);

@@ -23,7 +23,7 @@ inline RunConfig device_run(const std::string& changes) {
 }
 
 /// For Heard::on_line: a weight turns NaN after step `step`, and after the next one, which is skipped, it is as before.
-inline std::function<void(const std::string&)> break_weight(const Trainer* const& trainer, int step) {
+inline std::function<void(const std::string&)> break_weight(Trainer* const& trainer, int step) {
   return [&trainer, step, whole = std::vector<float>()](const std::string& line) mutable {
     if (trainer == nullptr) { return; }
     Stream stream{DeviceKind::cuda};

@@ -152,61 +152,39 @@ FOLDER_TEST("every layer has the same bytes in bf16 on one rank and on several",
 
 FOLDER_TEST("steps in bf16 that are not finite are skipped by all ranks") {
   if (!has_devices()) { return; }
-  const MakeRun make = in_bf16(wide_run, folder, 2, R"({"batch_size": 2, "steps": 6, "val_every": 0})");
-  const auto run = [&](const fs::path& to, int ranks) {
-    set_threads(1);
-    run_ranks(ranks, [&](Communicator& communicator) {
-      FlightLog flight;
-      RunConfig config = make();
-      config.train.device = "cuda";
-      config.train.cuda_graphs = false;
-      config.train.zero = ranks > 1 ? 1 : 0;
-      config.train.checkpoint.every = 6;
-      Heard heard;
-      const Trainer* running = nullptr;
-      heard.on_line = break_weight(running, 2);  // of the first rank
-      Trainer trainer(std::move(config), {.run_folder = to}, Ranks(communicator, flight, 1),
-                      communicator.rank() == 0 ? heard.console() : Console{}, "test");
-      running = &trainer;
-      if (trainer.run() != 0) { throw std::runtime_error("the run has stopped"); }
-    });
-    CHECK(metric(to, "skipped").back() == 1);
-  };
-  run(folder / "one", 1);
-  run(folder / "two", 2);
-  check_same(folder / "one", folder / "two", 6);
+  const MakeRun make =
+      in_bf16(wide_run, folder, 2, R"({"batch_size": 2, "steps": 6, "val_every": 0, "checkpoint": {"every": 6}})");
+  for (const Split& split :
+       {Split{.ranks = 1, .zero = 0, .device = "cuda"}, Split{.ranks = 2, .overlap = true, .device = "cuda"}}) {
+    Trainer* first = nullptr;
+    Heard heard;
+    heard.on_line = break_weight(first, 2);
+    const fs::path run = folder / std::to_string(split.ranks);
+    REQUIRE(run_split(run, make, split, heard, {}, {}, keep_first(first)) == 0);
+    CHECK(metric(run, "skipped").back() == 1);
+  }
+  check_same(folder / "1", folder / "2", 6);
 }
 
 FOLDER_TEST("a copy that changes on one rank ends the run at the next save") {
   if (!has_devices()) { return; }
   const MakeRun make = in_bf16(wide_run, folder, 2, R"({"batch_size": 2, "val_every": 0})");
-  const int64_t zero = GENERATE(0, 1);
-  const auto run = [&] {
-    set_threads(1);
-    run_ranks(2, [&](Communicator& communicator) {
-      FlightLog flight;
-      RunConfig config = make();
-      config.train.device = "cuda";
-      config.train.zero = zero;
-      Heard heard;
-      Trainer* trainer = nullptr;
-      heard.on_line = [&](const std::string& line) {
-        if (line.find("step 2/4") != 0) { return; }
-        Stream stream{DeviceKind::cuda};
-        const Tensor copy = trainer->params().find("embed.weight")->copy;
-        CHECK(trainer->params().find("embed.weight")->value.defined() == (zero == 0));
-        std::vector<uint16_t> bits(static_cast<size_t>(copy.numel()));
-        copy_to_host(stream, bits.data(), copy);
-        bits[0] ^= 1;
-        copy_to_device(stream, copy, bits.data());
-      };
-      Trainer one(std::move(config), {.run_folder = folder / "run"}, Ranks(communicator, flight, 1),
-                  communicator.rank() == 0 ? heard.console() : Console{}, "test");
-      trainer = &one;
-      one.run();
-    });
+  const int zero = GENERATE(0, 1);
+  Trainer* first = nullptr;
+  Heard heard;
+  heard.on_line = [&](const std::string& line) {
+    if (!line.starts_with("step 2/4")) { return; }
+    Stream stream{DeviceKind::cuda};
+    const Param& embedding = *first->params().find("embed.weight");
+    CHECK(embedding.value.defined() == (zero == 0));
+    std::vector<uint16_t> bits(static_cast<size_t>(embedding.copy.numel()));
+    copy_to_host(stream, bits.data(), embedding.copy);
+    bits[0] ^= 1;
+    copy_to_device(stream, embedding.copy, bits.data());
   };
-  CHECK_THROWS_WITH(run(), Contains("embed.weight") && Contains("the rounded values of rank 1 differ"));
+  const Split split{.ranks = 2, .zero = zero, .overlap = true, .device = "cuda", .graphs = true};
+  CHECK_THROWS_WITH(run_split(folder / "run", make, split, heard, {}, {}, keep_first(first)),
+                    Contains("embed.weight") && Contains("the rounded values of rank 1 differ"));
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{1});
 }
 

@@ -128,7 +128,7 @@ FOLDER_TEST("a step that is skipped changes nothing where it is launched as a gr
   const auto run = [&](bool graphs) {
     const fs::path path = folder / (graphs ? "graphs" : "single");
     Heard heard;
-    const Trainer* running = nullptr;
+    Trainer* running = nullptr;
     heard.on_line = break_weight(running, 4);
     Trainer trainer(small_run(folder, "ham-1", 10, graphs, kLearnedThreshold), {.run_folder = path}, {},
                     heard.console(), "test");

@@ -62,6 +62,13 @@ inline int run_split(const fs::path& folder, const MakeRun& make, const Split& s
   return codes[0];
 }
 
+/// For at_start: keeps the trainer of the first rank, whose lines are heard.
+inline std::function<void(Trainer&, int)> keep_first(Trainer*& first) {
+  return [&first](Trainer& trainer, int rank) {
+    if (rank == 0) { first = &trainer; }
+  };
+}
+
 inline int run_split(const fs::path& folder, const MakeRun& make, const Split& split) {
   Heard heard;
   return run_split(folder, make, split, heard);
