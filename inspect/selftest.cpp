@@ -63,11 +63,7 @@ struct Runner {
 
   TraceOutput train(const TraceInput& input, const std::map<std::string, Inspector::Record>& forced) {
     reset();  // fast weights start anew
-    TraceOptions options;
-    options.grads = true;
-    options.inside = true;
-    options.forced = forced;
-    return trace(model, stream, arena, input, options);
+    return trace(model, stream, arena, input, {.grads = true, .inside = true, .forced = forced});
   }
 
   /// Logits of the first row, read in segments and single tokens, those on a GPU as recorded graphs.

@@ -16,7 +16,7 @@ void fields(Fields& f, TaskFields& t) { t.task->fields(f); }
 std::vector<Fields::Description> under(const std::vector<Fields::Description>& all, const std::string& prefix) {
   std::vector<Fields::Description> part;
   for (const Fields::Description& d : all) {
-    if (d.path == prefix || d.path.rfind(prefix + ".", 0) == 0) { part.push_back(d); }
+    if (d.path == prefix || d.path.starts_with(prefix + ".")) { part.push_back(d); }
   }
   return part;
 }
@@ -40,9 +40,7 @@ std::string configuration_reference() {
   for (const char* section : {"name", "model", "data", "train", "optimizer", "schedule", "eval"}) {
     std::vector<Fields::Description> part;
     for (const Fields::Description& d : under(run, section)) {
-      if (d.path.rfind("model.layers.", 0) != 0) {  // layer types have tables of their own
-        part.push_back(d);
-      }
+      if (!d.path.starts_with("model.layers.")) { part.push_back(d); }  // layer types have tables of their own
     }
     text += std::string("\n## ") + section + "\n\n" + reference_markdown(part);
   }

@@ -32,8 +32,7 @@ void add_text_input_options(Command verb, TextInputOptions& input) {
   using Format = TextInputOptions::Format;
   verb.option("INPUT", input.inputs,
               "Text files, folders (all files below them), quoted patterns (*, ?, [..], **) or - (standard input); "
-              "gzip and "
-              "zstd are recognised")
+              "gzip and zstd are recognised")
       .required()
       .type_name("PATH")
       .default_text("");

@@ -46,8 +46,7 @@ void run_trace(const Options& o) {
   if (weights.empty()) {
     throw ConfigError("--weights", "nothing", "a safetensors file, since " + o.model + " holds no weights");
   }
-  Stream stream;
-  stream.device = compute.device;
+  Stream stream{compute.device};
   Arena arena(compute.device);
   Model model(source.model);
   model.params().allocate(arena, compute.dtype, o.grads);
@@ -63,9 +62,7 @@ void run_trace(const Options& o) {
   if (o.grads && input.targets.empty()) {
     throw ConfigError("--grads", "rows without targets", "targets in " + o.rows);
   }
-  if (options.training) {
-    model.begin_step(stream, o.step);  // the rows are the step's first micro-batch
-  }
+  if (options.training) { model.begin_step(stream, o.step); }  // the rows are the step's first micro-batch
   TraceOutput output = trace(model, stream, arena, input, options);
   if (!o.force.empty()) { require_use(options.forced, output, o.force); }
   if (!o.inside) { output.inside.clear(); }

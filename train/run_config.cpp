@@ -91,8 +91,7 @@ void size_fields(Fields& f, TrainConfig& c) {
       .unit("rows")
       .help(
           "Rows of one forward and backward pass on one rank. Default: batch_size / lanes at the first start. May "
-          "differ "
-          "when a run is resumed.");
+          "differ when a run is resumed.");
   f.field("lanes", c.lanes)
       .min(1)
       .help(

@@ -58,9 +58,8 @@ StepReport Trainer::train_step() {
   steps_done_ += 1;
   state_.tokens += config_.train.tokens_per_step();
   validated_.clear();
-  if (is_logged(state_.step)) {
-    training_->complete_values();
-  }  // so that what is reported has all of its communication
+  // So that what is reported has all of its communication.
+  if (is_logged(state_.step)) { training_->complete_values(); }
   report.seconds = seconds_since(begin);
   report.comm_seconds = ranks_.communicator().counts().seconds - before.seconds;
   report.sent_bytes = ranks_.communicator().counts().sent_bytes() - before.sent_bytes();
@@ -72,12 +71,11 @@ void Trainer::forward_backward(const Batch& batch, StepReport& report) {
   const bool is_empty = batch.valid_targets == 0;
   training_->begin_step(state_.step, is_empty ? std::nan("") : 1.0 / static_cast<double>(batch.valid_targets));
   const TrainConfig& train = config_.train;
-  PassSettings settings;
-  settings.training = true;
-  settings.document_mask = train.document_mask;
-  settings.random_window = random_window(state_.step);
-  settings.seed = train.seed;
-  settings.step = state_.step;
+  PassSettings settings{.training = true,
+                        .document_mask = train.document_mask,
+                        .random_window = random_window(state_.step),
+                        .seed = train.seed,
+                        .step = state_.step};
   const size_t lanes = static_cast<size_t>(training_->own_lanes());
   std::vector<Statistics> statistics(batch.micro.size());
   for (size_t lane = 0; lane < lanes; ++lane) {
@@ -193,10 +191,8 @@ bool Trainer::validate_source(ValidationSource& source) {
   Stream& stream = training_->stream;
   const CarriedState aside(stream, training_->work, training_->model.params());
   if (training_->memories) { training_->memories->read_first(stream); }
-  PassSettings settings;
-  settings.document_mask = config_.train.document_mask;
-  settings.seed = config_.train.seed;
-  settings.step = state_.step;
+  const PassSettings settings{
+      .document_mask = config_.train.document_mask, .seed = config_.train.seed, .step = state_.step};
   LossSum sum;
   bool stops = false;
   log_.begin_bar("validation " + source.name(), source.rows());

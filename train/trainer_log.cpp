@@ -135,8 +135,7 @@ std::string Trainer::console_line(const StepReport& report, double step_seconds)
   const auto utilization = mfu(step_seconds);
   return fmt::format(
       "step {}/{} loss {:.4f} ppl {:.2f} gnorm {:.3f} lr {:.2e} tok/s {:.0f} mfu {} mem {:.1f}GiB dt {:.0f}ms tokens "
-      "{} "
-      "eta {} skipped {}",
+      "{} eta {} skipped {}",
       state_.step, train.steps, shown(report.loss), shown(std::exp(report.loss)), shown(report.norms.global), report.lr,
       static_cast<double>(train.tokens_per_step()) / step_seconds,
       utilization ? fmt::format("{:.1f}%", 100 * *utilization) : "n/a", static_cast<double>(memory_bytes()) / kGiB,

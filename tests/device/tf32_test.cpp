@@ -40,8 +40,7 @@ FOLDER_TEST("allow_tf32 rounds the operands of fp32 products in that run, and on
   const std::vector<double> exact = metric(folder / "exact", "loss"), rounded = metric(folder / "rounded", "loss");
   REQUIRE(rounded.size() == 3);
   CHECK(rounded != exact);
-  for (size_t i = 0; i < 3; ++i) {
-    CHECK(std::abs(rounded[i] - exact[i]) < 5e-3);
-  }  // 2^-11 an operand, three steps of lr 0.01
+  // 2^-11 an operand, three steps of lr 0.01.
+  for (size_t i = 0; i < 3; ++i) { CHECK(std::abs(rounded[i] - exact[i]) < 5e-3); }
   CHECK(metric(folder / "again", "loss") == exact);
 }

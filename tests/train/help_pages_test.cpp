@@ -195,9 +195,7 @@ TEST_CASE("every type of layer has a row in docs/layers/README.md, whose page na
     const std::string page = read_file(folder / row[1].str());
     const std::unique_ptr<LayerConfig> config = type.make();
     for (const Fields::Description& d : Fields::describe_value("", *config)) {
-      if (d.path.find("rope.") != std::string::npos) {
-        continue;
-      }  // the same in all layers: configuration-reference.md
+      if (d.path.find("rope.") != std::string::npos) { continue; }  // the same in all: configuration-reference.md
       INFO("the page does not name the key " << d.path);
       CHECK(std::regex_search(page, std::regex("\\b" + d.path.substr(d.path.rfind('.') + 1) + "\\b")));
     }
