@@ -21,6 +21,11 @@ void make_context() { fake_runtime().contexts.insert(current); }
 
 template <class T> T handle() { return reinterpret_cast<T>(&fake_runtime()); }
 
+template <class T> cudaError_t give(T* to, T value) {
+  *to = value;
+  return cudaSuccess;
+}
+
 /// Of calls that a recording forbids.
 cudaError_t unless_capturing() {
   return fake_runtime().is_capturing ? cudaErrorStreamCaptureUnsupported : fake_runtime().fault;
@@ -49,22 +54,15 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 cudaError_t cudaGetDevice(int* index) {
   ++fake_runtime().shared_calls;
-  *index = current;
-  return cudaSuccess;
+  return give(index, current);
 }
 cudaError_t cudaSetDevice(int index) {
   current = index;
   make_context();  // since CUDA 12
   return cudaSuccess;
 }
-cudaError_t cudaDriverGetVersion(int* version) {
-  *version = fake_runtime().driver;
-  return cudaSuccess;
-}
-cudaError_t cudaRuntimeGetVersion(int* version) {
-  *version = fake_runtime().runtime;
-  return cudaSuccess;
-}
+cudaError_t cudaDriverGetVersion(int* version) { return give(version, fake_runtime().driver); }
+cudaError_t cudaRuntimeGetVersion(int* version) { return give(version, fake_runtime().runtime); }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
   const FakeRuntime& r = fake_runtime();
   *value = which == cudaDevAttrComputeCapabilityMajor         ? r.major
@@ -101,8 +99,7 @@ cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   make_context();
-  *stream = handle<cudaStream_t>();
-  return cudaSuccess;
+  return give(stream, handle<cudaStream_t>());
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return unless_capturing(); }
@@ -113,8 +110,7 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
   make_context();
-  *event = reinterpret_cast<cudaEvent_t>(new double(0));
-  return cudaSuccess;
+  return give(event, reinterpret_cast<cudaEvent_t>(new double(0)));
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete reinterpret_cast<double*>(event);
@@ -143,12 +139,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
     const double began = std::exchange(fake_runtime().captured_ms, *now - fake_runtime().captured_ms);
     *now = began;
   }
-  *graph = handle<cudaGraph_t>();
-  return cudaSuccess;
+  return give(graph, handle<cudaGraph_t>());
 }
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* graph, cudaGraph_t, unsigned long long) {
-  *graph = handle<cudaGraphExec_t>();
-  return cudaSuccess;
+  return give(graph, handle<cudaGraphExec_t>());
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
