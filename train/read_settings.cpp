@@ -1,6 +1,6 @@
 #include "train/read_settings.h"
 
-#include <set>
+#include <algorithm>
 
 namespace hebb {
 namespace {
@@ -33,18 +33,13 @@ void fields(Fields& f, ReadSettings& s) {
 
 void check(const ReadSettings& settings, const ModelConfig& model) {
   if (!settings.yarn) { return; }
-  std::set<std::string> used;
-  for (int64_t i = 0; i < model.num_layers; ++i) {
-    const BlockSpec block = model.block(i);
-    for (const auto& name : {block.mixer, block.ffn, block.memory}) {
-      if (name) { used.insert(*name); }
-    }
-  }
+  const std::vector<std::string> unused = model.unused();
   Json json = Fields::write(model);
   const Json yarn = Fields::write(*settings.yarn);
   int ropes = 0;
   for (auto& [name, layer] : json.find("layers")->members()) {
-    if (used.count(name) > 0) { ropes += extend_ropes(layer, yarn); }
+    const bool is_used = std::find(unused.begin(), unused.end(), name) == unused.end();
+    if (is_used) { ropes += extend_ropes(layer, yarn); }
   }
   if (ropes == 0) {
     throw ConfigError("rope_scaling", "a model without rope", "a model with a layer that has a rope object");
