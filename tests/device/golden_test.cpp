@@ -82,23 +82,10 @@ void check_run(const std::string& name) {
   const int64_t steps = config.train.steps;
   Heard heard;
   REQUIRE(run_in(folder / "run", std::move(config), heard, {.init_from = golden(name) / "init.safetensors"}) == 0);
-  for (const char* key : {"loss", "grad_norm"}) {
-    const std::vector<double> found = metric(folder / "run", key), expected = metric(golden(name), key);
-    REQUIRE(found.size() == expected.size());
-    for (size_t i = 0; i < found.size(); ++i) {
-      INFO(key << " of step " << i + 1);
-      CHECK(found[i] == Approx(expected[i]).epsilon(1e-3));
-    }
-  }
-  const SafetensorsFile found(checkpoint_in(folder / "run", steps) / "model.safetensors"),
-      expected(golden(name) / "final.safetensors"), start(golden(name) / "init.safetensors");
-  CHECK(found.entries().size() == expected.entries().size());
-  for (const auto& [tensor, entry] : expected.entries()) {
-    if (entry.dtype == DType::i32) {
-      CHECK(found.integers(tensor) == expected.integers(tensor));
-      continue;
-    }
-    const std::vector<double> a = found.doubles(tensor), b = expected.doubles(tensor), before = start.doubles(tensor);
+  for (const char* key : {"loss", "grad_norm"}) { check_metric(folder / "run", golden(name), key, 1e-3); }
+  const SafetensorsFile start(golden(name) / "init.safetensors");
+  check_weights(folder / "run", steps, golden(name), [&](const std::string& tensor, const auto& a, const auto& b) {
+    const std::vector<double> before = start.doubles(tensor);
     double difference = 0, moved = 0;
     for (size_t i = 0; i < b.size(); ++i) {
       difference += (a[i] - b[i]) * (a[i] - b[i]);
@@ -106,7 +93,7 @@ void check_run(const std::string& name) {
     }
     INFO(tensor << " moved by " << std::sqrt(moved) << ", differs by " << std::sqrt(difference));
     CHECK(std::sqrt(difference) <= weight_tolerance(name, tensor) * std::sqrt(moved));
-  }
+  });
 }
 
 }  // namespace

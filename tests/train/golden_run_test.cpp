@@ -38,42 +38,22 @@ void check_run(const std::string& name) {
   resolve(config);
   const int64_t steps = config.train.steps;
   RunOptions options;
-  if (fs::exists(golden / "init.safetensors")) {  // otherwise the run draws its own
-    options.init_from = golden / "init.safetensors";
-  }
+  // Without them the run draws its own.
+  if (fs::exists(golden / "init.safetensors")) { options.init_from = golden / "init.safetensors"; }
   Heard heard;
   REQUIRE(run_in(folder / "run", std::move(config), heard, options) == 0);
-  for (const char* key : {"loss", "lr", "grad_norm"}) {
-    const std::vector<double> found = metric(folder / "run", key), expected = metric(golden, key);
-    REQUIRE(found.size() == expected.size());
-    for (size_t i = 0; i < found.size(); ++i) {
-      INFO(key << " of step " << i + 1);
-      if (std::isnan(expected[i])) {  // no target of the batch was valid
-        CHECK(std::isnan(found[i]));
-      } else {
-        CHECK(found[i] == Approx(expected[i]).epsilon(1e-9));
-      }
-    }
-  }
+  for (const char* key : {"loss", "lr", "grad_norm"}) { check_metric(folder / "run", golden, key, 1e-9); }
   check_validation(folder / "run", golden);
-  const SafetensorsFile found(checkpoint_in(folder / "run", steps) / "model.safetensors"),
-      expected(golden / "final.safetensors");
-  CHECK(found.entries().size() == expected.entries().size());
-  for (const auto& [tensor, entry] : expected.entries()) {
-    if (entry.dtype == DType::i32) {
-      CHECK(found.integers(tensor) == expected.integers(tensor));
-      continue;
-    }
-    const std::vector<double> a = found.doubles(tensor), b = expected.doubles(tensor);
-    REQUIRE(a.size() == b.size());
+  check_weights(folder / "run", steps, golden, [](const std::string& tensor, const auto& found, const auto& expected) {
+    REQUIRE(found.size() == expected.size());
     double worst = 0, largest = 0;
-    for (size_t i = 0; i < a.size(); ++i) {
-      worst = std::max(worst, std::abs(a[i] - b[i]));
-      largest = std::max(largest, std::abs(b[i]));
+    for (size_t i = 0; i < found.size(); ++i) {
+      worst = std::max(worst, std::abs(found[i] - expected[i]));
+      largest = std::max(largest, std::abs(expected[i]));
     }
     INFO(tensor << ": largest difference " << worst << ", largest entry " << largest);
     CHECK(worst <= 1e-7 * largest);
-  }
+  });
 }
 
 }  // namespace

@@ -21,6 +21,15 @@ struct Split {
 
 using MakeRun = std::function<RunConfig()>;
 
+/// The same run, which stops after a step.
+inline MakeRun one_step(const MakeRun& make) {
+  return [make] {
+    RunConfig config = make();
+    config.train.max_minutes = 1e-9;
+    return config;
+  };
+}
+
 /// std::regex writes to a table of the locale when it first reads a character, from whatever thread (GCC's bug 77704).
 /// Filled before there are threads, the table is only read.
 inline void fill_locale_table() {

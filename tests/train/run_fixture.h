@@ -1,6 +1,7 @@
 #pragma once
 // Small training runs in process, with a mixer that has every kind of state that a layer can carry.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
@@ -265,6 +266,30 @@ inline std::string tensor_bytes(const fs::path& run, int64_t step) {
 inline std::string checkpoint_bytes(const fs::path& run, int64_t step) {
   const fs::path checkpoint = checkpoint_in(run, step);
   return tensor_bytes(run, step) + read_file(checkpoint / "state.json") + read_file(checkpoint / "config.json");
+}
+
+/// The values of a key are those of a golden run, relative to `epsilon`; NaN where no target of a batch was valid.
+inline void check_metric(const fs::path& run, const fs::path& golden, const char* key, double epsilon) {
+  const std::vector<double> found = metric(run, key), expected = metric(golden, key);
+  REQUIRE(found.size() == expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    INFO(key << " of step " << i + 1 << ": " << found[i] << ", expected " << expected[i]);
+    CHECK((std::isnan(expected[i]) ? std::isnan(found[i]) : found[i] == Approx(expected[i]).epsilon(epsilon)));
+  }
+}
+
+/// Compares the weights after `step` with those of a golden run: integers are equal, `compare` judges the others.
+template <class Compare>
+void check_weights(const fs::path& run, int64_t step, const fs::path& golden, const Compare& compare) {
+  const SafetensorsFile found(checkpoint_in(run, step) / "model.safetensors"), expected(golden / "final.safetensors");
+  CHECK(found.entries().size() == expected.entries().size());
+  for (const auto& [tensor, entry] : expected.entries()) {
+    if (entry.dtype == DType::i32) {
+      CHECK(found.integers(tensor) == expected.integers(tensor));
+    } else {
+      compare(tensor, found.doubles(tensor), expected.doubles(tensor));
+    }
+  }
 }
 
 }  // namespace hebb::testing
