@@ -1,4 +1,4 @@
-// Sums, conversions and the optimizer's kernels against loops in double.
+// Sums, conversions and the optimizer's kernels against loops in double; kernels of nothing and of too much.
 #include "support.h"
 
 using namespace hebb_test;
@@ -181,6 +181,30 @@ TEST_CASE("kernels of no elements launch nothing", "[fast]") {
   read.ids.shape = {0};
   read.table.shape = {5, 3};
   CHECK_NOTHROW(device::run(stream, read));
+  DeviceArray<float> weight(7);
+  hebb::NormForward norm{};
+  norm.h.shape = {0, 7};
+  norm.weight = weight.tensor();
+  CHECK_NOTHROW(device::run(stream, norm));
+}
+
+TEST_CASE("a row too wide for the norm kernels is an error that names the limit", "[fast]") {
+  TestStream stream;
+  DeviceArray<float> x(9000), rstd(1);
+  const auto run = [&] {
+    device::run(stream, NormForward{.y = x.tensor({1, 9000}),
+                                    .h_out = {},
+                                    .mean = {},
+                                    .rstd = rstd.tensor(),
+                                    .h = x.tensor({1, 9000}),
+                                    .branch = {},
+                                    .weight = x.tensor(),
+                                    .bias = {},
+                                    .rho = 1,
+                                    .eps = 1e-5,
+                                    .kind = NormKind::rms});
+  };
+  CHECK_THROWS_WITH(run(), "model.hidden_size: found 9000, expected at most 8192 on cuda");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Kernels on a GPU whose blocks may have 99 KB of shared memory (compute capability 8.6, 8.9, 12.x).
 #include "kernels/common/cores.h"
 #include "support.h"
+#include "tests/op_cases/attention.h"
 
 using namespace hebb_test;
 using namespace hebb;
@@ -16,31 +17,16 @@ struct SmallGpu {
 };
 
 /// What causal attention of one head of d channels gives on the device as it is.
-std::vector<double> attend(int64_t d) {
-  constexpr int64_t kLength = 70;
-  TestStream stream;
-  std::vector<int32_t> ends(kLength);
-  for (size_t i = 0; i < ends.size(); ++i) { ends[i] = static_cast<int32_t>(i) + 1; }
-  const DeviceArray<bf16> q(random_values<bf16>(kLength * d, 1)), k(random_values<bf16>(kLength * d, 2)),
-      v(random_values<bf16>(kLength * d, 3)), o(kLength * d);
-  const DeviceArray<int32_t> lo(std::vector<int32_t>(kLength, 0)), hi(ends);
-  const Shape shape{1, kLength, 1, d}, tokens{1, kLength};
-  run_device(stream, AttentionForward{.o = o.tensor(shape),
-                                      .lse = {},
-                                      .q = q.tensor(shape),
-                                      .k = k.tensor(shape),
-                                      .v = v.tensor(shape),
-                                      .lo = lo.tensor(tokens),
-                                      .hi = hi.tensor(tokens),
-                                      .bias = {},
-                                      .scale = 0.3});
-  return o.values();
+Values attend(int64_t d) {
+  const std::unique_ptr<Memory> memory = emulated_memory();
+  Machine m(*memory, {.activations = DType::bf16, .reals = DType::f64});
+  return m.read(attention_passes(m, causal(70, 1, 1, d, d), 0, 0).o);
 }
 
 }  // namespace
 
 TEST_CASE("attention with 99 KB takes tensor cores up to heads of 96, then says why not", "[fast]") {
-  const std::vector<double> wide = attend(128), narrow = attend(96);
+  const Values wide = attend(128), narrow = attend(96);
   const SmallGpu gpu;
   const int64_t runs = simt::runs_of("attention_mma_forward");
   CHECK(attend(96) == narrow);

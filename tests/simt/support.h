@@ -107,19 +107,6 @@ class GuardedWorkspace : public hebb::Workspace {
   std::vector<std::unique_ptr<DeviceArray<unsigned char>>> arrays_;
 };
 
-/// Runs a kernel on the emulated device, with scratch where it needs some, and waits for it. For kernels with scratch
-/// the test includes kernels/OP/scratch.h.
-template <class Args> void run_device(hebb::Stream& stream, const Args& args) {
-  if constexpr (requires(hebb::Workspace & workspace) { plan(workspace, args); }) {
-    GuardedWorkspace workspace(stream);
-    const hebb::PlannedSharedMemory gpu(simt::device_model().shared_bytes);
-    device::run(stream, args, plan(workspace, args));
-    simt::synchronize_all();
-  } else {
-    device::run(stream, args);
-  }
-}
-
 /// Runs f() in the two settings that together find most faults: threads forward and copies late, threads in reverse and
 /// copies early. The number of multiprocessors stays.
 template <class F> void both_ways(F&& f) {

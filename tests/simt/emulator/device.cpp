@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "block.h"
+#include "core/bfloat.h"
 #include "core/cuda_code.h"
 #include "core/cuda_side.h"
 #include "core/upload_ring.h"
@@ -201,21 +202,14 @@ namespace {
 
 template <class T> float load(const Tensor& tensor, int64_t at) {
   if constexpr (std::is_same_v<T, bf16>) {
-    const uint32_t bits = static_cast<uint32_t>(tensor.as<bf16>()[at].bits) << 16;
-    float value;
-    std::memcpy(&value, &bits, sizeof(value));
-    return value;
+    return widened(tensor.as<bf16>()[at]);
   } else {
     return tensor.as<T>()[at];
   }
 }
 
 void store(float& to, float value) { to = value; }
-void store(bf16& to, float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  to.bits = static_cast<uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
-}
+void store(bf16& to, float value) { to = nearest_bf16(value); }
 
 /// The nearest number with 10 bits of mantissa, as tensor cores read fp32.
 float as_tf32(float x) {

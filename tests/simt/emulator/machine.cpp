@@ -59,13 +59,7 @@ Index unravel(int64_t number, dim3 extent) {
 int64_t count(dim3 extent) { return static_cast<int64_t>(extent.x) * extent.y * extent.z; }
 
 std::string text(Index i) {
-  std::string s(1, '(');
-  return s.append(std::to_string(i.x))
-      .append(",")
-      .append(std::to_string(i.y))
-      .append(",")
-      .append(std::to_string(i.z))
-      .append(")");
+  return "(" + std::to_string(i.x) + "," + std::to_string(i.y) + "," + std::to_string(i.z) + ")";
 }
 
 void check_launch(const Grid& grid) {
