@@ -15,12 +15,9 @@
 
 TEST_CASE("the documented train, optimizer and schedule sections are valid", "[fast]") {
   const Json json = parse_json(page_blocks("training.md")[0], "training.md");
-  TrainConfig train;
-  OptimizerConfig optimizer;
-  ScheduleConfig schedule;
-  Fields::read(json.at("train"), "train", train);
-  Fields::read(json.at("optimizer"), "optimizer", optimizer);
-  Fields::read(json.at("schedule"), "schedule", schedule);
+  Fields::read<TrainConfig>(json.at("train"), "train");
+  Fields::read<ScheduleConfig>(json.at("schedule"), "schedule");
+  const auto optimizer = Fields::read<OptimizerConfig>(json.at("optimizer"), "optimizer");
   CHECK(std::regex_search("blocks.12.memory.keys", std::regex(optimizer.groups.at(0).match)));
 }
 

@@ -79,10 +79,8 @@ TEST_CASE("the initial values of GPTAlpha-2 can be asked for", "[fast]") {
 
 TEST_CASE("the documented settings scale learning rate and decay of GPTAlpha-2's matrices by their width", "[fast]") {
   const Json json = parse_json(page_blocks("layers/kvm.md")[0], "kvm.md");
-  OptimizerConfig optimizer;
-  ScheduleConfig schedule;
-  Fields::read(json.at("optimizer"), "optimizer", optimizer);
-  Fields::read(json.at("schedule"), "schedule", schedule);
+  const auto optimizer = Fields::read<OptimizerConfig>(json.at("optimizer"), "optimizer");
+  const auto schedule = Fields::read<ScheduleConfig>(json.at("schedule"), "schedule");
   Stream stream;
   Arena arena(DeviceKind::cpu);
   const ModelConfig config = small_model("normal");

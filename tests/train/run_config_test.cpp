@@ -84,8 +84,7 @@ FOLDER_TEST("tokens give the steps, and both must agree", "[fast]") {
     Json json = parse_json(kRun, "run.json");
     json.find("train")->erase("steps");
     json.find("train")->set("tokens", parse_json(tokens, "t"));
-    const auto c = Fields::read<RunConfig>(json, "");
-    return c.train.steps;
+    return Fields::read<RunConfig>(json, "").train.steps;
   };
   CHECK(steps("1") == 1);
   CHECK(steps("192") == 1);
@@ -113,8 +112,7 @@ FOLDER_TEST("values that cannot work are refused with file, line and path", "[fa
   CHECK_THROWS_WITH(read(folder, {"train.random_window={\"p\": 2, \"window\": 5}"}), Contains("train.random_window.p"));
   Json json = parse_json(kRun, "run.json");
   json.erase("optimizer");
-  RunConfig c;
-  CHECK_THROWS_WITH(Fields::read(json, "", c), Contains("optimizer"));
+  CHECK_THROWS_WITH(Fields::read<RunConfig>(json, ""), Contains("optimizer"));
 }
 
 FOLDER_TEST("a sweep is no run, and the verb that trains it is named", "[fast]") {

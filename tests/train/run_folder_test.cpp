@@ -88,10 +88,9 @@ FOLDER_TEST("a run goes on whose stored configuration holds idle keys that earli
   CHECK_FALSE(heard.has("the configuration has changed"));
   // What is read from such a file as a configuration of its own is held to today's rules, with the cure.
   edit([](Json& stored) { stored.find("schedule")->set("decay_fraction", 0.5); });
-  ScheduleConfig schedule;
-  CHECK_THROWS_WITH(
-      Fields::read(parse_json_file((folder / "run" / "config.json").string()).at("schedule"), "schedule", schedule),
-      Contains("schedule.decay_fraction: give either decay_steps or decay_fraction, not both"));
+  const Json stored = parse_json_file((folder / "run" / "config.json").string());
+  CHECK_THROWS_WITH(Fields::read<ScheduleConfig>(stored.at("schedule"), "schedule"),
+                    Contains("schedule.decay_fraction: give either decay_steps or decay_fraction, not both"));
 }
 
 TEST_CASE("the stored configuration of a run loses only what said nothing", "[fast]") {
