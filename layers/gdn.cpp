@@ -7,6 +7,7 @@
 #include "layers/model_config.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
+#include "layers/size_field.h"
 
 namespace hebb {
 
@@ -27,23 +28,13 @@ struct GdnConfig final : LayerConfig {
 };
 
 void GdnConfig::fields(Fields& f) {
-  f.field("num_heads", num_heads).required().min(1).help("Heads of queries and keys.").scales(scaling::heads);
-  f.field("num_value_heads", num_value_heads)
-      .min(1)
-      .help("Heads of values, each with a state; a multiple of num_heads, its default.")
-      .scales(scaling::heads);
+  required_size(f, "num_heads", num_heads, scaling::heads, "Heads of queries and keys.");
+  size_field(f, "num_value_heads", num_value_heads, scaling::heads,
+             "Heads of values, each with a state; a multiple of num_heads, its default.");
   f.require(num_heads < 1 || value_heads() % num_heads == 0, "num_value_heads",
             fmt::format("a multiple of num_heads ({:d})", num_heads));
-  f.field("key_head_dim", key_head_dim)
-      .required()
-      .min(1)
-      .help("Channels of a head's queries and keys.")
-      .scales(scaling::head_channels);
-  f.field("value_head_dim", value_head_dim)
-      .required()
-      .min(1)
-      .help("Channels of a head's values.")
-      .scales(scaling::head_channels);
+  required_size(f, "key_head_dim", key_head_dim, scaling::head_channels, "Channels of a head's queries and keys.");
+  required_size(f, "value_head_dim", value_head_dim, scaling::head_channels, "Channels of a head's values.");
   conv_width_field(f, "conv_size", conv_size, "Width of the causal convolutions on q, k and v; 0 = none.");
   f.field("conv_bias", conv_bias).help("Biases of the convolutions.");
   f.require(!conv_bias || conv_size > 0, "conv_bias", "false where conv_size is 0");
@@ -127,7 +118,7 @@ DeltaInputs Gdn::inputs(Pass& pass, Var x) const {
 Var Gdn::forward(Pass& pass, Var x, LayerState* state) {
   const Var o = read(pass, inputs(pass, x), state);  // [N, HV dv]
   const Var z = g_proj_ != nullptr ? linear(pass.tape, x, pass.param(*g_proj_)) : Var{};
-  const Var weight = o_norm_ != nullptr ? pass.param(*o_norm_) : Var{};
+  const Var weight = pass.param(o_norm_);
   const Var y =
       gated_norm(pass.tape, o, {.z = z, .weight = weight, .head_dim = delta_.value_dim, .eps = eps_, .gate = gate_});
   return linear(pass.tape, y, pass.param(*o_proj_));

@@ -6,22 +6,15 @@
 
 #include "layers/convolved_projection.h"
 #include "layers/model_config.h"
+#include "layers/size_field.h"
 
 namespace hebb {
 namespace {
 
 void head_fields(Fields& f, HamHeads& c) {
-  f.field("num_heads", c.num_heads).required().min(1).help("Heads of this path.").scales(scaling::heads);
-  f.field("key_head_dim", c.key_head_dim)
-      .required()
-      .min(1)
-      .help("Channels of a head's queries and keys.")
-      .scales(scaling::head_channels);
-  f.field("value_head_dim", c.value_head_dim)
-      .required()
-      .min(1)
-      .help("Channels of a head's values.")
-      .scales(scaling::head_channels);
+  required_size(f, "num_heads", c.num_heads, scaling::heads, "Heads of this path.");
+  required_size(f, "key_head_dim", c.key_head_dim, scaling::head_channels, "Channels of a head's queries and keys.");
+  required_size(f, "value_head_dim", c.value_head_dim, scaling::head_channels, "Channels of a head's values.");
   f.field("activation", c.activation)
       .one_of({"silu", "none"})
       .help("On this path's q, k and v, after the convolution.");
@@ -50,10 +43,7 @@ void fields(Fields& f, HamRouterConfig& c) {
       .one_of({"prediction_error", "input", "vector"})
       .help("Score of a token: how badly the state predicts its value, or learned.");
   f.field("depth", c.depth).min(1).help("Linear layers of a learned router; without effect on prediction_error.");
-  f.field("hidden", c.hidden)
-      .min(1)
-      .help("Channels between them; without effect at depth 1.")
-      .scales(scaling::channels());
+  size_field(f, "hidden", c.hidden, scaling::channels(), "Channels between them; without effect at depth 1.");
   f.field("heads", c.heads).min(1).help("Outputs of the input router, aggregated like heads.");
   f.field("eda", c.eda).help("Average the score with the layer's before that has this too; learned routers only.");
   if (!f.reading()) { return; }

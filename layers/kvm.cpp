@@ -7,6 +7,7 @@
 #include "layers/ops/kvm.h"
 #include "layers/ops/linear.h"
 #include "layers/qkv.h"
+#include "layers/size_field.h"
 
 namespace hebb {
 namespace {
@@ -38,12 +39,7 @@ struct KvmConfig final : LayerConfig, ValueResidualMember {
 
 void KvmConfig::fields(Fields& f) {
   qkv.fields(f, {"layer", "rms", "none"});
-  f.field("chunk_size", chunk_size)
-      .required()
-      .min(1)
-      .help("Tokens C that enter the state together.")
-      .unit("tokens")
-      .scales(scaling::window);
+  required_size(f, "chunk_size", chunk_size, scaling::window, "Tokens C that enter the state together.").unit("tokens");
   f.field("window_chunks", window_chunks).min(1).help("Chunks W of the window, the query's own included.");
   f.field("sinks", sinks).min(0).help("First rows of the state that no token joins.");
   f.object("state", state).help("How many rows the state has.");
@@ -122,7 +118,6 @@ class Kvm final : public Layer {
 
   Var forward(Pass& pass, Var x, LayerState* state) override {
     auto* s = static_cast<State*>(state);
-    const auto optional = [&](Param* p) { return p != nullptr ? pass.param(*p) : Var{}; };
     const Qkv::Heads h = qkv_.forward(pass, x, s != nullptr ? &s->qkv : nullptr);
     KvmVars in{h.q,
                h.k,
@@ -130,8 +125,8 @@ class Kvm final : public Layer {
                {},
                pass.param(*norm_weight_),
                pass.param(*norm_bias_),
-               optional(window_temp_),
-               optional(state_temp_)};
+               pass.param(window_temp_),
+               pass.param(state_temp_)};
     if (merge_gate_ != nullptr) {
       in.gate = linear(pass.tape, x, pass.param(*merge_gate_), {}, sum_dtype(pass.tape.dtype(x)));  // [N, K]
     }

@@ -3,22 +3,22 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layers/size_field.h"
+
 namespace hebb {
 
 void fields(Fields& f, KvmBudget& b) {
   f.field("mode", b.mode).required().one_of({"fixed", "power", "saturate"}).help("How the rows grow with the tokens.");
-  f.field("rows", b.rows).min(1).help("Rows (fixed); at least chunk_size.").scales(scaling::length());
+  size_field(f, "rows", b.rows, scaling::length(), "Rows (fixed); at least chunk_size.");
   f.field("factor", b.factor)
       .above(0)
       .help("a of a t^p rows (power).")
       .scales(scaling::length(1 - b.exponent.value_or(0)));
   f.field("exponent", b.exponent).above(0).max(1).help("p of a t^p rows (power).");
-  f.field("limit", b.limit).min(1).help("N of N t / (N + t) rows (saturate).").scales(scaling::length());
-  f.field("min_rows", b.min_rows).min(1).help("Rows at least (power, saturate).").scales(scaling::length());
-  f.field("multiple", b.multiple)
-      .min(1)
-      .help("Rows are rounded down to a multiple of it (power, saturate).")
-      .scales(scaling::length());
+  size_field(f, "limit", b.limit, scaling::length(), "N of N t / (N + t) rows (saturate).");
+  size_field(f, "min_rows", b.min_rows, scaling::length(), "Rows at least (power, saturate).");
+  size_field(f, "multiple", b.multiple, scaling::length(),
+             "Rows are rounded down to a multiple of it (power, saturate).");
   f.field("max_rows", b.max_rows).min(0).help("Rows at most, in every mode; 0: no limit.").scales(scaling::length());
   if (!f.reading()) { return; }
   const auto only_with = [&](bool present, const char* name, const char* mode, const char* kind) {

@@ -10,8 +10,8 @@ namespace hebb {
 /// The `state` object of kvm: how many rows the state has (docs/layers/kvm.md, Budget).
 struct KvmBudget {
   std::string mode;  // fixed, power, saturate
-  std::optional<int64_t> rows, limit;
-  std::optional<double> factor, exponent;
+  std::optional<int64_t> rows{}, limit{};
+  std::optional<double> factor{}, exponent{};
   int64_t min_rows = 1, multiple = 1, max_rows = 0;
 
   /// Rows that a document of `seen` tokens asks for, before the limits of docs/layers/kvm.md, Budget; in double.

@@ -13,6 +13,7 @@
 #include "layers/model_config.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
+#include "layers/size_field.h"
 
 namespace hebb {
 namespace {
@@ -49,22 +50,10 @@ bool Mamba2Config::has_valid_limits() const {
 }
 
 void Mamba2Config::fields(Fields& f) {
-  f.field("num_heads", num_heads).required().min(1).help("Heads, each with a state.").scales(scaling::heads);
-  f.field("head_dim", head_dim)
-      .required()
-      .min(1)
-      .help("Channels of a head's input x and output.")
-      .scales(scaling::head_channels);
-  f.field("state_dim", state_dim)
-      .required()
-      .min(1)
-      .help("Channels of B and C: rows of a head's state.")
-      .scales(scaling::head_channels);
-  f.field("num_groups", num_groups)
-      .required()
-      .min(1)
-      .help("Pairs of B and C, each shared by consecutive heads.")
-      .scales(scaling::heads);
+  required_size(f, "num_heads", num_heads, scaling::heads, "Heads, each with a state.");
+  required_size(f, "head_dim", head_dim, scaling::head_channels, "Channels of a head's input x and output.");
+  required_size(f, "state_dim", state_dim, scaling::head_channels, "Channels of B and C: rows of a head's state.");
+  required_size(f, "num_groups", num_groups, scaling::heads, "Pairs of B and C, each shared by consecutive heads.");
   f.require(num_groups < 1 || num_heads % num_groups == 0, "num_groups",
             fmt::format("a divisor of num_heads ({:d})", num_heads));
   conv_width_field(f, "conv_size", conv_size, "Width of the causal convolutions on x, B and C; 0 = none.");
@@ -179,14 +168,14 @@ Mamba2::Mamba2(const BuildContext& c, const Mamba2Config& config)
 DeltaInputs Mamba2::inputs(Pass& pass, Var x) const {
   DeltaInputs in = project(pass, x, c_, b_, x_);
   in.a = linear(pass.tape, x, pass.param(*dt_proj_), {}, sum_dtype(pass.tape.dtype(x)));  // [N, H]
-  in.skip = skip_ != nullptr ? pass.param(*skip_) : Var{};
+  in.skip = pass.param(skip_);
   return in;
 }
 
 Var Mamba2::forward(Pass& pass, Var x, LayerState* state) {
   const Var o = read(pass, inputs(pass, x), state);  // [N, H P]
   const Var z = z_proj_ != nullptr ? linear(pass.tape, x, pass.param(*z_proj_)) : Var{};
-  const Var weight = o_norm_ != nullptr ? pass.param(*o_norm_) : Var{};
+  const Var weight = pass.param(o_norm_);
   const Var y = gated_norm(pass.tape, o,
                            {.z = z,
                             .weight = weight,
