@@ -1,10 +1,8 @@
 // pkm: product key memory in the place of a feed-forward layer.
-#include <fmt/core.h>
-
-#include <algorithm>
 #include <cmath>
 
 #include "layers/collectors.h"
+#include "layers/heads_config.h"
 #include "layers/model_config.h"
 #include "layers/ops/activation.h"
 #include "layers/ops/linear.h"
@@ -15,25 +13,14 @@ namespace hebb {
 namespace {
 
 struct PkmConfig final : LayerConfig {
-  int64_t num_subkeys = 512, key_dim = 512, value_dim = 512, num_heads = 4, top_k = 32;
+  ProductKeyConfig table;
+  int64_t value_dim = 512;
   bool query_norm = true, glu = true;
 
   void fields(Fields& f) override {
-    f.field("num_subkeys", num_subkeys)
-        .min(2)
-        .max(46340)
-        .help("Sub-keys n per codebook; the table has n^2 slots.")
-        .scales(scaling::subkeys);
-    f.field("key_dim", key_dim).min(2).help("Width of a query, both halves.").scales(scaling::channels());
-    f.field("value_dim", value_dim).min(1).help("Width of a value row.").scales(scaling::channels());
-    f.field("num_heads", num_heads).min(1).help("Heads; they share the values, each has its own keys.");
-    f.field("top_k", top_k).min(1).help("Slots that a head reads per token.").scales(scaling::slots_per_token);
+    table.fields(f, value_dim);
     f.field("query_norm", query_norm).help("RMSNorm on the query.");
     f.field("glu", glu).help("Gate the reading with silu of a projection of the input.");
-    if (f.reading()) {
-      f.require(key_dim % 2 == 0, "key_dim", "an even integer");
-      f.require(top_k <= num_subkeys, "top_k", fmt::format("at most num_subkeys ({:d})", num_subkeys));
-    }
   }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
   StatisticsCollectors statistics(const StatisticsOptions& options) const override {
@@ -45,14 +32,15 @@ struct PkmConfig final : LayerConfig {
 class Pkm final : public Layer {
  public:
   Pkm(const BuildContext& c, const PkmConfig& config) : config_(config), d_(c.model.hidden_size), name_(c.name) {
-    const int64_t width = config_.num_heads * config_.key_dim, n = config_.num_subkeys, dv = config_.value_dim;
+    const int64_t width = config_.table.width(), n = config_.table.num_subkeys, dv = config_.value_dim;
     const double xavier = std::sqrt(6.0 / static_cast<double>(d_ + width)),
                  narrow = std::pow(static_cast<double>(d_), -0.5);
-    const double key_bound = std::pow(static_cast<double>(config_.key_dim), -0.5);
+    const double key_bound = std::pow(static_cast<double>(config_.table.key_dim), -0.5);
     q_weight_ = &c.declare("q_proj.weight", {width, d_}, init::uniform(-xavier, xavier));
     q_bias_ = &c.declare("q_proj.bias", {width}, init::constant(0));
     if (config_.query_norm) { q_norm_ = &c.declare("q_norm.weight", {width}, init::constant(1)); }
-    keys_ = &c.declare("keys", {config_.num_heads, 2, n, config_.key_dim / 2}, init::uniform(-key_bound, key_bound))
+    keys_ = &c.declare("keys", {config_.table.num_heads, 2, n, config_.table.key_dim / 2},
+                       init::uniform(-key_bound, key_bound))
                  .read_in_fp32();
     values_ = &c.declare("values", {n * n, dv}, init::normal(std::pow(static_cast<double>(dv), -0.5)));
     keys_->spec.memory_table = values_->spec.memory_table = true;
@@ -68,9 +56,10 @@ class Pkm final : public Layer {
     Tape& tape = pass.tape;
     Var q = linear(tape, x, pass.param(*q_weight_), pass.param(*q_bias_));  // [N, H 2 D]
     if (q_norm_ != nullptr) { q = norm(tape, q, pass.param(*q_norm_), {}, 1e-6, NormKind::rms); }
-    Var r = product_key_read(pass, q, pass.param(*keys_), pass.param(*values_),
-                             {config_.num_heads, config_.num_subkeys, config_.key_dim / 2, config_.top_k},
-                             name_);  // [N, dv]
+    Var r = product_key_read(
+        pass, q, pass.param(*keys_), pass.param(*values_),
+        {config_.table.num_heads, config_.table.num_subkeys, config_.table.key_dim / 2, config_.table.top_k},
+        name_);  // [N, dv]
     if (gate_weight_ != nullptr) {
       r = swiglu(tape, linear(tape, x, pass.param(*gate_weight_), pass.param(*gate_bias_)), r);
     }
@@ -78,14 +67,11 @@ class Pkm final : public Layer {
   }
 
   std::unique_ptr<LayerState> make_state(Arena&, int64_t, DType) const override { return nullptr; }
-  int64_t idle_parameters() const override {
-    const int64_t slots = config_.num_subkeys * config_.num_subkeys;
-    return std::max<int64_t>(0, slots - config_.num_heads * config_.top_k) * config_.value_dim;
-  }
+  int64_t idle_parameters() const override { return config_.table.idle_slots() * config_.value_dim; }
   double flops_per_token(int64_t) const override {
-    const double d = static_cast<double>(d_), h = static_cast<double>(config_.num_heads),
-                 dk = static_cast<double>(config_.key_dim), dv = static_cast<double>(config_.value_dim),
-                 n = static_cast<double>(config_.num_subkeys), k = static_cast<double>(config_.top_k);
+    const double d = static_cast<double>(d_), h = static_cast<double>(config_.table.num_heads),
+                 dk = static_cast<double>(config_.table.key_dim), dv = static_cast<double>(config_.value_dim),
+                 n = static_cast<double>(config_.table.num_subkeys), k = static_cast<double>(config_.table.top_k);
     return 2 * d * h * dk + 2 * h * n * dk + 2 * h * k * dv + (config_.glu ? 4 : 2) * d * dv;
   }
 
