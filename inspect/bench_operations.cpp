@@ -10,6 +10,7 @@
 
 #include "core/bfloat.h"
 #include "core/device_timer.h"
+#include "core/elapsed.h"
 #include "core/random.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/common/cores.h"
@@ -23,8 +24,6 @@
 
 namespace hebb {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// A value that an earlier operation would have made: it wants a gradient and costs nothing backward.
 struct SourceNode final : Node {
@@ -84,8 +83,8 @@ class Bench {
 
   /// Repeats until the time is used, at least three times.
   template <class F> void repeat(F&& once) {
-    const auto start = Clock::now();
-    for (int i = 0; i < 3 || std::chrono::duration<double>(Clock::now() - start).count() < seconds_; ++i) { once(); }
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < 3 || seconds_since(start) < seconds_; ++i) { once(); }
   }
 
   double best_ms(const std::function<void()>& f) {
@@ -260,14 +259,11 @@ class Suite {
             [&](Tape& t, const std::vector<Var>& x) {
               Pass pass{t, rows};
               DeltaInputs in;
-              in.q = x[0];
-              in.k = x[1];
-              in.v = x[2];
+              in.q = {x[0], t.constant(q_conv), {}};
+              in.k = {x[1], t.constant(k_conv), {}};
+              in.v = {x[2], t.constant(v_conv), {}};
               in.a = x[3];
               in.b = x[4];
-              in.q_conv = t.constant(q_conv);
-              in.k_conv = t.constant(k_conv);
-              in.v_conv = t.constant(v_conv);
               in.a_log = t.constant(a_log);
               in.dt_bias = t.constant(dt_bias);
               return gated_delta(pass, in, config, nullptr);

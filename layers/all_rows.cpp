@@ -36,39 +36,17 @@ Tensor own_part(const AllRows& all, const Tensor& of_all) {
 }
 
 /// Every rank computes with all rows, so its gradients are those of the whole loss already.
-struct GatherNode final : Node {
-  const AllRows* rows;
-  Var own, all;
-
-  void backward(Tape& tape) override {
-    const GradSlot d = tape.grad_slot(own);
-    if (!d) { return; }
-    const Tensor part = own_part(*rows, tape.grad(all));
-    d.accumulate ? add_to(tape.stream(), d.tensor, part) : copy(tape.stream(), d.tensor, part);
-  }
-};
-
-struct OwnPartNode final : Node {
-  RankExchange* ranks;
-  const AllRows* rows;
-  Var all, own;
-
-  void backward(Tape& tape) override {
-    const GradSlot d = tape.grad_slot(all);
-    HEBB_ASSERT(d && !d.accumulate);
-    gather(tape, *ranks, *rows, d.tensor, tape.grad(own));
-  }
-};
-
 Var gather_input(Pass& pass, Var own) {
   Tape& tape = pass.tape;
-  GatherNode node;
-  node.rows = pass.all_rows;
-  node.own = own;
-  node.all =
-      tape.output(with_tokens(tape.shape(own), pass.all_rows->rows.tokens()), tape.dtype(own), "rows of all ranks");
-  gather(tape, *pass.ranks, *pass.all_rows, tape.value(node.all), tape.value(own));
-  return tape.record(std::move(node), &GatherNode::all);
+  const AllRows& rows = *pass.all_rows;
+  const Var all = tape.output(with_tokens(tape.shape(own), rows.rows.tokens()), tape.dtype(own), "rows of all ranks");
+  gather(tape, *pass.ranks, rows, tape.value(all), tape.value(own));
+  return tape.record(all, [=, &rows](Tape& tape) {
+    const GradSlot d = tape.grad_slot(own);
+    if (!d) { return; }
+    const Tensor part = own_part(rows, tape.grad(all));
+    d.accumulate ? add_to(tape.stream(), d.tensor, part) : copy(tape.stream(), d.tensor, part);
+  });
 }
 
 }  // namespace
@@ -88,15 +66,18 @@ Var with_all_rows(Pass& pass, const std::vector<Var>& inputs,
            .fast = pass.fast,
            .inspector = pass.inspector,
            .statistics = pass.statistics};
-  OwnPartNode node;
-  node.ranks = pass.ranks;
-  node.rows = pass.all_rows;
-  node.all = op(all, gathered);
-  node.own = tape.output(with_tokens(tape.shape(node.all), pass.tokens()), tape.dtype(node.all), "own rows");
-  const Tensor to = tape.value(node.own), part = own_part(*pass.all_rows, tape.value(node.all));
+  RankExchange& ranks = *pass.ranks;
+  const AllRows& rows = *pass.all_rows;
+  const Var of_all = op(all, gathered),
+            own = tape.output(with_tokens(tape.shape(of_all), pass.tokens()), tape.dtype(of_all), "own rows");
+  const Tensor to = tape.value(own), part = own_part(rows, tape.value(of_all));
   if (part.numel() < to.numel()) { fill_zero(tape.stream(), to); }
   copy(tape.stream(), to.slice(0, part.shape), part);
-  return tape.record(std::move(node), &OwnPartNode::own);
+  return tape.record(own, [=, &ranks, &rows](Tape& tape) {
+    const GradSlot d = tape.grad_slot(of_all);
+    HEBB_ASSERT(d && !d.accumulate);
+    gather(tape, ranks, rows, d.tensor, tape.grad(own));
+  });
 }
 
 }  // namespace hebb

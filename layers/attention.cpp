@@ -6,6 +6,7 @@
 #include "layers/ops/linear.h"
 #include "layers/ops/sigmoid_gate.h"
 #include "layers/qkv.h"
+#include "layers/size_field.h"
 
 namespace hebb {
 namespace {
@@ -17,7 +18,7 @@ struct BlockWindow {
 };
 
 void fields(Fields& f, BlockWindow& w) {
-  f.field("size", w.size).required().min(1).help("Tokens of a block.").unit("tokens").scales(scaling::window);
+  required_size(f, "size", w.size, scaling::window, "Tokens of a block.").unit("tokens");
   f.field("blocks", w.blocks).required().min(1).help("Blocks seen: a token's own and those before it.");
 }
 
@@ -53,12 +54,9 @@ struct AttentionConfig final : LayerConfig, ValueResidualMember {
   }
 };
 
-struct AttentionState final : LayerState {
-  AttentionCache cache;
+struct AttentionState final : AttentionCache {
   QkvState qkv;
-  AttentionState(AttentionCache c, QkvState q) : cache(std::move(c)), qkv(std::move(q)) {}
-  std::optional<int64_t> launches(const NextToken& next) const override { return cache.launches(next); }
-  void count_token(const NextToken&) override { cache.count_token(); }
+  AttentionState(AttentionCache c, QkvState q) : AttentionCache(std::move(c)), qkv(std::move(q)) {}
 };
 
 class Attention final : public Layer {
@@ -80,8 +78,8 @@ class Attention final : public Layer {
     Tape& tape = pass.tape;
     auto* s = static_cast<AttentionState*>(state);
     const Qkv::Heads h = qkv_.forward(pass, x, s != nullptr ? &s->qkv : nullptr);
-    Var o = s != nullptr ? s->cache.attend(pass, h.q, h.k, h.v, config_.num_heads, qkv_.scale())
-                         : attend(pass, h);  // [N, H Dv]
+    Var o =
+        s != nullptr ? s->attend(pass, h.q, h.k, h.v, config_.num_heads, qkv_.scale()) : attend(pass, h);  // [N, H Dv]
     if (gate_proj_ != nullptr) {
       o = sigmoid_gate(tape, o, linear(tape, x, pass.param(*gate_proj_)), config_.num_heads);
     }
@@ -98,7 +96,8 @@ class Attention final : public Layer {
     const int64_t values = config_.num_heads * config_.value_dim();
     const int64_t gates = gate_proj_ != nullptr ? gate_proj_->spec.shape[0] : 0;
     const double core = 2.0 * static_cast<double>(config_.num_heads * (config_.head_dim + config_.value_dim()));
-    return qkv_.flops_per_token() + 2.0 * static_cast<double>(d_ * (values + gates)) + core * mean_visible(length);
+    return qkv_.flops_per_token() + 2.0 * static_cast<double>(d_ * (values + gates)) +
+           core * mean_visible(range_, length);
   }
 
   int64_t state_bytes(int64_t tokens) const override {
@@ -115,13 +114,6 @@ class Attention final : public Layer {
     const AttentionShape shape{
         batch, length, batch, length, config_.num_heads, config_.kv_heads(), config_.head_dim, config_.value_dim()};
     return attention(pass.tape, h.q, h.k, h.v, shape, visible_keys(pass, range), qkv_.scale());
-  }
-
-  /// Mean number of keys that a token of a row of this length sees.
-  double mean_visible(int64_t length) const {
-    double total = 0;
-    for (int64_t p = 0; p < length; ++p) { total += static_cast<double>(p + 1 - range_.first(p)); }
-    return total / static_cast<double>(length);
   }
 
   QkvConfig config_;

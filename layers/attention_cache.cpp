@@ -7,18 +7,13 @@ namespace {
 
 constexpr int64_t kFirstTokens = 64;  // a full cache starts with room for these
 
-/// Copies `count` tokens of every row, from token `from_begin` of one to `to_begin` of the other
-/// [B, tokens, C].
-void copy_tokens(Stream& stream, const Tensor& to, int64_t to_begin, const Tensor& from, int64_t from_begin,
-                 int64_t count) {
-  const int64_t channels = to.size(2);
-  for (int64_t b = 0; count > 0 && b < to.size(0); ++b) {
-    copy(stream, to.slice((b * to.size(1) + to_begin) * channels, {count, channels}),
-         from.slice((b * from.size(1) + from_begin) * channels, {count, channels}));
-  }
-}
-
 }  // namespace
+
+double mean_visible(const KeyRange& range, int64_t length) {
+  double total = 0;
+  for (int64_t p = 0; p < length; ++p) { total += static_cast<double>(p + 1 - range.first(p)); }
+  return total / static_cast<double>(length);
+}
 
 AttentionCache::AttentionCache(Arena& arena, int64_t rows, int64_t kv_heads, int64_t head_dim, int64_t value_head_dim,
                                DType dtype, const KeyRange& range)

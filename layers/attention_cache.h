@@ -3,10 +3,13 @@
 
 namespace hebb {
 
+/// Mean number of keys that a token of a row of this length sees.
+double mean_visible(const KeyRange& range, int64_t length);
+
 /// Keys and values of earlier tokens, for decoding and segments (docs/layers/attention.md, Decoding). Full range: all
 /// tokens since the documents of the batch began, in memory that doubles when it is full. Bounded
 /// range: a ring of KeyRange::size() tokens a row.
-class AttentionCache {
+class AttentionCache : public LayerState {
  public:
   AttentionCache(Arena& arena, int64_t rows, int64_t kv_heads, int64_t head_dim, int64_t value_head_dim, DType dtype,
                  const KeyRange& range);
@@ -15,9 +18,8 @@ class AttentionCache {
   /// every token sees. Returns [B T, H Dv].
   Var attend(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale);
 
-  /// LayerState's functions of these names.
-  std::optional<int64_t> launches(const NextToken& next) const;
-  void count_token() { ++length_; }
+  std::optional<int64_t> launches(const NextToken& next) const override;
+  void count_token(const NextToken&) override { ++length_; }
 
  private:
   Shape items(int64_t count, const Tensor& like) const { return {rows_, count, like.size(2)}; }

@@ -28,11 +28,8 @@ void ConvolvedProjection::declare_bias(const BuildContext& c) {
   bias_ = &c.declare(name_ + "_conv.bias", {proj_->spec.shape[0]}, init::constant(0));
 }
 
-Var ConvolvedProjection::project(Pass& pass, Var x, std::optional<DType> dtype) const {
-  return linear(pass.tape, x, pass.param(*proj_), {}, dtype);
+ConvolvedVars ConvolvedProjection::project(Pass& pass, Var x, std::optional<DType> dtype) const {
+  return {linear(pass.tape, x, pass.param(*proj_), {}, dtype), pass.param(conv_), pass.param(bias_)};
 }
-
-Var ConvolvedProjection::conv(const Pass& pass) const { return conv_ != nullptr ? pass.param(*conv_) : Var{}; }
-Var ConvolvedProjection::bias(const Pass& pass) const { return bias_ != nullptr ? pass.param(*bias_) : Var{}; }
 
 }  // namespace hebb

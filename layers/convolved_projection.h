@@ -3,7 +3,7 @@
 #include <string>
 
 #include "kernels/head_norm/head_norm.h"
-#include "layers/layer.h"
+#include "layers/ops/short_conv.h"
 
 namespace hebb {
 
@@ -25,9 +25,7 @@ class ConvolvedProjection {
   void declare_bias(const BuildContext& c);
 
   /// x [N, hidden_size] projected: [N, channels], in `dtype` or that of x. The convolution is left to the operation.
-  Var project(Pass& pass, Var x, std::optional<DType> dtype = {}) const;
-  Var conv(const Pass& pass) const;  // no Var where there is none
-  Var bias(const Pass& pass) const;
+  ConvolvedVars project(Pass& pass, Var x, std::optional<DType> dtype = {}) const;
 
  private:
   std::string name_;

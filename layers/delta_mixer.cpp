@@ -7,21 +7,15 @@
 
 namespace hebb {
 
-struct DeltaMixer::State final : LayerState {
-  DeltaState delta;
-  State(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype) : delta(arena, rows, config, dtype) {}
-  std::optional<int64_t> launches(const NextToken&) const override { return 0; }
-};
-
 DeltaMixer::DeltaMixer(const BuildContext& c, const DeltaConfig& delta)
     : d_(c.model.hidden_size), eps_(c.model.norm_eps), delta_(delta), name_(c.name) {}
 
 std::unique_ptr<LayerState> DeltaMixer::make_state(Arena& arena, int64_t rows, DType dtype) const {
-  return std::make_unique<State>(arena, rows, delta_, dtype);
+  return std::make_unique<DeltaState>(arena, rows, delta_, dtype);
 }
 
 void DeltaMixer::inspect_state(Stream& stream, const LayerState& state, int64_t, Inspector& to) const {
-  to.records[name_ + ".state"] = record_of(stream, static_cast<const State&>(state).delta.memory);
+  to.records[name_ + ".state"] = record_of(stream, static_cast<const DeltaState&>(state).memory);
 }
 
 int64_t DeltaMixer::state_bytes(int64_t) const {
@@ -42,20 +36,14 @@ DeltaInputs DeltaMixer::project(Pass& pass, Var x, const ConvolvedProjection& q,
   in.q = q.project(pass, x);  // [N, H dk]
   in.k = k.project(pass, x);  // [N, H dk]
   in.v = v.project(pass, x);  // [N, HV dv]
-  in.q_conv = q.conv(pass);
-  in.k_conv = k.conv(pass);
-  in.v_conv = v.conv(pass);
-  in.q_bias = q.bias(pass);
-  in.k_bias = k.bias(pass);
-  in.v_bias = v.bias(pass);
   in.a_log = pass.param(*a_log_);
   in.dt_bias = pass.param(*dt_bias_);
-  in.initial_state = initial_state_ != nullptr ? pass.param(*initial_state_) : Var{};
+  in.initial_state = pass.param(initial_state_);
   return in;
 }
 
 Var DeltaMixer::read(Pass& pass, const DeltaInputs& in, LayerState* state) const {
-  return gated_delta(pass, in, delta_, state != nullptr ? &static_cast<State*>(state)->delta : nullptr);
+  return gated_delta(pass, in, delta_, static_cast<DeltaState*>(state));
 }
 
 double DeltaMixer::convolution_flops() const {

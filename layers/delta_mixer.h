@@ -31,7 +31,6 @@ class DeltaMixer : public Layer {
   Param *a_log_ = nullptr, *dt_bias_ = nullptr, *initial_state_ = nullptr;
 
  private:
-  struct State;
   std::string name_;
 };
 

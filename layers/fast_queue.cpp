@@ -21,9 +21,9 @@ void FastQueue::move_rows(Stream& stream, Buffer& buffer, int64_t width, int64_t
                           int64_t count) {
   Buffer moved(arena_, {of_.rows * capacity, width}, of_.dtype, "queued tokens");
   fill_zero(stream, moved);
-  for (int64_t b = 0; b < of_.rows && count > 0; ++b) {
-    copy(stream, moved.tensor().slice(b * capacity * width, {count, width}),
-         buffer.tensor().slice((b * capacity_ + from) * width, {count, width}));
+  if (count > 0) {
+    copy_tokens(stream, moved.tensor().view({of_.rows, capacity, width}), 0,
+                buffer.tensor().view({of_.rows, capacity_, width}), from, count);
   }
   buffer = std::move(moved);
 }
@@ -54,18 +54,17 @@ void FastQueue::count_token(const NextToken& next) {
 void FastQueue::append(Stream& stream, const Rows& rows, int64_t first, int64_t count, const Tensor& q, const Tensor& v,
                        const Tensor& w) {
   reserve(stream, length_ + count);
-  const auto put = [&](const Buffer& to, const Tensor& from, int64_t width) {
+  const auto put = [&](const Buffer& buffer, const Tensor& tokens, int64_t width) {
+    const Tensor to = buffer.tensor().view({of_.rows, capacity_, width}),
+                 from = tokens.view({of_.rows, rows.length(), width});
     if (rows.in_step()) {  // at a place that follows from the position on the device, so that a graph can repeat it
-      run(stream, RingAppend{.ring = to.tensor().view({of_.rows, capacity_, width}),
-                             .x = from.view({of_.rows, 1, width}),
+      run(stream, RingAppend{.ring = to,
+                             .x = from,
                              .doc_start = rows.doc_start(),
                              .slots = {KeyRange{.window = capacity_}},
                              .first = rows.offset() - length_});
-      return;
-    }
-    for (int64_t b = 0; b < of_.rows; ++b) {
-      copy(stream, to.tensor().slice((b * capacity_ + length_) * width, {count, width}),
-           from.slice((b * rows.length() + first) * width, {count, width}));
+    } else {
+      copy_tokens(stream, to, length_, from, first, count);
     }
   };
   put(q_, q, of_.q_width);

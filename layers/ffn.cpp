@@ -6,6 +6,7 @@
 #include "layers/ops/activation.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/token_shift.h"
+#include "layers/size_field.h"
 
 namespace hebb {
 namespace {
@@ -37,11 +38,7 @@ struct SwigluConfig final : LayerConfig {
   int64_t intermediate_size = 0;
 
   void fields(Fields& f) override {
-    f.field("intermediate_size", intermediate_size)
-        .required()
-        .min(1)
-        .help("Width n between the projections.")
-        .scales(scaling::channels());
+    required_size(f, "intermediate_size", intermediate_size, scaling::channels(), "Width n between the projections.");
   }
   std::unique_ptr<Layer> make(const BuildContext& c) const override {
     return std::make_unique<Swiglu>(c, intermediate_size);
@@ -53,11 +50,7 @@ struct Relu2Config final : LayerConfig {
   bool token_shift = false;
 
   void fields(Fields& f) override {
-    f.field("intermediate_size", intermediate_size)
-        .required()
-        .min(1)
-        .help("Width n between the projections.")
-        .scales(scaling::channels());
+    required_size(f, "intermediate_size", intermediate_size, scaling::channels(), "Width n between the projections.");
     f.field("token_shift", token_shift).help("Mix each token's input with the previous token's.");
   }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
@@ -76,23 +69,16 @@ class Relu2 final : public Layer {
     down_ = &c.declare("down_proj.weight", {d_, n_}, init::constant(0));
   }
 
-  struct State final : LayerState {
-    TokenShiftState shift;
-    State(Arena& arena, int64_t rows, int64_t d, DType dtype) : shift(arena, rows, d, dtype) {}
-    std::optional<int64_t> launches(const NextToken&) const override { return 0; }
-  };
-
   Var forward(Pass& pass, Var x, LayerState* state) override {
     if (shift_ != nullptr) {
-      State* s = static_cast<State*>(state);
-      x = token_shift(pass, x, pass.param(*shift_), true, s != nullptr ? &s->shift : nullptr);
+      x = token_shift(pass, x, pass.param(*shift_), true, static_cast<TokenShiftState*>(state));
     }
     const Var up = linear(pass.tape, x, pass.param(*up_));
     return linear(pass.tape, relu2(pass.tape, up), pass.param(*down_));
   }
 
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
-    return shift_ != nullptr ? std::make_unique<State>(arena, rows, d_, dtype) : nullptr;
+    return shift_ != nullptr ? std::make_unique<TokenShiftState>(arena, rows, d_, dtype) : nullptr;
   }
   double flops_per_token(int64_t) const override { return 4.0 * static_cast<double>(d_ * n_); }
   int64_t state_bytes(int64_t) const override { return shift_ != nullptr ? 2 * d_ : 0; }

@@ -1,5 +1,4 @@
-#include "layers/ham.h"
-
+// ham: a gated delta rule, and attention to the tokens that a router selects.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -10,11 +9,13 @@
 #include "layers/collectors.h"
 #include "layers/convolved_projection.h"
 #include "layers/decay_init.h"
+#include "layers/ham_cache.h"
 #include "layers/ham_config.h"
 #include "layers/ham_statistics.h"
 #include "layers/ham_thresholds.h"
 #include "layers/model_config.h"
 #include "layers/ops/convert.h"
+#include "layers/ops/grad_target.h"
 #include "layers/ops/ham_router.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/host_values.h"
@@ -245,17 +246,15 @@ Var Ham::lane_input(Pass& pass, Var x, const Lane& lane, bool silu, const Buffer
 DeltaInputs Ham::delta_inputs(Pass& pass, Var x, const Projections& raw, HamState* s) const {
   DeltaInputs in;
   const bool inside = place_ != NormPlace::post_conv;
-  const auto enter = [&](Var v, const Lane& lane, Buffer* tail, std::unique_ptr<ShortConvState>* conv, Var& weight) {
-    if (!inside) { return lane_input(pass, v, lane, rnn_.silu(), tail); }
-    if (lane.conv != nullptr) {
-      weight = pass.param(*lane.conv);
-      if (tail != nullptr) { *conv = previous(pass, *tail, lane); }
-    }
-    return normed(pass, v, lane);
+  const auto enter = [&](Var v, const Lane& lane, Buffer* tail,
+                         std::unique_ptr<ShortConvState>* conv) -> ConvolvedVars {
+    if (!inside) { return {lane_input(pass, v, lane, rnn_.silu(), tail), {}, {}}; }
+    if (lane.conv != nullptr && tail != nullptr) { *conv = previous(pass, *tail, lane); }
+    return {normed(pass, v, lane), pass.param(lane.conv), {}};
   };
-  in.q = enter(raw.q, rnn_.q, s != nullptr ? &s->q_tail : nullptr, s != nullptr ? &s->delta.q : nullptr, in.q_conv);
-  in.k = enter(raw.k, rnn_.k, s != nullptr ? &s->k_tail : nullptr, s != nullptr ? &s->delta.k : nullptr, in.k_conv);
-  in.v = enter(raw.v, rnn_.v, s != nullptr ? &s->v_tail : nullptr, s != nullptr ? &s->delta.v : nullptr, in.v_conv);
+  in.q = enter(raw.q, rnn_.q, s != nullptr ? &s->q_tail : nullptr, s != nullptr ? &s->delta.q : nullptr);
+  in.k = enter(raw.k, rnn_.k, s != nullptr ? &s->k_tail : nullptr, s != nullptr ? &s->delta.k : nullptr);
+  in.v = enter(raw.v, rnn_.v, s != nullptr ? &s->v_tail : nullptr, s != nullptr ? &s->delta.v : nullptr);
   in.a = project_wide(pass, x, a_proj_);  // [N, Hr]
   in.b = project_wide(pass, x, b_proj_);  // [N, Hr]
   in.a_log = pass.param(*a_log_);
@@ -356,7 +355,7 @@ Var Ham::gated(Pass& pass, Var o, Var z, Var gate, const Path& path, DType dtype
 std::vector<Var> Ham::unused(Pass& pass, Var score) const {
   std::vector<Var> values;
   for (Param* p : {kv_.q.norm, kv_.q.conv, kv_.k.norm, kv_.k.conv, kv_.v.norm, kv_.v.conv, kv_.o_norm, kv_.gate}) {
-    if (p != nullptr) { values.push_back(pass.param(*p)); }
+    values.push_back(pass.param(p));
   }
   if (config_.router.learned()) { values.push_back(score); }
   return values;

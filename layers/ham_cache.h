@@ -1,4 +1,5 @@
 #pragma once
+#include "layers/ops/gated_delta.h"
 #include "layers/ops/ham_select.h"
 
 namespace hebb {
@@ -29,6 +30,15 @@ class HamCache {
   int64_t heads_, key_dim_, value_dim_;
   std::vector<List> lists_;  // by row
   Buffer k_, v_;             // [B, slots, H D], [B, slots, H Dv]
+};
+
+/// What a HAM layer carries: the last raw projections, which both paths convolve, the delta rule's state and the list
+/// of selected keys and values.
+struct HamState final : LayerState {
+  Buffer q_tail, k_tail, v_tail;  // [B, K-1, C]; empty without convolutions
+  DeltaState delta;               // its convolutions are set for the time of a pass
+  HamCache cache;
+  HamState(DeltaState d, HamCache c) : delta(std::move(d)), cache(std::move(c)) {}
 };
 
 }  // namespace hebb

@@ -15,6 +15,7 @@
 #include "layers/ops/rope.h"
 #include "layers/ops/short_conv.h"
 #include "layers/rope_config.h"
+#include "layers/size_field.h"
 
 namespace hebb {
 namespace {
@@ -34,29 +35,19 @@ struct LactConfig final : LayerConfig {
 };
 
 void LactConfig::fields(Fields& f) {
-  f.field("num_heads", num_heads)
-      .required()
-      .min(1)
-      .help("Attention heads; divides hidden_size, the quotient even.")
-      .scales(scaling::heads_of_width(scaling::kLeastChannels));
-  f.field("num_fast_heads", num_fast_heads)
-      .min(1)
-      .help("Heads F of the fast weights; divides hidden_size.")
-      .scales(scaling::heads_of_width(8));
-  f.field("fast_dim", fast_dim)
-      .min(1)
-      .help("Hidden size h of a fast head; default: hidden_size / num_fast_heads.")
-      .scales(scaling::channels(8));
+  required_size(f, "num_heads", num_heads, scaling::heads_of_width(scaling::kLeastChannels),
+                "Attention heads; divides hidden_size, the quotient even.");
+  size_field(f, "num_fast_heads", num_fast_heads, scaling::heads_of_width(8),
+             "Heads F of the fast weights; divides hidden_size.");
+  size_field(f, "fast_dim", fast_dim, scaling::channels(8),
+             "Hidden size h of a fast head; default: hidden_size / num_fast_heads.");
   f.field("window", window)
       .min(0)
       .help("A token attends to itself and the window - 1 tokens before it; 0: all.")
       .unit("tokens")
       .scales(scaling::window);
-  f.field("chunk_size", chunk_size)
-      .min(1)
-      .help("Tokens C between two updates of the fast weights.")
-      .unit("tokens")
-      .scales(scaling::window);
+  size_field(f, "chunk_size", chunk_size, scaling::window, "Tokens C between two updates of the fast weights.")
+      .unit("tokens");
   if (!f.reading() || f.written("rope")) {  // an absent object would miss its theta
     f.object("rope", rope).help("Rotary positions of all channels of a head; default: theta 10000.");
   }
@@ -92,12 +83,9 @@ void LactConfig::check(const Fields& f, const std::string& key, const ModelConfi
   if (rope.endpoint && d / num_heads < 4) { f.fail(key + ".rope.endpoint", "true", "false with heads of 2 channels"); }
 }
 
-struct State final : LayerState {
-  AttentionCache cache;
+struct State final : AttentionCache {
   LactState fast;
-  State(AttentionCache c, LactState f) : cache(std::move(c)), fast(std::move(f)) {}
-  std::optional<int64_t> launches(const NextToken& next) const override { return cache.launches(next); }
-  void count_token(const NextToken&) override { cache.count_token(); }
+  State(AttentionCache c, LactState f) : AttentionCache(std::move(c)), fast(std::move(f)) {}
 };
 
 /// y = Wo (attention + silu(Ws x) * rms(fast reading)). Parameters: docs/layers/lact.md.
@@ -174,7 +162,7 @@ Var Lact::attend(Pass& pass, Var q, Var k, Var v, State* state) const {
   const double scale = 1.0 / std::sqrt(static_cast<double>(d_ / heads_));
   q = rope(pass, q, heads_, rope_);
   k = rope(pass, k, heads_, rope_);
-  if (state != nullptr) { return state->cache.attend(pass, q, k, v, heads_, scale); }
+  if (state != nullptr) { return state->attend(pass, q, k, v, heads_, scale); }
   // The random window of training is for `attention` layers only (docs/training.md).
   const int64_t batch = pass.batch(), length = pass.length(), head = d_ / heads_;
   return attention(pass.tape, q, k, v, {batch, length, batch, length, heads_, heads_, head, head},
@@ -240,9 +228,6 @@ std::unique_ptr<LayerState> Lact::make_state(Arena& arena, int64_t rows, DType d
 }
 
 double Lact::flops_per_token(int64_t length) const {
-  double visible = 0;
-  for (int64_t p = 0; p < length; ++p) { visible += static_cast<double>(p + 1 - range_.first(p)); }
-  visible /= static_cast<double>(length);
   const int64_t updates = (length - 1) / rule_.chunk;
   const double moved = static_cast<double>(updates * rule_.chunk) / static_cast<double>(length);
   const double d = static_cast<double>(d_), f = static_cast<double>(shape_.heads);
@@ -250,7 +235,7 @@ double Lact::flops_per_token(int64_t length) const {
   const double small = static_cast<double>(std::min(shape_.dim, shape_.fast));
   const double muon =
       rule_.muon ? 30 * matrix * small * f * static_cast<double>(updates) / static_cast<double>(length) : 0;
-  return 8 * d * d + 4 * d * visible + (6 + 12 * moved) * matrix * f + muon;
+  return 8 * d * d + 4 * d * mean_visible(range_, length) + (6 + 12 * moved) * matrix * f + muon;
 }
 
 int64_t Lact::state_bytes(int64_t tokens) const {

@@ -7,6 +7,7 @@
 #include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/mesanet.h"
+#include "layers/size_field.h"
 
 namespace hebb {
 namespace {
@@ -24,20 +25,10 @@ struct MesanetConfig final : LayerConfig {
 };
 
 void MesanetConfig::fields(Fields& f) {
-  f.field("num_heads", num_heads)
-      .required()
-      .min(1)
-      .help("Heads, each with a memory of its own.")
-      .scales(scaling::heads);
-  f.field("key_head_dim", key_head_dim)
-      .required()
-      .min(1)
-      .help("Channels of a head's queries and keys.")
-      .scales(scaling::head_channels);
-  f.field("value_head_dim", value_head_dim)
-      .min(1)
-      .help("Channels of a head's values; key_head_dim by default.")
-      .scales(scaling::head_channels);
+  required_size(f, "num_heads", num_heads, scaling::heads, "Heads, each with a memory of its own.");
+  required_size(f, "key_head_dim", key_head_dim, scaling::head_channels, "Channels of a head's queries and keys.");
+  size_field(f, "value_head_dim", value_head_dim, scaling::head_channels,
+             "Channels of a head's values; key_head_dim by default.");
   conv_width_field(f, "conv_size", conv_size, "Width of the causal convolutions on q and k; 0 = none.");
   f.field("conv_bias", conv_bias).help("Biases of the convolutions.");
   f.require(!conv_bias || conv_size > 0, "conv_bias", "false where conv_size is 0");
@@ -80,17 +71,12 @@ class Mesanet final : public Layer {
 
   Var forward(Pass& pass, Var x, LayerState* state) override;
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
-    return std::make_unique<State>(arena, rows, mesa_, sum_dtype(dtype));
+    return std::make_unique<MesanetState>(arena, rows, mesa_, sum_dtype(dtype));
   }
   double flops_per_token(int64_t length) const override;
   int64_t state_bytes(int64_t tokens) const override;
 
  private:
-  struct State final : LayerState {
-    MesanetState mesa;
-    State(Arena& arena, int64_t rows, const MesanetOptions& config, DType dtype) : mesa(arena, rows, config, dtype) {}
-    std::optional<int64_t> launches(const NextToken&) const override { return 0; }
-  };
   struct Gate {
     Param *weight, *bias;
   };
@@ -133,31 +119,26 @@ Mesanet::Mesanet(const BuildContext& c, const MesanetConfig& config)
 
 Var Mesanet::forward(Pass& pass, Var x, LayerState* state) {
   Tape& tape = pass.tape;
-  const auto param = [&](Param* p) { return p != nullptr ? pass.param(*p) : Var{}; };
   // The solve is in fp32 whatever x is: with bf16 operands it is off by 5e-3 (docs/layers/mesanet.md, Precision).
   const DType wide = sum_dtype(tape.dtype(x));
-  const auto gate = [&](const Gate& g) { return linear(tape, x, param(g.weight), param(g.bias), wide); };
+  const auto gate = [&](const Gate& g) { return linear(tape, x, pass.param(*g.weight), pass.param(*g.bias), wide); };
   MesanetInputs in;
-  in.q = q_.project(pass, x, wide);  // [N, H dk]
-  in.k = k_.project(pass, x, wide);  // [N, H dk]
-  in.v = v_.project(pass, x, wide);  // [N, H dv]
-  in.a = gate(a_);                   // [N, H]
-  in.b = gate(b_);                   // [N, H]
-  in.q_conv = q_.conv(pass);
-  in.k_conv = k_.conv(pass);
-  in.q_bias = q_.bias(pass);
-  in.k_bias = k_.bias(pass);
-  in.lambda_raw = param(lambda_raw_);
-  const Var o = mesa(pass, in, mesa_, state != nullptr ? &static_cast<State*>(state)->mesa : nullptr, name_);
-  const Var z = g_proj_ != nullptr ? linear(tape, x, param(g_proj_)) : Var{};
+  in.q = q_.project(pass, x, wide);    // [N, H dk]
+  in.k = k_.project(pass, x, wide);    // [N, H dk]
+  in.v = v_.project(pass, x, wide).x;  // [N, H dv]
+  in.a = gate(a_);                     // [N, H]
+  in.b = gate(b_);                     // [N, H]
+  in.lambda_raw = pass.param(lambda_raw_);
+  const Var o = mesa(pass, in, mesa_, static_cast<MesanetState*>(state), name_);
+  const Var z = g_proj_ != nullptr ? linear(tape, x, pass.param(g_proj_)) : Var{};
   const Var y = gated_norm(tape, o,
                            {.z = z,
-                            .weight = param(o_norm_),
+                            .weight = pass.param(o_norm_),
                             .head_dim = mesa_.value_dim,
                             .eps = eps_,
                             .gate = gate_,
                             .dtype = tape.dtype(x)});
-  return linear(tape, y, param(o_proj_));
+  return linear(tape, y, pass.param(o_proj_));
 }
 
 double Mesanet::flops_per_token(int64_t) const {

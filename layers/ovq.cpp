@@ -13,6 +13,7 @@
 #include "layers/ops/pair_shift.h"
 #include "layers/ops/scaled_l2_norm.h"
 #include "layers/ops/short_conv.h"
+#include "layers/size_field.h"
 
 namespace hebb {
 namespace {
@@ -34,26 +35,16 @@ struct OvqConfig final : LayerConfig {
 
 void OvqConfig::fields(Fields& f) {
   heads.fields(f);
-  f.field("chunk_size", chunk_size)
-      .min(1)
-      .help("Tokens that are attended to one by one before they are folded in; part of the model's meaning.")
-      .unit("tokens")
-      .scales(scaling::window);
-  f.field("max_centroids", max_centroids)
-      .required()
-      .min(1)
-      .help("Centroids of a dictionary in training.")
-      .scales(scaling::length());
-  f.field("eval_max_centroids", eval_max_centroids)
-      .min(1)
-      .help("Centroids whenever the model is not training; max_centroids by default.")
-      .scales(scaling::length());
+  size_field(f, "chunk_size", chunk_size, scaling::window,
+             "Tokens that are attended to one by one before they are folded in; part of the model's meaning.")
+      .unit("tokens");
+  required_size(f, "max_centroids", max_centroids, scaling::length(), "Centroids of a dictionary in training.");
+  size_field(f, "eval_max_centroids", eval_max_centroids, scaling::length(),
+             "Centroids whenever the model is not training; max_centroids by default.");
   f.field("growth", growth).one_of({"plateau", "linear", "full"}).help("How the dictionary grows with the tokens.");
-  f.field("growth_length", growth_length)
-      .min(1)
-      .help("With linear growth: the length at which it has the plateau's size.")
-      .unit("tokens")
-      .scales(scaling::length());
+  size_field(f, "growth_length", growth_length, scaling::length(),
+             "With linear growth: the length at which it has the plateau's size.")
+      .unit("tokens");
   f.require((growth == "linear") == growth_length.has_value(), "growth_length",
             growth == "linear" ? "an integer >= 1 with growth \"linear\"" : "no value without growth \"linear\"");
   f.field("select", select).one_of({"spread", "random"}).help("Keys that found centroids: the least similar, or any.");
@@ -92,12 +83,11 @@ Init identity_taps(int64_t taps) {
   };
 }
 
-struct State final : LayerState {
+struct State final : DeviceState {
   OvqState core;
   std::optional<ShortConvState> q_conv, k_conv;
   std::optional<PairShiftState> shift;
   explicit State(OvqState s) : core(std::move(s)) {}
-  std::optional<int64_t> launches(const NextToken&) const override { return 0; }
 };
 
 /// y = Wo o, o the softmax reading of centroids and the own chunk. Parameters: docs/layers/ovq.md.

@@ -62,8 +62,8 @@ Var Qkv::normalize(Pass& pass, Var x, const HeadNorm& n) const {
     return n.beta != nullptr ? scaled_l2_norm(pass.tape, x, config_.head_dim, pass.param(*n.beta))
                              : l2_norm(pass.tape, x, config_.head_dim);
   }
-  return norm(pass.tape, x, pass.param(*n.params.weight), n.params.bias != nullptr ? pass.param(*n.params.bias) : Var{},
-              norm_eps_, n.params.bias != nullptr ? NormKind::layer : NormKind::rms);
+  return norm(pass.tape, x, pass.param(*n.params.weight), pass.param(n.params.bias), norm_eps_,
+              n.params.bias != nullptr ? NormKind::layer : NormKind::rms);
 }
 
 Qkv::Heads Qkv::forward(Pass& pass, Var x, QkvState* state) const {

@@ -65,4 +65,17 @@ Rows Rows::documents(Stream& stream, Arena& arena, int64_t rows, int64_t length,
   return result;
 }
 
+void copy_tokens(Stream& stream, const Tensor& to, int64_t to_begin, const Tensor& from, int64_t from_begin,
+                 int64_t count) {
+  const int64_t channels = to.size(2);
+  for (int64_t b = 0; count > 0 && b < to.size(0); ++b) {
+    copy(stream, to.slice((b * to.size(1) + to_begin) * channels, {count, channels}),
+         from.slice((b * from.size(1) + from_begin) * channels, {count, channels}));
+  }
+}
+
+void keep_last(Stream& stream, const Tensor& last, const Tensor& x) {
+  copy_tokens(stream, last.view({x.size(0), 1, x.size(2)}), 0, x, x.size(1) - 1, 1);
+}
+
 }  // namespace hebb

@@ -61,4 +61,10 @@ class Rows {
   std::vector<DocumentSpan> spans_;
 };
 
+/// Copies `count` tokens of every row, from token `from_begin` of one to `to_begin` of the other [B, tokens, C].
+void copy_tokens(Stream& stream, const Tensor& to, int64_t to_begin, const Tensor& from, int64_t from_begin,
+                 int64_t count);
+/// last [B, C] = the last token of every row of x [B, T, C].
+void keep_last(Stream& stream, const Tensor& last, const Tensor& x);
+
 }  // namespace hebb

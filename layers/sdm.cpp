@@ -14,6 +14,7 @@
 #include "layers/ops/norm.h"
 #include "layers/ops/sparse_delta.h"
 #include "layers/sdm_statistics.h"
+#include "layers/size_field.h"
 
 namespace hebb {
 namespace {
@@ -51,10 +52,8 @@ struct SdmConfig final : LayerConfig {
 
 void SdmConfig::fields(Fields& f) {
   const std::vector<std::string> activations{"softmax", "l2", "none"};
-  f.field("num_heads", num_heads)
-      .min(1)
-      .help("Heads, each with a table of its own.")
-      .scales(value_head_dim ? Scaling{} : scaling::heads_of_width(2));
+  size_field(f, "num_heads", num_heads, value_head_dim ? Scaling{} : scaling::heads_of_width(2),
+             "Heads, each with a table of its own.");
   f.field("slots_per_head", slots_per_head)
       .required()
       .min(1)
@@ -62,22 +61,12 @@ void SdmConfig::fields(Fields& f) {
       .help("Slots N = n^2 of a head's table, n sub-keys per half.")
       .scales(scaling::squared_subkeys);
   f.require(subkeys() * subkeys() == slots_per_head, "slots_per_head", "a perfect square");
-  f.field("num_writes", num_writes)
-      .required()
-      .min(1)
-      .help("Slots that a head writes per token.")
-      .scales(scaling::slots_per_token);
-  f.field("num_reads", num_reads)
-      .required()
-      .min(1)
-      .help("Slots that a head reads per token.")
-      .scales(scaling::slots_per_token);
+  required_size(f, "num_writes", num_writes, scaling::slots_per_token, "Slots that a head writes per token.");
+  required_size(f, "num_reads", num_reads, scaling::slots_per_token, "Slots that a head reads per token.");
   f.require(num_writes <= slots_per_head, "num_writes", fmt::format("at most slots_per_head ({:d})", slots_per_head));
   f.require(num_reads <= slots_per_head, "num_reads", fmt::format("at most slots_per_head ({:d})", slots_per_head));
-  f.field("value_head_dim", value_head_dim)
-      .min(1)
-      .help("Width of a slot; without it hidden_size / num_heads.")
-      .scales(scaling::channels());
+  size_field(f, "value_head_dim", value_head_dim, scaling::channels(),
+             "Width of a slot; without it hidden_size / num_heads.");
   f.field("learned_init", learned_init).help("The table begins as a trained parameter; otherwise as zeros.");
   f.field("write_activation", write_activation)
       .one_of(activations)
@@ -126,28 +115,22 @@ class Sdm final : public Layer {
 
   Var forward(Pass& pass, Var x, LayerState* state) override;
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
-    return std::make_unique<State>(arena, rows, delta_, sum_dtype(dtype));
+    return std::make_unique<SparseDeltaState>(arena, rows, delta_, sum_dtype(dtype));
   }
   void inspect_state(Stream& stream, const LayerState& state, int64_t, Inspector& to) const override {
-    to.records[name_ + ".state"] = record_of(stream, static_cast<const State&>(state).delta.memory);
+    to.records[name_ + ".state"] = record_of(stream, static_cast<const SparseDeltaState&>(state).memory);
   }
   double flops_per_token(int64_t length) const override;
   int64_t state_bytes(int64_t) const override { return 4 * delta_.heads * delta_.slots() * delta_.value_dim; }
 
  private:
-  struct State final : LayerState {
-    SparseDeltaState delta;
-    State(Arena& arena, int64_t rows, const SparseDeltaConfig& config, DType dtype)
-        : delta(arena, rows, config, dtype) {}
-    std::optional<int64_t> launches(const NextToken&) const override { return 0; }
-  };
   struct Projection {
     Param *weight = nullptr, *bias = nullptr;
   };
   Projection declare_projection(const BuildContext& c, const std::string& name, int64_t out, int64_t in,
                                 bool bias) const;
   static Var project(Pass& pass, Var x, const Projection& p, std::optional<DType> dtype = {}) {
-    return linear(pass.tape, x, pass.param(*p.weight), p.bias != nullptr ? pass.param(*p.bias) : Var{}, dtype);
+    return linear(pass.tape, x, pass.param(*p.weight), pass.param(p.bias), dtype);
   }
 
   int64_t d_;
@@ -220,11 +203,11 @@ Var Sdm::forward(Pass& pass, Var x, LayerState* state) {
   in.b = project(pass, x, b_, dtype);            // [N, H]
   in.a_log = pass.param(*a_log_);
   in.dt_bias = pass.param(*dt_bias_);
-  in.memory = memory_ != nullptr ? pass.param(*memory_) : Var{};
-  SparseDeltaState* const carried = state != nullptr ? &static_cast<State*>(state)->delta : nullptr;
+  in.memory = pass.param(memory_);
+  auto* const carried = static_cast<SparseDeltaState*>(state);
   const DType slots = carried == nullptr && has_narrow_slots_ ? tape.dtype(x) : dtype;
   Var y = sparse_delta(pass, in, delta_, carried, name_, slots);  // [N, H D]
-  Var weight = norm_weight_ != nullptr ? pass.param(*norm_weight_) : Var{};
+  Var weight = pass.param(norm_weight_);
   if (norm_bias_ != nullptr) {
     const Shape flat = tape.shape(y), by_head{flat[0] * delta_.heads, delta_.value_dim};
     y = tape.view(norm(tape, tape.view(y, by_head), weight, pass.param(*norm_bias_), eps_, NormKind::layer), flat);

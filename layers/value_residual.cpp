@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "layers/model_config.h"
+#include "layers/ops/grad_target.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/value_residual.h"
 
@@ -17,14 +18,6 @@ const ValueResidualMember* member(const ModelConfig& model, int64_t block, const
 
 std::string first_key(const std::string& group) { return "v_first/" + group; }
 std::string embedding_key(const std::string& group) { return "v_first_embedding/" + group; }
-
-/// Marks parameters as reached with gradient 0: they multiply v_first - v, which is 0 here.
-struct ReachedNode final : Node {
-  std::vector<Var> params;
-  void backward(Tape& tape) override {
-    for (const Var p : params) { tape.grad_slot(p); }
-  }
-};
 
 }  // namespace
 
@@ -97,7 +90,7 @@ ValueResidual::ValueResidual(const BuildContext& c, const ValueResidualConfig& c
 
 Var ValueResidual::from_embeddings(Pass& pass, Param& v_proj) const {
   const Var h = norm(pass.tape, pass.shared.at(kEmbeddings), pass.param(*mixer_norm_.weight),
-                     mixer_norm_.bias != nullptr ? pass.param(*mixer_norm_.bias) : Var{}, norm_eps_, norm_kind_);
+                     pass.param(mixer_norm_.bias), norm_eps_, norm_kind_);
   return linear(pass.tape, h, pass.param(v_proj));
 }
 
@@ -115,14 +108,8 @@ Var ValueResidual::apply(Pass& pass, Var x, Var v, Param& v_proj) const {
   if (is_first_) { publish(pass, v, v_proj); }
   const bool gated = config_.kind == "gated";
   if (is_first_ && (config_.source == "first" || starts_from_embeddings_)) {
-    if (tape.recording()) {
-      ReachedNode node;
-      for (Param* p : {lambda_, down_, up_, bias_}) {
-        if (p != nullptr) { node.params.push_back(pass.param(*p)); }
-      }
-      tape.mark_reached(tape.output({1}, tape.dtype(v), "value residual"));
-      tape.record(std::move(node));
-    }
+    // The parameters multiply v_first - v, which is 0 here.
+    reach(tape, {pass.param(lambda_), pass.param(down_), pass.param(up_), pass.param(bias_)});
     return v;
   }
   const Var first = pass.shared.at(config_.source == "first" ? first_key(config_.group) : embedding_key(config_.group));

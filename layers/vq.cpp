@@ -68,7 +68,7 @@ class Vq final : public Layer {
 
   Var forward(Pass& pass, Var x, LayerState* state) override;
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
-    return std::make_unique<State>(arena, rows, shape_, sum_dtype(dtype));
+    return std::make_unique<VqState>(arena, rows, shape_, sum_dtype(dtype));
   }
   double flops_per_token(int64_t length) const override;
   int64_t state_bytes(int64_t) const override {
@@ -84,11 +84,6 @@ class Vq final : public Layer {
   }
 
  private:
-  struct State final : LayerState {
-    VqState core;
-    State(Arena& arena, int64_t rows, const VqShape& shape, DType dtype) : core(arena, rows, shape, dtype) {}
-    std::optional<int64_t> launches(const NextToken&) const override { return 0; }
-  };
   Var attend(Pass& pass, Var q, Var k, Var v, DType dtype) const;
   Var quantize(Pass& pass, Var k, Var codes);
   bool reads_linear(const Pass& pass) const;
@@ -148,8 +143,7 @@ Var Vq::forward(Pass& pass, Var x, LayerState* state) {
     const Var codes = l2_norm(tape, pass.param(*codebook_), shape_.key_dim);  // [K, N, D]
     if (state != nullptr || reads_linear(pass)) {
       const Tensor ids = vq_nearest(pass, k, codes, shape_, state == nullptr, name_);
-      o = vq_read(pass, q, v, tape.value(codes), ids, shape_, chunk_,
-                  state != nullptr ? &static_cast<State*>(state)->core : nullptr);
+      o = vq_read(pass, q, v, tape.value(codes), ids, shape_, chunk_, static_cast<VqState*>(state));
     } else {
       o = attend(pass, q, quantize(pass, k, codes), v, tape.dtype(x));
     }

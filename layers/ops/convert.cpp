@@ -1,12 +1,12 @@
 #include "layers/ops/convert.h"
 
 namespace hebb {
-namespace {
 
-struct ConvertNode final : Node {
-  Var x, y;
-
-  void backward(Tape& tape) override {
+Var convert(Tape& tape, Var x, DType dtype) {
+  if (tape.dtype(x) == dtype) { return x; }
+  const Var y = tape.output(tape.shape(x), dtype, "converted");
+  convert(tape.stream(), tape.value(y), tape.value(x));
+  return tape.record(y, [=](Tape& tape) {
     const GradSlot d = tape.grad_slot(x);
     if (!d) { return; }
     if (!d.accumulate) {
@@ -16,18 +16,7 @@ struct ConvertNode final : Node {
     const Buffer own = tape.scratch(tape.shape(x), tape.dtype(x), "converted gradient");
     convert(tape.stream(), own, tape.grad(y));
     add_to(tape.stream(), d.tensor, own);
-  }
-};
-
-}  // namespace
-
-Var convert(Tape& tape, Var x, DType dtype) {
-  if (tape.dtype(x) == dtype) { return x; }
-  ConvertNode node;
-  node.x = x;
-  node.y = tape.output(tape.shape(x), dtype, "converted");
-  convert(tape.stream(), tape.value(node.y), tape.value(x));
-  return tape.record(std::move(node), &ConvertNode::y);
+  });
 }
 
 }  // namespace hebb

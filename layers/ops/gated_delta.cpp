@@ -46,7 +46,7 @@ struct GatedDeltaNode final : Node {
                         pv = prepare_input(tape, v, doc_start, {}, {});
     const Buffer g = gate_memory(tape, "delta rule decay"), beta = gate_memory(tape, "delta rule strength");
     gates().forward(tape, g, beta);
-    const DType dtype = tape.dtype(in.q);
+    const DType dtype = tape.dtype(in.q.x);
     const Buffer d_q = tape.scratch(q.shape, dtype, "delta rule gradient"),
                  d_k = tape.scratch(k.shape, dtype, "delta rule gradient"),
                  d_v = tape.scratch(v.shape, dtype, "delta rule gradient");
@@ -111,10 +111,10 @@ Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, De
   const Shape keys{node.batch, node.length, config.key_heads, config.key_dim};
   const Shape values{node.batch, node.length, config.value_heads, config.value_dim},
       out{pass.tokens(), config.value_channels()};
-  node.q = {in.q, in.q_conv, in.q_bias, keys, config.silu, config.l2_norm};
-  node.k = {in.k, in.k_conv, in.k_bias, keys, config.silu, config.l2_norm};
-  node.v = {in.v, in.v_conv, in.v_bias, values, config.silu, false};
-  const DType dtype = tape.dtype(in.q);
+  node.q = {in.q, keys, config.silu, config.l2_norm};
+  node.k = {in.k, keys, config.silu, config.l2_norm};
+  node.v = {in.v, values, config.silu, false};
+  const DType dtype = tape.dtype(in.q.x);
   node.o = tape.output(out, dtype, "delta rule output");
   {
     const PreparedInput q = prepare_input(tape, node.q, node.doc_start, carried(state, &DeltaState::q), {});
@@ -160,9 +160,9 @@ Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, De
     }
   }
   if (state != nullptr && config.conv_size > 0) {
-    run(tape.stream(), ShortConvShift{state->q->previous, tape.value(in.q).view(node.q.flat())});
-    run(tape.stream(), ShortConvShift{state->k->previous, tape.value(in.k).view(node.k.flat())});
-    run(tape.stream(), ShortConvShift{state->v->previous, tape.value(in.v).view(node.v.flat())});
+    run(tape.stream(), ShortConvShift{state->q->previous, tape.value(in.q.x).view(node.q.flat())});
+    run(tape.stream(), ShortConvShift{state->k->previous, tape.value(in.k.x).view(node.k.flat())});
+    run(tape.stream(), ShortConvShift{state->v->previous, tape.value(in.v.x).view(node.v.flat())});
   }
   return tape.record(std::move(node), &GatedDeltaNode::o);
 }

@@ -21,7 +21,7 @@ struct DeltaConfig {
 };
 
 /// What decoding carries: inputs of the convolutions and the state S.
-struct DeltaState {
+struct DeltaState final : DeviceState {
   std::unique_ptr<ShortConvState> q, k, v;  // null without convolutions
   Buffer memory;                            // [B, HV, dk, dv]
   DeltaState(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype);
@@ -29,13 +29,11 @@ struct DeltaState {
 
 /// N = B T tokens; all of one type, parameters as pass.param gives them.
 struct DeltaInputs {
-  Var q, k, v;                 // [N, H dk] [N, H dk] [N, HV dv] raw projections
-  Var a, b;                    // [N, HV] logits of decay and write strength (additive: no b)
-  Var q_conv, k_conv, v_conv;  // [channels, K]; no Var without convolutions
-  Var q_bias, k_bias, v_bias;  // [channels] or no Var
-  Var a_log, dt_bias;          // [HV]
-  Var initial_state;           // [HV, dk, dv], or no Var: 0
-  Var skip;                    // [HV] or [HV dv]: o += skip v, or no Var
+  ConvolvedVars q, k, v;  // [N, H dk] [N, H dk] [N, HV dv] raw projections
+  Var a, b;               // [N, HV] logits of decay and write strength (additive: no b)
+  Var a_log, dt_bias;     // [HV]
+  Var initial_state;      // [HV, dk, dv], or no Var: 0
+  Var skip;               // [HV] or [HV dv]: o += skip v, or no Var
 };
 
 /// Memory of the caller for what a router looks at, both [N, HV dv] or undefined: v after convolution and

@@ -1,4 +1,6 @@
 #pragma once
+#include <vector>
+
 #include "core/tape.h"
 
 namespace hebb {
@@ -20,5 +22,19 @@ class GradTarget {
   GradSlot slot_;
   Buffer unwanted_;
 };
+
+/// Marks parameters as reached and gives values a gradient of 0 where they get no other one: what enters a computation
+/// whose result does not depend on it (docs/model.md, Reached parameters).
+inline void reach(Tape& tape, const std::vector<Var>& values) {
+  if (!tape.recording()) { return; }
+  const Var reached = tape.output({1}, DType::f32, "reached");
+  tape.mark_reached(reached);
+  tape.record(reached, [=](Tape& tape) {
+    for (const Var v : values) {
+      const GradSlot d = tape.grad_slot(v);
+      if (d && !d.accumulate) { fill_zero(tape.stream(), d.tensor); }
+    }
+  });
+}
 
 }  // namespace hebb

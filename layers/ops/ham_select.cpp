@@ -5,34 +5,6 @@
 namespace hebb {
 namespace {
 
-struct PackNode final : Node {
-  Var x, slot, factor, list;
-  Shape shape;  // [B, T, C]
-
-  void backward(Tape& tape) override {
-    const GradSlot d_x = tape.grad_slot(x), d_factor = tape.grad_slot(factor);
-    run(tape.stream(), PackTokensBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
-                                          .d_factor = d_factor.tensor,
-                                          .d_list = tape.grad(list).view({1, shape[0] * shape[1], shape[2]}),
-                                          .x = tape.value(x).view(shape),
-                                          .slot = tape.value(slot),
-                                          .factor = tape.value_or_none(factor),
-                                          .accumulate_x = d_x.accumulate,
-                                          .accumulate_factor = d_factor.accumulate});
-  }
-};
-
-struct ReachNode final : Node {
-  std::vector<Var> values;
-
-  void backward(Tape& tape) override {
-    for (const Var v : values) {
-      const GradSlot d = tape.grad_slot(v);
-      if (d && !d.accumulate) { fill_zero(tape.stream(), d.tensor); }
-    }
-  }
-};
-
 /// The mask to use in place of the router's decision, on the device; empty without one.
 Buffer forced_mask(Pass& pass, const std::string& name) {
   const std::vector<int64_t>* forced = forced_decisions(pass, name, pass.tokens());
@@ -110,25 +82,23 @@ HamSelection select_tokens(Pass& pass, Var score, const HamDecision& decision, c
 
 Var pack_tokens(Pass& pass, Var x, const HamSelection& selection, Var factor) {
   Tape& tape = pass.tape;
-  PackNode node;
-  node.x = x;
-  node.slot = selection.slot;
-  node.factor = factor;
-  node.shape = {pass.batch(), pass.length(), tape.shape(x)[1]};
-  node.list = tape.output(tape.shape(x), tape.dtype(x), "selected tokens");
-  run(tape.stream(), PackTokens{.list = tape.value(node.list).view({1, pass.tokens(), node.shape[2]}),
-                                .x = tape.value(x).view(node.shape),
-                                .slot = tape.value(node.slot),
+  const Shape shape{pass.batch(), pass.length(), tape.shape(x)[1]}, one_row{1, pass.tokens(), tape.shape(x)[1]};
+  const Var slot = selection.slot, list = tape.output(tape.shape(x), tape.dtype(x), "selected tokens");
+  run(tape.stream(), PackTokens{.list = tape.value(list).view(one_row),
+                                .x = tape.value(x).view(shape),
+                                .slot = tape.value(slot),
                                 .factor = tape.value_or_none(factor)});
-  return tape.record(std::move(node), &PackNode::list);
-}
-
-void reach(Tape& tape, const std::vector<Var>& values) {
-  if (!tape.recording()) { return; }
-  tape.mark_reached(tape.output({1}, DType::f32, "reached"));
-  ReachNode node;
-  node.values = values;
-  tape.record(std::move(node));
+  return tape.record(list, [=](Tape& tape) {
+    const GradSlot d_x = tape.grad_slot(x), d_factor = tape.grad_slot(factor);
+    run(tape.stream(), PackTokensBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
+                                          .d_factor = d_factor.tensor,
+                                          .d_list = tape.grad(list).view(one_row),
+                                          .x = tape.value(x).view(shape),
+                                          .slot = tape.value(slot),
+                                          .factor = tape.value_or_none(factor),
+                                          .accumulate_x = d_x.accumulate,
+                                          .accumulate_factor = d_factor.accumulate});
+  });
 }
 
 }  // namespace hebb

@@ -31,8 +31,4 @@ HamSelection select_tokens(Pass& pass, Var score, const HamDecision& decision, c
 /// [B T] where given. Tokens that are not selected get gradients of 0.
 Var pack_tokens(Pass& pass, Var x, const HamSelection& selection, Var factor);
 
-/// Marks parameters as reached and gives values a gradient of 0 where they get no other one: what enters a computation
-/// whose result does not depend on it (docs/model.md, Reached parameters).
-void reach(Tape& tape, const std::vector<Var>& values);
-
 }  // namespace hebb

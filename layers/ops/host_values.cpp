@@ -44,6 +44,10 @@ Inspector::Record record_of(Stream& stream, const Tensor& tensor, std::vector<in
   return r;
 }
 
+void record(Pass& pass, const std::string& name, const Tensor& tensor, std::vector<int64_t> shape) {
+  if (pass.records()) { pass.inspector->records[name] = record_of(pass.stream(), tensor, std::move(shape)); }
+}
+
 const std::vector<int64_t>* forced_decisions(const Pass& pass, const std::string& name, int64_t count) {
   const Inspector::Record* forced = pass.inspector != nullptr ? pass.inspector->force(name) : nullptr;
   if (forced == nullptr) { return nullptr; }

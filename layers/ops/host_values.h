@@ -12,6 +12,8 @@ std::vector<int32_t> host_integers(Stream& stream, const Tensor& tensor);
 
 /// A tensor as `--inside` and statistics take it; `shape` replaces its own where given.
 Inspector::Record record_of(Stream& stream, const Tensor& tensor, std::vector<int64_t> shape = {});
+/// Adds it to the inspector's records, where the pass has such.
+void record(Pass& pass, const std::string& name, const Tensor& tensor, std::vector<int64_t> shape = {});
 
 /// The decisions that `hebb trace --force` gives for `name`; null where it gives none. Errors: DataError unless there
 /// are `count`.

@@ -50,10 +50,15 @@ void multiply_for_input(Tape& tape, const GradSlot& d_x, const Tensor& d_y, Var 
                           .accumulate = d_x.accumulate});
 }
 
-struct LinearNode final : Node {
-  Var x, weight, bias, y;  // [N, in] [out, in] [out] [N, out]
+}  // namespace
 
-  void backward(Tape& tape) override {
+Var linear(Tape& tape, Var x, Var weight, Var bias, std::optional<DType> dtype) {
+  const int64_t out = tape.shape(weight)[0], in = tape.shape(weight)[1], rows = tape.shape(x).numel() / in;
+  HEBB_ASSERT(rows * in == tape.shape(x).numel());
+  const Var y = tape.output({rows, out}, dtype.value_or(tape.dtype(x)), "linear");
+  multiply(tape, tape.value(y), tape.value(x), weight);
+  if (bias) { run(tape.stream(), AddBias{tape.value(y), tape.value(bias)}); }
+  return tape.record(y, [=](Tape& tape) {
     Tensor d_y = tape.grad(y);
     if (const GradSlot d = tape.grad_slot(bias)) { run(tape.stream(), ColumnSums{d.tensor, d_y}); }
     Buffer rounded;  // operands have one type
@@ -64,13 +69,17 @@ struct LinearNode final : Node {
     }
     multiply_for_weight(tape, weight, d_y, tape.value(x));
     if (const GradSlot d = tape.grad_slot(x)) { multiply_for_input(tape, d, d_y, weight); }
+  });
+}
+
+Var swiglu_linear(Tape& tape, Var gate, Var up, Var weight) {
+  const Var y = tape.output({tape.shape(gate)[0], tape.shape(weight)[0]}, tape.dtype(gate), "linear");
+  {
+    const Buffer act = tape.scratch(tape.shape(gate), tape.dtype(gate), "swiglu");
+    run(tape.stream(), SwigluForward{act, tape.value(gate), tape.value(up)});
+    multiply(tape, tape.value(y), act, weight);
   }
-};
-
-struct SwigluLinearNode final : Node {
-  Var gate, up, weight, y;  // [N, in] [N, in] [out, in] [N, out]
-
-  void backward(Tape& tape) override {
+  return tape.record(y, [=](Tape& tape) {
     const Tensor d_y = tape.grad(y);
     if (tape.wants_grad(weight)) {
       const Buffer act = tape.scratch(tape.shape(gate), tape.dtype(gate), "swiglu again");
@@ -86,36 +95,7 @@ struct SwigluLinearNode final : Node {
                                       .d_y = d_act,
                                       .gate = tape.value(gate),
                                       .up = tape.value(up)});
-  }
-};
-
-}  // namespace
-
-Var linear(Tape& tape, Var x, Var weight, Var bias, std::optional<DType> dtype) {
-  const int64_t out = tape.shape(weight)[0], in = tape.shape(weight)[1], rows = tape.shape(x).numel() / in;
-  HEBB_ASSERT(rows * in == tape.shape(x).numel());
-  LinearNode node;
-  node.x = x;
-  node.weight = weight;
-  node.bias = bias;
-  node.y = tape.output({rows, out}, dtype.value_or(tape.dtype(x)), "linear");
-  multiply(tape, tape.value(node.y), tape.value(x), weight);
-  if (bias) { run(tape.stream(), AddBias{tape.value(node.y), tape.value(bias)}); }
-  return tape.record(std::move(node), &LinearNode::y);
-}
-
-Var swiglu_linear(Tape& tape, Var gate, Var up, Var weight) {
-  SwigluLinearNode node;
-  node.gate = gate;
-  node.up = up;
-  node.weight = weight;
-  node.y = tape.output({tape.shape(gate)[0], tape.shape(weight)[0]}, tape.dtype(gate), "linear");
-  {
-    const Buffer act = tape.scratch(tape.shape(gate), tape.dtype(gate), "swiglu");
-    run(tape.stream(), SwigluForward{act, tape.value(gate), tape.value(up)});
-    multiply(tape, tape.value(node.y), act, weight);
-  }
-  return tape.record(std::move(node), &SwigluLinearNode::y);
+  });
 }
 
 }  // namespace hebb

@@ -27,7 +27,7 @@ struct MesanetNode final : Node {
   void backward(Tape& tape) override {
     const GradSlot d_a = tape.grad_slot(in.a), d_b = tape.grad_slot(in.b);
     const PreparedInput pq = prepare_input(tape, q, doc_start, {}, {}), pk = prepare_input(tape, k, doc_start, {}, {});
-    const DType dtype = tape.dtype(in.q);
+    const DType dtype = tape.dtype(in.q.x);
     const Buffer d_q = tape.scratch(q.shape, dtype, "mesa gradient"),
                  d_k = tape.scratch(k.shape, dtype, "mesa gradient"),
                  d_v = tape.scratch(v.shape, dtype, "mesa gradient");
@@ -115,10 +115,10 @@ Var mesa(Pass& pass, const MesanetInputs& in, const MesanetOptions& config, Mesa
   node.doc_start = pass.rows.doc_start();
   const Shape keys{node.batch, node.length, config.heads, config.key_dim};
   const Shape values{node.batch, node.length, config.heads, config.value_dim};
-  node.q = {in.q, in.q_conv, in.q_bias, keys, config.silu, config.l2_norm};
-  node.k = {in.k, in.k_conv, in.k_bias, keys, config.silu, config.l2_norm};
-  node.v = {in.v, {}, {}, values, false, false};
-  const DType dtype = tape.dtype(in.q);
+  node.q = {in.q, keys, config.silu, config.l2_norm};
+  node.k = {in.k, keys, config.silu, config.l2_norm};
+  node.v = {{in.v, {}, {}}, values, false, false};
+  const DType dtype = tape.dtype(in.q.x);
   node.o = tape.output({pass.tokens(), config.value_channels()}, dtype, "mesa output");
   if (tape.recording()) { node.x = tape.saved(keys, sum_dtype(dtype), "mesa solutions"); }
   {
@@ -144,8 +144,8 @@ Var mesa(Pass& pass, const MesanetInputs& in, const MesanetOptions& config, Mesa
     }
   }
   if (state != nullptr && config.conv_size > 0) {
-    run(tape.stream(), ShortConvShift{state->q->previous, tape.value(in.q).view(node.q.flat())});
-    run(tape.stream(), ShortConvShift{state->k->previous, tape.value(in.k).view(node.k.flat())});
+    run(tape.stream(), ShortConvShift{state->q->previous, tape.value(in.q.x).view(node.q.flat())});
+    run(tape.stream(), ShortConvShift{state->k->previous, tape.value(in.k.x).view(node.k.flat())});
   }
   return tape.record(std::move(node), &MesanetNode::o);
 }

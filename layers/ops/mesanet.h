@@ -19,7 +19,7 @@ struct MesanetOptions {
 };
 
 /// What decoding carries: inputs of the convolutions, R and S.
-struct MesanetState {
+struct MesanetState final : DeviceState {
   std::unique_ptr<ShortConvState> q, k;  // null without convolutions
   Buffer keys, values;                   // [B, H, dk, dk] [B, H, dk, dv]
   MesanetState(Arena& arena, int64_t rows, const MesanetOptions& config, DType dtype);
@@ -27,10 +27,9 @@ struct MesanetState {
 
 /// N = B T tokens.
 struct MesanetInputs {
-  Var q, k, v;         // [N, H dk] [N, H dk] [N, H dv] raw projections
+  ConvolvedVars q, k;  // [N, H dk] raw projections
+  Var v;               // [N, H dv]
   Var a, b;            // [N, H] logits of decay and write strength
-  Var q_conv, k_conv;  // [H dk, K]; no Var without convolutions
-  Var q_bias, k_bias;  // [H dk] or no Var
   Var lambda_raw;      // [H, dk]
 };
 

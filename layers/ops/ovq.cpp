@@ -29,36 +29,6 @@ OvqRule fit_chunk(OvqRule rule, int64_t length) {
   return rule;
 }
 
-struct OvqNode final : Node {
-  Var q, k, v, o;
-  Tensor lse, ids, doc_start;
-  Shape q_shape, k_shape, v_shape, o_shape;
-  OvqRule rule;
-  int64_t room;
-
-  void backward(Tape& tape) override;
-};
-
-void OvqNode::backward(Tape& tape) {
-  const GradTarget d_q(tape, q), d_k(tape, k), d_v(tape, v);
-  run(tape.workspace(), OvqBackward{.d_q = d_q.view(q_shape),
-                                    .d_k = d_k.view(k_shape),
-                                    .d_v = d_v.view(v_shape),
-                                    .d_o = tape.grad(o).view(o_shape),
-                                    .o = tape.value(o).view(o_shape),
-                                    .lse = lse,
-                                    .ids = ids,
-                                    .q = tape.value(q).view(q_shape),
-                                    .k = tape.value(k).view(k_shape),
-                                    .v = tape.value(v).view(v_shape),
-                                    .doc_start = doc_start,
-                                    .rule = rule,
-                                    .room = room,
-                                    .accumulate_q = d_q.accumulate(),
-                                    .accumulate_k = d_k.accumulate(),
-                                    .accumulate_v = d_v.accumulate()});
-}
-
 /// Checks the ids of one chunk: every new centroid has a key, and none is past the end.
 void check_chunk(const int64_t* ids, int64_t count, int64_t before, int64_t size, const std::string& name) {
   std::vector<bool> founded(static_cast<size_t>(size - before));
@@ -114,42 +84,54 @@ Var ovq_attention(Pass& pass, Var q, Var k, Var v, const HeadSizes& shape, const
   Tape& tape = pass.tape;
   const int64_t batch = pass.batch(), length = pass.length();
   const DType dtype = tape.dtype(q);
-  OvqNode node;
-  node.q = q;
-  node.k = k;
-  node.v = v;
-  node.rule = state == nullptr ? fit_chunk(given, length) : given;
-  const OvqRule& rule = node.rule;
-  node.room = room_of(pass.rows, rule);
-  node.doc_start = pass.rows.doc_start();
-  node.q_shape = {batch, length, shape.heads, shape.key_dim};
-  node.k_shape = {batch, length, shape.kv_heads, shape.key_dim};
-  node.v_shape = {batch, length, shape.kv_heads, shape.value_dim};
-  node.o_shape = {batch, length, shape.heads, shape.value_dim};
-  node.o = tape.output({batch * length, shape.heads * shape.value_dim}, dtype, "readout");
+  const OvqRule rule = state == nullptr ? fit_chunk(given, length) : given;
+  const int64_t room = room_of(pass.rows, rule);
+  const Tensor doc_start = pass.rows.doc_start();
+  const Shape q_shape{batch, length, shape.heads, shape.key_dim}, k_shape{batch, length, shape.kv_heads, shape.key_dim},
+      v_shape{batch, length, shape.kv_heads, shape.value_dim}, o_shape{batch, length, shape.heads, shape.value_dim};
+  const Var o = tape.output({batch * length, shape.heads * shape.value_dim}, dtype, "readout");
   const bool inspects = state == nullptr;
+  Tensor lse, ids;
   if (inspects) {
-    node.lse = tape.saved({batch, length, shape.heads}, sum_dtype(dtype), "log-sum-exp");
-    node.ids = tape.saved({batch, shape.kv_heads, length}, DType::i32, "assignments");
+    lse = tape.saved({batch, length, shape.heads}, sum_dtype(dtype), "log-sum-exp");
+    ids = tape.saved({batch, shape.kv_heads, length}, DType::i32, "assignments");
   }
-  const bool forced = inspects && take_forced(pass, node.ids, rule, name + ".assign");
+  const bool forced = inspects && take_forced(pass, ids, rule, name + ".assign");
   std::optional<OvqState> fresh;
-  if (state == nullptr) { state = &fresh.emplace(tape.arena(), batch, shape, node.room, rule.chunk, dtype); }
+  if (state == nullptr) { state = &fresh.emplace(tape.arena(), batch, shape, room, rule.chunk, dtype); }
   HEBB_ASSERT(fresh || state->keys.tensor().size(2) >= std::min(rule.max_centroids, kLongestDocument));
-  run(tape.workspace(), OvqForward{.o = tape.value(node.o).view(node.o_shape),
-                                   .lse = node.lse,
-                                   .ids = node.ids,
+  run(tape.workspace(), OvqForward{.o = tape.value(o).view(o_shape),
+                                   .lse = lse,
+                                   .ids = ids,
                                    .dictionary = state->dictionary(),
                                    .pending_k = state->pending_k,
                                    .pending_v = state->pending_v,
-                                   .q = tape.value(q).view(node.q_shape),
-                                   .k = tape.value(k).view(node.k_shape),
-                                   .v = tape.value(v).view(node.v_shape),
-                                   .doc_start = node.doc_start,
+                                   .q = tape.value(q).view(q_shape),
+                                   .k = tape.value(k).view(k_shape),
+                                   .v = tape.value(v).view(v_shape),
+                                   .doc_start = doc_start,
                                    .rule = rule,
                                    .forced = forced});
-  if (inspects && pass.records()) { pass.inspector->records[name + ".assign"] = record_of(tape.stream(), node.ids); }
-  return tape.record(std::move(node), &OvqNode::o);
+  if (inspects) { record(pass, name + ".assign", ids); }
+  return tape.record(o, [=](Tape& tape) {
+    const GradTarget d_q(tape, q), d_k(tape, k), d_v(tape, v);
+    run(tape.workspace(), OvqBackward{.d_q = d_q.view(q_shape),
+                                      .d_k = d_k.view(k_shape),
+                                      .d_v = d_v.view(v_shape),
+                                      .d_o = tape.grad(o).view(o_shape),
+                                      .o = tape.value(o).view(o_shape),
+                                      .lse = lse,
+                                      .ids = ids,
+                                      .q = tape.value(q).view(q_shape),
+                                      .k = tape.value(k).view(k_shape),
+                                      .v = tape.value(v).view(v_shape),
+                                      .doc_start = doc_start,
+                                      .rule = rule,
+                                      .room = room,
+                                      .accumulate_q = d_q.accumulate(),
+                                      .accumulate_k = d_k.accumulate(),
+                                      .accumulate_v = d_v.accumulate()});
+  });
 }
 
 }  // namespace hebb

@@ -3,12 +3,10 @@
 #include "kernels/short_conv/short_conv.h"
 
 namespace hebb {
-namespace {}  // namespace
-
 PreparedInput prepare_input(Tape& tape, const RecurrenceInput& in, const Tensor& doc_start, const Tensor& previous,
                             const Tensor& into) {
   PreparedInput p;
-  const Tensor input = tape.value(in.input);
+  const Tensor input = tape.value(in.x);
   if (!in.weight && !in.silu && !in.normed && !into.defined()) {
     p.values = input.view(in.shape);
     return p;
@@ -31,12 +29,12 @@ PreparedInput prepare_input(Tape& tape, const RecurrenceInput& in, const Tensor&
 
 void finish_input(Tape& tape, const RecurrenceInput& in, const Tensor& doc_start, const PreparedInput& prepared,
                   const Tensor& d_values) {
-  const GradSlot d_x = tape.grad_slot(in.input);
+  const GradSlot d_x = tape.grad_slot(in.x);
   run(tape.workspace(), ShortConvBackward{.d_x = d_x ? d_x.tensor.view(in.flat()) : Tensor{},
                                           .d_weight = tape.grad_slot(in.weight).tensor,
                                           .d_bias = tape.grad_slot(in.bias).tensor,
                                           .d_y = d_values.view(in.flat()),
-                                          .x = tape.value(in.input).view(in.flat()),
+                                          .x = tape.value(in.x).view(in.flat()),
                                           .weight = tape.value_or_none(in.weight),
                                           .bias = tape.value_or_none(in.bias),
                                           .doc_start = doc_start,

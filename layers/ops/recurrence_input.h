@@ -5,9 +5,8 @@ namespace hebb {
 
 /// One of the raw projections on its way into a recurrence: convolution, SiLU, l2 norm per head (docs/layers/gdn.md,
 /// Recurrence), each if wanted. For nodes that keep the projection alone and prepare it again backward.
-struct RecurrenceInput {
-  Var input, weight, bias;  // [N, heads head_dim] [channels, K] [channels]; no Var: no convolution, no bias
-  Shape shape;              // [B, T, heads, head_dim]
+struct RecurrenceInput : ConvolvedVars {
+  Shape shape;  // [B, T, heads, head_dim]
   bool silu, normed;
 
   int64_t tokens() const { return shape[0] * shape[1]; }

@@ -52,52 +52,31 @@ Var angles(Pass& pass, const RopeSpec& spec, const Positions& at, DType dtype) {
   return table;
 }
 
-struct RopeNode final : Node {
-  Var x, table, y;
-  Tensor doc_start;
-  Shape shape;  // [B, T, H, D]
-  int64_t first;
-  bool by_token;
-
-  void backward(Tape& tape) override {
-    if (const GradSlot d = tape.grad_slot(x)) {
-      run(tape.stream(), Rope{.y = d.tensor.view(shape),
-                              .x = tape.grad(y).view(shape),
-                              .table = tape.value(table),
-                              .doc_start = doc_start,
-                              .first = first,
-                              .by_token = by_token,
-                              .inverse = true,
-                              .accumulate = d.accumulate});
-    }
-  }
-};
-
 }  // namespace
 
 Var rope(Pass& pass, Var x, int64_t heads, const RopeSpec& spec) {
   Tape& tape = pass.tape;
   const Positions at(pass.rows);
-  RopeNode node;
-  node.x = x;
-  node.doc_start = pass.rows.doc_start();
-  node.shape = {pass.batch(), pass.length(), heads, tape.shape(x).numel() / (pass.tokens() * heads)};
-  node.first = at.first;
-  node.by_token = at.by_token;
-  HEBB_ASSERT(node.shape.numel() == tape.shape(x).numel() && spec.dims >= 2 && spec.dims % 2 == 0 &&
-              spec.dims <= node.shape[3]);
-  node.table =
+  const Tensor doc_start = pass.rows.doc_start();
+  const Shape shape{pass.batch(), pass.length(), heads, tape.shape(x).numel() / (pass.tokens() * heads)};
+  HEBB_ASSERT(shape.numel() == tape.shape(x).numel() && spec.dims >= 2 && spec.dims % 2 == 0 && spec.dims <= shape[3]);
+  const Var table =
       angles(pass, pass.attention.yarn != nullptr ? extended(spec, *pass.attention.yarn) : spec, at, tape.dtype(x));
-  node.y = tape.output(tape.shape(x), tape.dtype(x), "rope");
-  run(tape.stream(), Rope{.y = tape.value(node.y).view(node.shape),
-                          .x = tape.value(x).view(node.shape),
-                          .table = tape.value(node.table),
-                          .doc_start = node.doc_start,
-                          .first = node.first,
-                          .by_token = node.by_token,
-                          .inverse = false,
-                          .accumulate = false});
-  return tape.record(std::move(node), &RopeNode::y);
+  const auto rotate = [=](Tape& tape, const Tensor& to, const Tensor& from, bool inverse, bool accumulate) {
+    run(tape.stream(), Rope{.y = to.view(shape),
+                            .x = from.view(shape),
+                            .table = tape.value(table),
+                            .doc_start = doc_start,
+                            .first = at.first,
+                            .by_token = at.by_token,
+                            .inverse = inverse,
+                            .accumulate = accumulate});
+  };
+  const Var y = tape.output(tape.shape(x), tape.dtype(x), "rope");
+  rotate(tape, tape.value(y), tape.value(x), false, false);
+  return tape.record(y, [=](Tape& tape) {
+    if (const GradSlot d = tape.grad_slot(x)) { rotate(tape, d.tensor, tape.grad(y), true, d.accumulate); }
+  });
 }
 
 }  // namespace hebb

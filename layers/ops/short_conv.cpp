@@ -3,15 +3,22 @@
 #include "kernels/short_conv/short_conv.h"
 
 namespace hebb {
-namespace {
-
-struct ShortConvNode final : Node {
-  Var x, weight, bias, y;
-  Tensor doc_start;
-  Shape shape;  // [B, T, C]
-  bool silu;
-
-  void backward(Tape& tape) override {
+Var short_conv(Pass& pass, Var x, Var weight, Var bias, bool silu, ShortConvState* state) {
+  Tape& tape = pass.tape;
+  HEBB_ASSERT(weight || (!bias && state == nullptr));
+  const Tensor doc_start = pass.rows.doc_start();
+  const Shape shape{pass.batch(), pass.length(), tape.shape(x).numel() / pass.tokens()};
+  const Var y = tape.output(tape.shape(x), tape.dtype(x), "convolution");
+  const Tensor input = tape.value(x).view(shape), previous = state != nullptr ? state->previous.tensor() : Tensor{};
+  run(tape.stream(), ShortConvForward{.y = tape.value(y).view(shape),
+                                      .x = input,
+                                      .weight = tape.value_or_none(weight),
+                                      .bias = tape.value_or_none(bias),
+                                      .previous = previous,
+                                      .doc_start = doc_start,
+                                      .silu = silu});
+  if (state != nullptr) { run(tape.stream(), ShortConvShift{previous, input}); }
+  return tape.record(y, [=](Tape& tape) {
     const GradSlot d_x = tape.grad_slot(x);
     run(tape.workspace(), ShortConvBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
                                             .d_weight = tape.grad_slot(weight).tensor,
@@ -23,33 +30,7 @@ struct ShortConvNode final : Node {
                                             .doc_start = doc_start,
                                             .silu = silu,
                                             .accumulate = d_x.accumulate});
-  }
-};
-
-}  // namespace
-
-Var short_conv(Pass& pass, Var x, Var weight, Var bias, bool silu, ShortConvState* state) {
-  Tape& tape = pass.tape;
-  HEBB_ASSERT(weight || (!bias && state == nullptr));
-  ShortConvNode node;
-  node.x = x;
-  node.weight = weight;
-  node.bias = bias;
-  node.doc_start = pass.rows.doc_start();
-  node.shape = {pass.batch(), pass.length(), tape.shape(x).numel() / pass.tokens()};
-  node.silu = silu;
-  node.y = tape.output(tape.shape(x), tape.dtype(x), "convolution");
-  const Tensor input = tape.value(x).view(node.shape),
-               previous = state != nullptr ? state->previous.tensor() : Tensor{};
-  run(tape.stream(), ShortConvForward{.y = tape.value(node.y).view(node.shape),
-                                      .x = input,
-                                      .weight = tape.value_or_none(weight),
-                                      .bias = tape.value_or_none(bias),
-                                      .previous = previous,
-                                      .doc_start = node.doc_start,
-                                      .silu = silu});
-  if (state != nullptr) { run(tape.stream(), ShortConvShift{previous, input}); }
-  return tape.record(std::move(node), &ShortConvNode::y);
+  });
 }
 
 }  // namespace hebb

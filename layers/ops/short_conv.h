@@ -10,6 +10,12 @@ struct ShortConvState {
       : previous(arena, {rows, taps - 1, channels}, dtype, "convolution state") {}
 };
 
+/// What a convolution takes: x [N, channels], weight [channels, K] and bias [channels]; no Var without a convolution or
+/// without a bias.
+struct ConvolvedVars {
+  Var x, weight, bias;
+};
+
 /// silu (or nothing) of the causal depthwise convolution of x [B T, C] with weight [C, K], plus bias [C] or
 /// no Var; inputs before a document count as 0. Without a weight only the activation. Advances `state`
 /// when given (null without a weight). Keeps x; z is computed again backward.

@@ -3,13 +3,14 @@
 #include "kernels/sigmoid_gate/sigmoid_gate.h"
 
 namespace hebb {
-namespace {
-
-struct SigmoidGateNode final : Node {
-  Var x, gate, y;
-  Shape shape;  // [N, H, C]
-
-  void backward(Tape& tape) override {
+Var sigmoid_gate(Tape& tape, Var x, Var gate, int64_t heads) {
+  const int64_t elements = tape.shape(x).numel(), gates = tape.shape(gate).numel();
+  const int64_t tokens = tape.shape(x)[0];
+  HEBB_ASSERT(gates == elements || gates == tokens * heads);
+  const Shape shape{tokens, heads, elements / (tokens * heads)};
+  const Var y = tape.output(tape.shape(x), tape.dtype(x), "gated");
+  run(tape.stream(), SigmoidGateForward{tape.value(y).view(shape), tape.value(x).view(shape), tape.value(gate)});
+  return tape.record(y, [=](Tape& tape) {
     const GradSlot d_x = tape.grad_slot(x), d_gate = tape.grad_slot(gate);
     run(tape.stream(), SigmoidGateBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
                                            .d_gate = d_gate.tensor,
@@ -18,23 +19,7 @@ struct SigmoidGateNode final : Node {
                                            .gate = tape.value(gate),
                                            .accumulate_x = d_x.accumulate,
                                            .accumulate_gate = d_gate.accumulate});
-  }
-};
-
-}  // namespace
-
-Var sigmoid_gate(Tape& tape, Var x, Var gate, int64_t heads) {
-  const int64_t elements = tape.shape(x).numel(), gates = tape.shape(gate).numel();
-  const int64_t tokens = tape.shape(x)[0];
-  HEBB_ASSERT(gates == elements || gates == tokens * heads);
-  SigmoidGateNode node;
-  node.x = x;
-  node.gate = gate;
-  node.shape = {tokens, heads, elements / (tokens * heads)};
-  node.y = tape.output(tape.shape(x), tape.dtype(x), "gated");
-  run(tape.stream(),
-      SigmoidGateForward{tape.value(node.y).view(node.shape), tape.value(x).view(node.shape), tape.value(gate)});
-  return tape.record(std::move(node), &SigmoidGateNode::y);
+  });
 }
 
 }  // namespace hebb

@@ -32,7 +32,7 @@ struct SparseDeltaVars {
 };
 
 /// What decoding carries: M [B, H, n^2, D].
-struct SparseDeltaState {
+struct SparseDeltaState final : DeviceState {
   Buffer memory;
   SparseDeltaState(Arena& arena, int64_t rows, const SparseDeltaConfig& config, DType dtype)
       : memory(arena, {rows, config.heads, config.slots(), config.value_dim}, dtype, "sparse delta state") {}

@@ -5,15 +5,19 @@
 #include "kernels/token_shift/token_shift.h"
 
 namespace hebb {
-namespace {
-
-struct TokenShiftNode final : Node {
-  Var x, mu, y;
-  Tensor doc_start;
-  Shape shape;  // [B, T, C]
-  bool zero_start;
-
-  void backward(Tape& tape) override {
+Var token_shift(Pass& pass, Var x, Var mu, bool zero_start, TokenShiftState* state) {
+  Tape& tape = pass.tape;
+  const Shape shape{pass.batch(), pass.length(), tape.shape(mu).numel()};
+  const Tensor doc_start = pass.rows.doc_start(), in = tape.value(x).view(shape);
+  const Var y = tape.output({pass.tokens(), shape[2]}, tape.dtype(x), "token shift");
+  run(tape.stream(), TokenShiftForward{.y = tape.value(y),
+                                       .x = in,
+                                       .mu = tape.value(mu),
+                                       .previous = state != nullptr ? state->previous.tensor() : Tensor{},
+                                       .doc_start = doc_start,
+                                       .zero_start = zero_start});
+  if (state != nullptr) { keep_last(tape.stream(), state->previous, in); }
+  return tape.record(y, [=](Tape& tape) {
     const GradSlot d_x = tape.grad_slot(x), d_mu = tape.grad_slot(mu);
     run(tape.workspace(), TokenShiftBackward{.d_x = d_x.tensor,
                                              .d_mu = d_mu.tensor,
@@ -23,34 +27,7 @@ struct TokenShiftNode final : Node {
                                              .doc_start = doc_start,
                                              .zero_start = zero_start,
                                              .accumulate = d_x.accumulate});
-  }
-};
-
-}  // namespace
-
-Var token_shift(Pass& pass, Var x, Var mu, bool zero_start, TokenShiftState* state) {
-  Tape& tape = pass.tape;
-  const int64_t channels = tape.shape(mu).numel();
-  TokenShiftNode node;
-  node.x = x;
-  node.mu = mu;
-  node.doc_start = pass.rows.doc_start();
-  node.shape = {pass.batch(), pass.length(), channels};
-  node.zero_start = zero_start;
-  node.y = tape.output({pass.tokens(), channels}, tape.dtype(x), "token shift");
-  run(tape.stream(), TokenShiftForward{.y = tape.value(node.y),
-                                       .x = tape.value(x).view(node.shape),
-                                       .mu = tape.value(mu),
-                                       .previous = state != nullptr ? state->previous.tensor() : Tensor{},
-                                       .doc_start = node.doc_start,
-                                       .zero_start = zero_start});
-  if (state != nullptr) {
-    for (int64_t b = 0; b < pass.batch(); ++b) {
-      copy(tape.stream(), state->previous.tensor().slice(b * channels, {channels}),
-           tape.value(x).slice(((b + 1) * pass.length() - 1) * channels, {channels}));
-    }
-  }
-  return tape.record(std::move(node), &TokenShiftNode::y);
+  });
 }
 
 Init token_shift_init(double power) {

@@ -4,7 +4,7 @@
 namespace hebb {
 
 /// The last token's channels of every row, carried from segment to segment.
-struct TokenShiftState {
+struct TokenShiftState final : DeviceState {
   Buffer previous;  // [B, C]
   TokenShiftState(Arena& arena, int64_t rows, int64_t channels, DType dtype)
       : previous(arena, {rows, channels}, dtype, "token shift state") {}

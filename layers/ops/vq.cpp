@@ -9,33 +9,12 @@
 namespace hebb {
 namespace {
 
-struct VqKeysNode final : Node {
-  Var k, codes, kq;
-  Tensor ids, dither;
-  Shape k_shape;
-  VqMode mode;
-
-  void backward(Tape& tape) override {
-    const GradSlot d_k = tape.grad_slot(k), d_codes = tape.grad_slot(codes);
-    run(tape.workspace(), VqKeysBackward{.d_k = d_k ? d_k.tensor.view(k_shape) : Tensor{},
-                                         .d_codes = d_codes.tensor,
-                                         .d_kq = tape.grad(kq).view(k_shape),
-                                         .k = tape.value(k).view(k_shape),
-                                         .codes = tape.value(codes),
-                                         .dither = dither,
-                                         .ids = ids,
-                                         .mode = mode,
-                                         .accumulate_k = d_k.accumulate,
-                                         .accumulate_codes = d_codes.accumulate});
-  }
-};
-
 /// The points that keys take, or the forced ones.
 void select(Pass& pass, const VqSelect& args, bool inspects, const std::string& name) {
   if (!inspects || !take_forced(pass, args.ids, name, "forced codeword", args.points.size(1))) {
     run(pass.stream(), args);
   }
-  if (inspects && pass.records()) { pass.inspector->records[name] = record_of(pass.stream(), args.ids); }
+  if (inspects) { record(pass, name, args.ids); }
 }
 
 double mean_similarity(Pass& pass, const Tensor& k, const Tensor& points, const Tensor& ids) {
@@ -62,20 +41,17 @@ VqKeys vq_keys(Pass& pass, Var k, Var codes, const VqShape& shape, const VqQuant
   Tape& tape = pass.tape;
   const DType dtype = tape.dtype(k);
   const int64_t kv = shape.kv_heads, n = shape.codewords;
-  const bool is_segment = quantizer.mode == VqMode::sf_diveq;
-  VqKeysNode node;
-  node.k = k;
-  node.codes = codes;
-  node.mode = quantizer.mode;
-  node.k_shape = {pass.batch(), pass.length(), kv, shape.key_dim};
-  node.kq = tape.output(tape.shape(k), dtype, "quantized keys");
-  node.ids = tape.saved({pass.batch(), kv, pass.length()}, DType::i32, "codewords of keys");
+  const VqMode mode = quantizer.mode;
+  const Shape k_shape{pass.batch(), pass.length(), kv, shape.key_dim};
+  const VqKeys out{tape.output(tape.shape(k), dtype, "quantized keys"),
+                   tape.saved({pass.batch(), kv, pass.length()}, DType::i32, "codewords of keys")};
   Buffer between, bias;
-  Tensor points = tape.value(codes);
-  if (quantizer.mode != VqMode::nearest) {
+  Tensor dither, points = tape.value(codes);
+  if (mode != VqMode::nearest) {
+    const bool is_segment = mode == VqMode::sf_diveq;
     const int64_t m = is_segment ? n - 1 : n;
     if (is_segment) {
-      node.dither = upload(tape, *quantizer.dither, {kv, m}, sum_dtype(dtype));
+      dither = upload(tape, *quantizer.dither, {kv, m}, sum_dtype(dtype));
       between = tape.scratch({kv, m, shape.key_dim}, dtype, "dithered points");
       points = between;
     }
@@ -83,23 +59,33 @@ VqKeys vq_keys(Pass& pass, Var k, Var codes, const VqShape& shape, const VqQuant
     run(tape.stream(), VqPoints{.points = between,
                                 .bias = bias,
                                 .codes = tape.value(codes),
-                                .dither = node.dither,
+                                .dither = dither,
                                 .idle = quantizer.idle,
                                 .idle_bonus = quantizer.idle_bonus});
   }
-  const Tensor keys = tape.value(k).view(node.k_shape);
-  select(pass, VqSelect{.ids = node.ids, .k = keys, .points = points, .bias = bias}, true, name + ".assign");
-  run(tape.stream(), VqGather{tape.value(node.kq).view(node.k_shape), points, node.ids});
+  const Tensor keys = tape.value(k).view(k_shape);
+  select(pass, VqSelect{.ids = out.ids, .k = keys, .points = points, .bias = bias}, true, name + ".assign");
+  run(tape.stream(), VqGather{tape.value(out.keys).view(k_shape), points, out.ids});
   if (pass.measures()) {
     auto& statistics = (*pass.statistics)[name];
-    statistics["commitment_similarity"] = mean_similarity(pass, keys, points, node.ids);
-    const Buffer nearest = tape.scratch(node.ids.shape, DType::i32, "nearest codewords");
+    statistics["commitment_similarity"] = mean_similarity(pass, keys, points, out.ids);
+    const Buffer nearest = tape.scratch(out.ids.shape, DType::i32, "nearest codewords");
     run(tape.stream(), VqSelect{.ids = nearest, .k = keys, .points = tape.value(codes), .bias = {}});
     statistics["commitment_similarity_eval"] = mean_similarity(pass, keys, tape.value(codes), nearest);
   }
-  const VqKeys out{node.kq, node.ids};
-  tape.record(std::move(node));
-  return out;
+  return tape.record(out, [=](Tape& tape) {
+    const GradSlot d_k = tape.grad_slot(k), d_codes = tape.grad_slot(codes);
+    run(tape.workspace(), VqKeysBackward{.d_k = d_k ? d_k.tensor.view(k_shape) : Tensor{},
+                                         .d_codes = d_codes.tensor,
+                                         .d_kq = tape.grad(out.keys).view(k_shape),
+                                         .k = tape.value(k).view(k_shape),
+                                         .codes = tape.value(codes),
+                                         .dither = dither,
+                                         .ids = out.ids,
+                                         .mode = mode,
+                                         .accumulate_k = d_k.accumulate,
+                                         .accumulate_codes = d_codes.accumulate});
+  });
 }
 
 VqState::VqState(Arena& arena, int64_t rows, const VqShape& shape, DType dtype)

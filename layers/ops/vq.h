@@ -32,7 +32,7 @@ VqKeys vq_keys(Pass& pass, Var k, Var codes, const VqShape& shape, const VqQuant
                const std::string& name);
 
 /// What the linear form carries from segment to segment, independent of their length.
-struct VqState {
+struct VqState final : DeviceState {
   Buffer counts, log_counts, means;  // [B, K, N] i32, [B, K, N], [B, K, N, Dv]
   VqState(Arena& arena, int64_t rows, const VqShape& shape, DType dtype);
   VqDictionary dictionary() const { return {counts, log_counts, means}; }

@@ -54,13 +54,20 @@ inline void run(Stream&, const Fade& args) {
 }  // namespace cpu
 
 // layers/ops/fade.cpp
-struct FadeNode final : Node {
-  Var x, s;
-  Tensor doc_start;
-  Shape shape;  // [B, T, C]
-  double decay;
-
-  void backward(Tape& tape) override {
+/// x [B T, C]; returns s [B T, C]. Advances `state` [B, C] when given.
+inline Var fade(Pass& pass, Var x, double decay, const Tensor& state) {
+  Tape& tape = pass.tape;
+  const Tensor doc_start = pass.rows.doc_start();
+  const Shape shape{pass.batch(), pass.length(), tape.shape(x)[1]};
+  const Var s = tape.output(tape.shape(x), tape.dtype(x), "fade");
+  run(tape.stream(), Fade{.s = tape.value(s).view(shape),
+                          .state = state,
+                          .x = tape.value(x).view(shape),
+                          .doc_start = doc_start,
+                          .decay = decay,
+                          .reverse = false,
+                          .accumulate = false});
+  return tape.record(s, [=](Tape& tape) {
     if (const GradSlot d_x = tape.grad_slot(x)) {
       run(tape.stream(), Fade{.s = d_x.tensor.view(shape),
                               .state = {},
@@ -70,26 +77,7 @@ struct FadeNode final : Node {
                               .reverse = true,
                               .accumulate = d_x.accumulate});
     }
-  }
-};
-
-/// x [B T, C]; returns s [B T, C]. Advances `state` [B, C] when given.
-inline Var fade(Pass& pass, Var x, double decay, const Tensor& state) {
-  Tape& tape = pass.tape;
-  FadeNode node;
-  node.x = x;
-  node.s = tape.output(tape.shape(x), tape.dtype(x), "fade");
-  node.doc_start = pass.rows.doc_start();
-  node.shape = {pass.batch(), pass.length(), tape.shape(x)[1]};
-  node.decay = decay;
-  run(tape.stream(), Fade{.s = tape.value(node.s).view(node.shape),
-                          .state = state,
-                          .x = tape.value(x).view(node.shape),
-                          .doc_start = node.doc_start,
-                          .decay = decay,
-                          .reverse = false,
-                          .accumulate = false});
-  return tape.record(std::move(node), &FadeNode::s);
+  });
 }
 
 // layers/fade.cpp

@@ -7,14 +7,7 @@ namespace {
 constexpr int64_t kBatch = 2, kLength = 40;
 
 DeltaConfig config() {
-  DeltaConfig c;
-  c.key_heads = 2;
-  c.value_heads = 4;
-  c.key_dim = 5;
-  c.value_dim = 3;
-  c.conv_size = 3;
-  c.chunk = 16;
-  return c;
+  return {.key_heads = 2, .value_heads = 4, .key_dim = 5, .value_dim = 3, .conv_size = 3, .chunk = 16};
 }
 
 /// Leaves of one tape by name, with gradients to read back.
@@ -53,23 +46,23 @@ Run run_delta(bool composed) {
     Pass pass{tape, rows};
     const auto leaf = [&](const std::string& name, Shape shape) { return leaves.make(tape, name, shape); };
     DeltaInputs in;
-    in.q = leaf("q", {n, keys});
-    in.k = leaf("k", {n, keys});
-    in.v = leaf("v", {n, values});
+    in.q.x = leaf("q", {n, keys});
+    in.k.x = leaf("k", {n, keys});
+    in.v.x = leaf("v", {n, values});
     in.a = leaf("a", {n, c.value_heads});
     in.b = leaf("b", {n, c.value_heads});
-    in.q_conv = leaf("q_conv", {keys, 3});
-    in.k_conv = leaf("k_conv", {keys, 3});
-    in.v_conv = leaf("v_conv", {values, 3});
-    in.k_bias = leaf("k_bias", {keys});
+    in.q.weight = leaf("q_conv", {keys, 3});
+    in.k.weight = leaf("k_conv", {keys, 3});
+    in.v.weight = leaf("v_conv", {values, 3});
+    in.k.bias = leaf("k_bias", {keys});
     in.a_log = leaf("a_log", {c.value_heads});
     in.dt_bias = leaf("dt_bias", {c.value_heads});
     in.initial_state = leaf("initial_state", {c.value_heads, c.key_dim, c.value_dim});
     if (composed) {
-      in.q = l2_norm(tape, short_conv(pass, in.q, in.q_conv, {}, true, nullptr), c.key_dim);
-      in.k = l2_norm(tape, short_conv(pass, in.k, in.k_conv, in.k_bias, true, nullptr), c.key_dim);
-      in.v = short_conv(pass, in.v, in.v_conv, {}, true, nullptr);
-      in.q_conv = in.k_conv = in.v_conv = in.k_bias = {};
+      const auto convolved = [&](ConvolvedVars p) { return short_conv(pass, p.x, p.weight, p.bias, true, nullptr); };
+      in.q = {l2_norm(tape, convolved(in.q), c.key_dim), {}, {}};
+      in.k = {l2_norm(tape, convolved(in.k), c.key_dim), {}, {}};
+      in.v = {convolved(in.v), {}, {}};
       c.conv_size = 0;
       c.silu = c.l2_norm = false;
     }
@@ -94,29 +87,4 @@ TEST_CASE("the delta rule's node equals its parts as nodes, values and gradients
   check_near("value", whole.value, parts.value, 1e-14);
   check_near("prediction", whole.prediction, parts.prediction, 1e-14);
   for (const auto& [name, gradient] : whole.gradients) { check_near(name, gradient, parts.gradients.at(name), 1e-13); }
-}
-
-TEST_CASE("a convolution carried over segments equals one pass", "[short_conv][fast]") {
-  Tensors t(DType::f64);
-  const int64_t channels = 6, length = 23;
-  const Values x = random_values(length * channels, "x");
-  const Tensor weight = t.make({channels, 4}, random_values(channels * 4, "weight"));
-  const auto convolve = [&](int64_t begin, int64_t count, ShortConvState* state) {
-    const Rows rows = Rows::streams(t.stream, t.arena, 1, count, begin);
-    Tape tape(t.stream, t.arena, false);
-    Pass pass{tape, rows};
-    const Var part = tape.constant(
-        t.make({count, channels}, Values(x.begin() + begin * channels, x.begin() + (begin + count) * channels)));
-    return Tensors::read(tape.value(short_conv(pass, part, tape.constant(weight), {}, true, state)));
-  };
-  const Values whole = convolve(0, length, nullptr);
-  ShortConvState state(t.arena, 1, 4, channels, DType::f64);
-  Values segments;
-  int64_t begin = 0;
-  for (const int64_t count : {1, 1, 5, 2, 14}) {
-    const Values part = convolve(begin, count, &state);
-    segments.insert(segments.end(), part.begin(), part.end());
-    begin += count;
-  }
-  CHECK(segments == whole);  // the same sums in the same order
 }

@@ -1,6 +1,6 @@
 #pragma once
 // Small models with HAM layers, one for each group of options.
-#include "layers/ham.h"
+#include "layers/ham_cache.h"
 #include "layers/ham_override.h"
 #include "tests/layers/properties.h"
 

@@ -21,14 +21,14 @@ using Results = std::map<std::string, Values>;
 Results run_op(const Problem& p, DType dtype = DType::f64) {
   Tensors t(dtype);
   const Rows rows = Rows::streams(t.stream, t.arena, 1, p.length);
-  MesanetOptions config;
-  config.heads = 1;
-  config.key_dim = p.dk;
-  config.value_dim = p.dv;
-  config.silu = config.l2_norm = false;
-  config.rule = p.rule;
-  config.decode_steps = p.rule.steps;
-  config.chunk = 16;
+  const MesanetOptions config{.heads = 1,
+                              .key_dim = p.dk,
+                              .value_dim = p.dv,
+                              .silu = false,
+                              .l2_norm = false,
+                              .rule = p.rule,
+                              .decode_steps = p.rule.steps,
+                              .chunk = 16};
   std::map<std::string, Tensor> gradients;
   Tape tape(t.stream, t.arena, true);
   Pass pass{tape, rows};
@@ -37,8 +37,8 @@ Results run_op(const Problem& p, DType dtype = DType::f64) {
     return tape.leaf(t.make(shape, values), gradients[name], nullptr);
   };
   MesanetInputs in;
-  in.q = leaf("d_q", {p.length, p.dk}, p.q);
-  in.k = leaf("d_k", {p.length, p.dk}, p.k);
+  in.q.x = leaf("d_q", {p.length, p.dk}, p.q);
+  in.k.x = leaf("d_k", {p.length, p.dk}, p.k);
   in.v = leaf("d_v", {p.length, p.dv}, p.v);
   in.a = leaf("d_a", {p.length, 1}, p.a);
   in.b = leaf("d_b", {p.length, 1}, p.b);
