@@ -40,38 +40,25 @@ fs::path find_weights(const fs::path& path) {
                         "a safetensors file, a checkpoint or a run folder");
 }
 
-namespace {
-
-const Json* model_in(const Json& config) { return config.is_object() ? config.find("model") : nullptr; }
-
-}  // namespace
-
 ModelConfig read_model(const Json& config) {
   ModelConfig model;
   read_all(config, [&](const Json& json) {
-    const Json* inner = model_in(json);
-    model = {};
-    Fields::read(inner != nullptr ? *inner : json, inner != nullptr ? "model" : "", model);
+    const Json* inner = json.child("model");
+    model = Fields::read<ModelConfig>(inner != nullptr ? *inner : json, inner != nullptr ? "model" : "");
   });
   return model;
 }
 
 void drop_idle_keys(Json& config) {
-  const auto member = [](Json* json, const char* key) {
-    return json != nullptr && json->is_object() ? json->find(key) : nullptr;
-  };
-  Json* schedule = member(&config, "schedule");
-  const Json* steps = member(schedule, "decay_steps");
-  if (steps != nullptr && !steps->is_null()) { schedule->erase("decay_fraction"); }
-  if (Json* train = member(&config, "train"); train != nullptr && train->is_object()) { train->erase("deterministic"); }
-  Json* model = member(&config, "model");
-  Json* at = member(model != nullptr ? model : &config, "at");
+  const Json* steps = config.find_path("schedule.decay_steps");
+  if (steps != nullptr && !steps->is_null()) { config.find("schedule")->erase("decay_fraction"); }
+  if (Json* train = config.child("train"); train != nullptr && train->is_object()) { train->erase("deterministic"); }
+  Json* model = config.child("model");
+  Json* at = (model != nullptr ? model : &config)->child("at");
   if (at == nullptr || !at->is_object()) { return; }
   for (Json::Member& block : at->members()) {
     for (const char* key : {"mixer", "ffn", "memory"}) {
-      if (const Json* name = member(&block.second, key); name != nullptr && name->is_null()) {
-        block.second.erase(key);
-      }
+      if (const Json* name = block.second.child(key); name != nullptr && name->is_null()) { block.second.erase(key); }
     }
   }
 }
@@ -95,7 +82,7 @@ ModelSource read_model_source(const fs::path& path, const std::vector<std::strin
   if (!source.weights.empty()) { drop_idle_keys(source.config); }
   for (const std::string& assignment : overrides) { apply_override(source.config, assignment); }
   require_no_sweep(source.config, path.string());
-  source.is_run = model_in(source.config) != nullptr;
+  source.is_run = source.config.child("model") != nullptr;
   source.model = read_model(source.config);
   return source;
 }
