@@ -102,8 +102,7 @@ double sdm_accounting(const Model& model, const std::vector<Placed>& layers) {
     const double weights = sum_numbers(l.params, [](const Param& p) { return is_matrix(p) && !is_convolution(p); });
     forward += 2 * weights;
     if (l.type == "gdn") {
-      const Json* values = l.config.find("num_value_heads");
-      const double heads = values != nullptr && values->is_number() ? values->as_double() : l.number("num_heads");
+      const double heads = l.config.number_at("num_value_heads", l.number("num_heads"));
       forward += 6 * l.number("key_head_dim") * heads * l.number("value_head_dim");
     } else if (l.type == "mamba2") {
       forward += 4 * l.number("num_heads") * l.number("head_dim") * l.number("state_dim");
@@ -166,9 +165,8 @@ double ham_accounting(const Model& model, const std::vector<Placed>& layers, int
 }
 
 bool is_full_attention(const Placed& l) {
-  const Json *window = l.config.find("window"), *kv = l.config.find("num_kv_heads");
-  return (window == nullptr || !window->is_number() || window->as_int() == 0) &&
-         (kv == nullptr || !kv->is_number() || kv->as_int() == l.config.at("num_heads").as_int());
+  const int64_t heads = l.config.at("num_heads").as_int();
+  return l.config.integer_at("window", 0) == 0 && l.config.integer_at("num_kv_heads", heads) == heads;
 }
 
 }  // namespace
