@@ -12,16 +12,6 @@ TEST_CASE("the documented example of extends gives the documented result", "[fas
   CHECK(merged == parse_json(blocks[2], "result"));
 }
 
-TEST_CASE("the documented overrides mean what the page says", "[fast]") {
-  Json root = parse_json(R"({"model": {"pattern": [{}, {}], "layers": {"a.b": {}}}})", "c.json");
-  for (const char* assignment : {"train.steps=100", "name=first", "title=\"100\"", "model.pattern.1.mixer=swa",
-                                 "/model/layers/a.b/num_heads=4"}) {
-    apply_override(root, assignment);
-  }
-  CHECK(root.dump() == R"({"model":{"pattern":[{},{"mixer":"swa"}],"layers":{"a.b":{"num_heads":4}}},)"
-                       R"("train":{"steps":100},"name":"first","title":"100"})");
-}
-
 TEST_CASE("the documented index of shards is valid JSON", "[fast]") {
   const std::vector<std::string> blocks = page_blocks("formats/safetensors.md");
   REQUIRE(blocks.size() == 1);

@@ -72,7 +72,7 @@ TEST_CASE("overrides set JSON values or plain strings and create missing objects
   CHECK(with_override("{}", "a=x=y").dump() == R"({"a":"x=y"})");
   CHECK(with_override("{}", "a={\"b\": [1, true, null]}").dump() == R"({"a":{"b":[1,true,null]}})");
   CHECK(with_override(R"({"a": [1, {"b": 2}]})", "a.1.b=7").dump() == R"({"a":[1,{"b":7}]})");
-  CHECK(with_override(R"({"a/b": {"c": [1]}})", "/a~1b/c/0=7").dump() == R"({"a/b":{"c":[7]}})");
+  CHECK(with_override(R"({"a/b.d": {"c": [1]}})", "/a~1b.d/c/0=7").dump() == R"({"a/b.d":{"c":[7]}})");
   CHECK(with_override(R"({"a": null})", "a.b=1").dump() == R"({"a":{"b":1}})");
   CHECK(with_override(R"({"a": {"b": 1, "c": 2}})", "a.b=null").dump() == R"({"a":{"c":2}})");
   CHECK(with_override(R"({"a": {"c": 2}})", "a.b=null").dump() == R"({"a":{"c":2,"b":null}})");

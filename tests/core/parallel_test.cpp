@@ -53,9 +53,7 @@ TEST_CASE("many short loops follow one another", "[fast][threads]") {
   int64_t total = 0;
   for (int loop = 0; loop < 3000; ++loop) {
     int64_t part[5] = {};
-    parallel_for(5, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) { part[i] = i + loop; }
-    });
+    parallel_each(5, 1, [&](int64_t i) { part[i] = i + loop; });
     for (int64_t p : part) { total += p; }
   }
   CHECK(total == 3000 * 10 + 5 * (2999 * 3000 / 2));
@@ -78,14 +76,12 @@ TEST_CASE("all threads can be inside a loop at once", "[fast][threads]") {
 TEST_CASE("an inner loop runs on the thread that calls it", "[fast][threads]") {
   const Threads use(3);
   std::atomic<int> elsewhere{0}, sum{0};
-  parallel_for(8, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const auto self = std::this_thread::get_id();
-      parallel_for(10, 2, [&](int64_t b, int64_t e) {
-        elsewhere += std::this_thread::get_id() != self;
-        sum += static_cast<int>(e - b);
-      });
-    }
+  parallel_each(8, 1, [&](int64_t) {
+    const auto self = std::this_thread::get_id();
+    parallel_for(10, 2, [&](int64_t b, int64_t e) {
+      elsewhere += std::this_thread::get_id() != self;
+      sum += static_cast<int>(e - b);
+    });
   });
   CHECK(elsewhere == 0);
   CHECK(sum == 80);
@@ -114,10 +110,8 @@ TEST_CASE("the exception of the lowest failing range is rethrown and the pool go
     for (int repeat = 0; repeat < 50; ++repeat) {
       std::string message;
       try {
-        parallel_for(400, 1, [](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            if (i >= 37) { throw std::runtime_error("index " + std::to_string(i)); }
-          }
+        parallel_each(400, 1, [](int64_t i) {
+          if (i >= 37) { throw std::runtime_error("index " + std::to_string(i)); }
         });
       } catch (const std::runtime_error& e) { message = e.what(); }
       CHECK(message == "index 37");
