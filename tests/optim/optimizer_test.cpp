@@ -117,27 +117,14 @@ TEST_CASE("AdamW with decay and clipping equals the reference in double", "[fast
   }
 }
 
-TEST_CASE("the first step moves every weight by the learning rate", "[fast]") {
-  Fixture f(read(R"({"lr": 0.01, "weight_decay": 0, "clip_norm": 0})"));
-  const std::vector<double> before = f.get(f.param("a.weight").value);
-  f.set_grads(0);
-  const std::vector<double> grad = f.get(f.param("a.weight").grad);
-  f.step(0);
-  const std::vector<double> after = f.get(f.param("a.weight").value);
-  for (size_t i = 0; i < before.size(); ++i) {
-    // eps / |g| of the step is lost.
-    CHECK(before[i] - after[i] == Catch::Approx(std::copysign(0.01, grad[i])).epsilon(1e-4));
-  }
-}
-
 TEST_CASE("clipping scales the gradient to the limit and leaves smaller ones alone", "[fast]") {
-  for (const double limit : {0.5, 1e6}) {
+  for (const double limit : {0.0, 0.5, 1e6}) {  // 0: off
     OptimizerConfig config = read(R"({"lr": 0.01, "weight_decay": 0, "betas": [0, 0], "eps": 1})");
     config.clip_norm = limit;
     Fixture f(config);
     f.set_grads(0);
     const std::vector<double> grad = f.get(f.param("c.bias").grad);
-    const double norm = f.step(0).global, c = limit < 1 ? limit / (norm + 1e-6) : 1.0;
+    const double norm = f.step(0).global, c = limit == 0.5 ? limit / (norm + 1e-6) : 1.0;
     const std::vector<double> m = f.get(f.param("c.bias").m);  // betas 0: the clipped gradient
     for (size_t i = 0; i < m.size(); ++i) { CHECK(m[i] == Catch::Approx(c * grad[i]).epsilon(1e-14)); }
   }
