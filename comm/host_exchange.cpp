@@ -8,8 +8,6 @@ namespace {
 
 constexpr size_t kPiece = size_t{1} << 20;  // words of a rank at once: device memory for the texts of all is bounded
 
-size_t words_of(size_t bytes) { return (bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t); }
-
 }  // namespace
 
 HostExchange::HostExchange(Communicator& communicator, DeviceKind device)
@@ -32,7 +30,8 @@ std::vector<uint64_t> HostExchange::gather(std::span<const uint64_t> own) {
 std::vector<std::string> HostExchange::gather_texts(const std::string& own) {
   const uint64_t length = own.size();
   const std::vector<uint64_t> lengths = gather({&length, 1});
-  const size_t room = words_of(*std::max_element(lengths.begin(), lengths.end()));
+  const size_t longest = *std::max_element(lengths.begin(), lengths.end());
+  const size_t room = (longest + sizeof(uint64_t) - 1) / sizeof(uint64_t);  // words
   std::vector<std::string> texts(lengths.size());
   for (size_t at = 0; at < room; at += kPiece) {
     const size_t words = std::min(kPiece, room - at), byte = at * sizeof(uint64_t);

@@ -205,6 +205,7 @@ void Watch::look_for_stalls() {
     const bool has_begun = p.is_done || (!p.beat.is_null() && frame_integer(p.beat, "ticks") > 0);
     return has_begun && Clock::now() - p.moved > duration_of(options_.stall_seconds);
   };
+  const auto entered = [&](const Peer& p) { return frame_integer(p.beat.is_null() ? log_.beat() : p.beat, "entered"); };
   bool all_wait = true;
   size_t last = 0;  // the rank that has entered the fewest collectives
   for (size_t r = 0; r < peers_.size(); ++r) {
@@ -216,11 +217,7 @@ void Watch::look_for_stalls() {
                     seen_text(r) + waiting_text()});
     }
     all_wait = all_wait && waits && has_stopped(p);
-    if (!p.is_done && (peers_[last].is_done ||
-                       frame_integer(p.beat.is_null() ? log_.beat() : p.beat, "entered") <
-                           frame_integer(peers_[last].beat.is_null() ? log_.beat() : peers_[last].beat, "entered"))) {
-      last = r;
-    }
+    if (!p.is_done && (peers_[last].is_done || entered(p) < entered(peers_[last]))) { last = r; }
   }
   if (!all_wait || peers_[last].is_done) { return; }
   conclude({kComm, static_cast<int>(last),

@@ -80,7 +80,7 @@ class Builder {
     const size_t unexpected = piece(" - unexpected ", 0);
     if (unexpected != detail + 11) {
       const std::string what = message.substr(detail, message.find("; last read: ", detail) - detail);
-      throw ConfigError(origin(end == 0 ? 0 : end - 1).str(), what);
+      throw ConfigError(origin(last).str(), what);
     }
     const size_t stop = message.find("; expected ", unexpected);
     const size_t expected = piece("; expected ", unexpected);
