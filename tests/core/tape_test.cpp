@@ -5,36 +5,23 @@
 namespace {
 
 /// y = a * b elementwise, n numbers.
-struct ProductNode final : Node {
-  Var a, b, y;
-  int* runs;
-
-  void backward(Tape& tape) override {
+Var product(Tape& tape, Var a, Var b, int* runs) {
+  const Var y = tape.output(tape.shape(a), DType::f64, "product");
+  for (int64_t i = 0; i < tape.value(a).numel(); ++i) {
+    tape.value(y).as<double>()[i] = tape.value(a).as<double>()[i] * tape.value(b).as<double>()[i];
+  }
+  return tape.record(y, [=](Tape& t) {
     ++*runs;
-    const double* g = tape.grad(y).as<double>();
+    const double* g = t.grad(y).as<double>();
     for (const auto& [to, other] : {std::pair{a, b}, std::pair{b, a}}) {
-      if (const GradSlot d = tape.grad_slot(to)) {
+      if (const GradSlot d = t.grad_slot(to)) {
         for (int64_t i = 0; i < d.tensor.numel(); ++i) {
           double& out = d.tensor.as<double>()[i];
-          out = (d.accumulate ? out : 0.0) + g[i] * tape.value(other).as<double>()[i];
+          out = (d.accumulate ? out : 0.0) + g[i] * t.value(other).as<double>()[i];
         }
       }
     }
-  }
-};
-
-Var product(Tape& tape, Var a, Var b, int* runs) {
-  ProductNode node;
-  node.a = a;
-  node.b = b;
-  node.runs = runs;
-  node.y = tape.output(tape.shape(a), DType::f64, "product");
-  for (int64_t i = 0; i < tape.value(a).numel(); ++i) {
-    tape.value(node.y).as<double>()[i] = tape.value(a).as<double>()[i] * tape.value(b).as<double>()[i];
-  }
-  const Var y = node.y;
-  tape.record(std::move(node));
-  return y;
+  });
 }
 
 struct Fixture {
