@@ -63,17 +63,8 @@ FOLDER_TEST("the same bytes for every allowed number of ranks, with shared momen
   check_splits(folder, make, {1, 0}, {{2, 1, 64}, {4, 1, 1}, {2, 0, 1}, {4, 0, 64}});
 }
 
-FOLDER_TEST("gradients that leave during the backward pass give the same bytes", "[fast]") {
-  const std::string train = GENERATE(R"({"precision": "fp32"})", R"({"precision": "fp64", "recompute": "block"})");
-  const MakeRun make = [&] {  // three micro-batches a lane; one table for tokens and logits
-    RunConfig config = wide_run(folder, changes(folder, 4, train));
-    config.model.tie_embeddings = true;
-    return config;
-  };
-  check_splits(folder, make, {1, 0}, {{4, 1, 1, "fp32", true}, {4, 0, 1, "fp32", true}, {2, 1, 1, "fp32", true}});
-}
-
-FOLDER_TEST("values that arrive during the next forward pass give the same bytes", "[fast]") {
+FOLDER_TEST("gradients that leave during a pass, and values that arrive during the next one, give the same bytes",
+            "[fast]") {
   const bool ties = GENERATE(false, true);
   const std::string train = ties ? R"({"precision": "fp64", "recompute": "block"})" : R"({"precision": "fp32"})";
   const MakeRun make = [&] {
@@ -87,7 +78,7 @@ FOLDER_TEST("values that arrive during the next forward pass give the same bytes
                {6, 12});
 }
 
-FOLDER_TEST("every layer reads its values when they have arrived", "[fast]") {
+FOLDER_TEST("every layer's gradients are complete when they leave, and its values when it reads them", "[fast]") {
   const int kind = GENERATE(0, 1, 2);
   const std::string precision = GENERATE(R"({"precision": "fp32"})", R"({"precision": "bf16"})");
   CAPTURE(kind, precision);
@@ -113,11 +104,6 @@ FOLDER_TEST("values arrive also where a step has no pass", "[fast]") {
   };
   check_splits(folder, make, {1}, {{2, 1, 1, "fp32", true}, {4, 1, 1, "fp32", true}}, {12});
   CHECK(metric(folder / "one", "skipped").back() == 3);
-}
-
-FOLDER_TEST("every layer's gradients are complete when they leave", "[fast]") {
-  const MakeRun make = [&] { return mixed_run(folder, changes(folder, 2, R"({"precision": "fp32"})")); };
-  check_splits(folder, make, {1}, {{2, 1, 1, "fp32", true}});
 }
 
 FOLDER_TEST("gradients that travel in bf16 have the same bytes for one number of ranks", "[fast]") {
@@ -279,13 +265,8 @@ FOLDER_TEST("a run goes on with other numbers of ranks as if nothing had happene
     return has_memories ? memory_run(folder, train) : wide_run(folder, train);
   };
   REQUIRE(run_split(folder / "whole", make, {.ranks = 1}) == 0);
-  const MakeRun stopping = [&] {
-    RunConfig config = make();
-    config.train.max_minutes = 1e-9;  // one step a start
-    return config;
-  };
   const Split starts[] = {{4, 1, 1}, {2, 1, 64}, {1, 0, 64}, {4, 0, 1}, {2, 0, 64}, {1, 1, 1}};
-  for (const Split& split : starts) { REQUIRE(run_split(folder / "parts", stopping, split) == 75); }
+  for (const Split& split : starts) { REQUIRE(run_split(folder / "parts", one_step(make), split) == 75); }
   REQUIRE(run_split(folder / "parts", make, {.ranks = 4}) == 0);
   check_same(folder / "whole", folder / "parts", 7);
 }
@@ -330,12 +311,7 @@ FOLDER_TEST("a run that goes on keeps its lanes where the number of ranks allows
 
 FOLDER_TEST("a change of lanes is said", "[fast]") {
   const auto make = [&](int lanes) { return [&, lanes] { return wide_run(folder, changes(folder, lanes)); }; };
-  const MakeRun first = [&] {
-    RunConfig config = make(4)();
-    config.train.max_minutes = 1e-9;
-    return config;
-  };
-  REQUIRE(run_split(folder / "run", first, {.ranks = 4}) == 75);
+  REQUIRE(run_split(folder / "run", one_step(make(4)), {.ranks = 4}) == 75);
   Heard heard;
   REQUIRE(run_split(folder / "run", make(3), {.ranks = 3}, heard) == 0);
   CHECK(heard.has("train.lanes was 4 and is 3"));
@@ -478,13 +454,11 @@ FOLDER_TEST("a weight that changes on one rank during a run ends it at the next 
       first->params().find("embed.weight")->value.as<double>()[0] += 1e-9;
     }
   };
-  const auto keep = [&](Trainer& trainer, int rank) {
-    if (rank == 0) { first = &trainer; }
-  };
-  CHECK_THROWS_AS(run_split(
-                      folder / "run", [&] { return wide_run(folder, changes(folder, 2)); },
-                      {.ranks = 2, .zero = zero, .bucket_mib = 1, .overlap = overlap}, heard, {}, {}, keep),
-                  NumericError);
+  CHECK_THROWS_AS(
+      run_split(
+          folder / "run", [&] { return wide_run(folder, changes(folder, 2)); },
+          {.ranks = 2, .zero = zero, .bucket_mib = 1, .overlap = overlap}, heard, {}, {}, keep_first(first)),
+      NumericError);
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{1});
 }
 
