@@ -73,10 +73,21 @@ std::string utf8_replace_invalid(std::string_view text, uint64_t& replaced) {
 }
 
 char32_t utf8_decode(std::string_view text, size_t& at) {
-  const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + at;
-  utf8proc_int32_t c = 0;
-  at += static_cast<size_t>(utf8proc_iterate(bytes, static_cast<utf8proc_ssize_t>(text.size() - at), &c));
-  return static_cast<char32_t>(c);
+  const auto* p = reinterpret_cast<const unsigned char*>(text.data()) + at;
+  if (p[0] < 0x80) {
+    at += 1;
+    return p[0];
+  }
+  if (p[0] < 0xE0) {
+    at += 2;
+    return static_cast<char32_t>((p[0] & 0x1F) << 6 | (p[1] & 0x3F));
+  }
+  if (p[0] < 0xF0) {
+    at += 3;
+    return static_cast<char32_t>((p[0] & 0x0F) << 12 | (p[1] & 0x3F) << 6 | (p[2] & 0x3F));
+  }
+  at += 4;
+  return static_cast<char32_t>((p[0] & 0x07) << 18 | (p[1] & 0x3F) << 12 | (p[2] & 0x3F) << 6 | (p[3] & 0x3F));
 }
 
 void utf8_append(std::string& out, char32_t c) {
