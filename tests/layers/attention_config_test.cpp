@@ -13,7 +13,7 @@ std::string one(const std::string& fields) {
 
 void check_refused(const std::string& json, const std::string& message) {
   INFO(message);
-  CHECK_THROWS_WITH(TestModel(json), Catch::Contains("model.layers." + message));
+  CHECK_THROWS_WITH(TestModel(json), Contains("model.layers." + message));
 }
 
 }  // namespace
@@ -66,8 +66,8 @@ TEST_CASE("defaults of attention are written out", "[fast]") {
   TestModel m(
       one(R"("num_heads": 6, "head_dim": 8, "rope": {"theta": 10.0, "yarn": {"factor": 8.0, "original": 16}})"));
   const std::string text = Fields::write(m.config).dump();
-  CHECK_THAT(text, Catch::Contains("\"num_kv_heads\":6") && Catch::Contains("\"value_head_dim\":8") &&
-                       Catch::Contains("\"dims\":8") && Catch::Contains("1.207944"));
+  CHECK_THAT(text, Contains("\"num_kv_heads\":6") && Contains("\"value_head_dim\":8") && Contains("\"dims\":8") &&
+                       Contains("1.207944"));
 }
 
 TEST_CASE("initial values follow the pages", "[fast]") {
@@ -111,7 +111,7 @@ TEST_CASE("value residual parameters of a group's first block are reached with g
   TestModel m(
       one(R"("num_heads": 1, "head_dim": 4, "value_residual": "gated", "value_residual_rank": 2, "value_residual_source": ")" +
           source + "\""),
-      DType::f64, 2, 0.5);
+      2, 0.5);
   const TraceOutput out = m.run(random_input(1, 6, 5));
   for (const char* name : {"vres_bias", "vres_up.weight", "vres_down.weight"}) {
     const std::vector<double>& first = out.grads.at(std::string("blocks.0.mixer.") + name).values;

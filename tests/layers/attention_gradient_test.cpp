@@ -22,7 +22,7 @@ TEST_CASE("attention gradients equal difference quotients for every combination 
       GENERATE(as<std::string>(), "", R"(, "window": 3)", R"(, "block_window": {"size": 2, "blocks": 2})");
   const std::string fields = R"("qk_norm": ")" + norm + R"(", "gate": ")" + gate + "\"" + rope + window;
   INFO(fields);
-  TestModel m(model(fields), DType::f64, 3, 0.6);
+  TestModel m(model(fields), 3, 0.6);
   TraceInput input = random_input(1, 9, 13);
   input.doc_ids = documents({2, 7});
   check_gradients(m, input, {}, 3);
@@ -38,7 +38,7 @@ TEST_CASE("gradients of token shift and value residual equal difference quotient
   const std::string extra =
       GENERATE(as<std::string>(), R"(, "norm": "layer", "embed_norm": true, "residual_scale": 0.7)", "");
   INFO(residual << shift << extra);
-  TestModel m(model(residual + R"(, "qk_norm": "rms", "token_shift": )" + shift, 3, extra), DType::f64, 3, 0.6);
+  TestModel m(model(residual + R"(, "qk_norm": "rms", "token_shift": )" + shift, 3, extra), 3, 0.6);
   TraceInput input = random_input(2, 6, 13);
   input.doc_ids = documents({1, 5, 4, 2});
   check_gradients(m, input, {}, 3);
@@ -58,7 +58,7 @@ TEST_CASE("a value-residual group that begins behind other blocks has right grad
       R"(, "value_residual_source": "embedding"}, "mlp": {"type": "swiglu", "intermediate_size": 5}},
                            "pattern": [{"mixer": "plain", "ffn": "mlp"}, {"mixer": "first", "ffn": "mlp"},
                                        {"mixer": "other", "ffn": "mlp"}, {"mixer": "third", "ffn": "mlp"}]})";
-  TestModel m(json, DType::f64, 3, 0.6);
+  TestModel m(json, 3, 0.6);
   const TraceInput input = random_input(1, 6, 13);
   check_gradients(m, input, {}, 3);
   check_threads_and_recompute(m, input);

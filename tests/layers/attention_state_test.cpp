@@ -22,11 +22,7 @@ const std::vector<std::string>& layers() {
   return all;
 }
 
-std::vector<double> one_pass(TestModel& m, const TraceInput& input) {
-  TraceOptions options;
-  options.training = false;
-  return m.run(input, options).logits.values;
-}
+std::vector<double> one_pass(TestModel& m, const TraceInput& input) { return m.run(input, reading({})).logits.values; }
 
 std::vector<int64_t> random_split(int64_t length, uint32_t longest, uint64_t seed) {
   Rng rng(seed, "split");
@@ -42,12 +38,12 @@ std::vector<int64_t> random_split(int64_t length, uint32_t longest, uint64_t see
 TEST_CASE("attention in steps and in random segments equals one pass", "[fast]") {
   for (const std::string& fields : layers()) {
     INFO(fields);
-    TestModel m(model(fields), DType::f64, 3, 0.4);
+    TestModel m(model(fields), 3, 0.4);
     const int64_t length = 45;
     TraceInput input = random_input(3, length, 17);
     const std::vector<double> whole = one_pass(m, input);
     // 1e-13: decoding sums in another order.
-    check_close("steps", m.segments(input, std::vector<int64_t>(static_cast<size_t>(length), 1)), whole, 1e-13);
+    check_close("steps", m.steps(input), whole, 1e-13);
     check_close("one segment", m.segments(input, {length}), whole, 1e-13);
     for (uint64_t seed = 0; seed < 6; ++seed) {
       check_close("split", m.segments(input, random_split(length, seed < 3 ? 4 : 20, seed)), whole, 1e-13);
@@ -58,11 +54,11 @@ TEST_CASE("attention in steps and in random segments equals one pass", "[fast]")
 TEST_CASE("a document begins anew in a cache", "[fast]") {
   for (const std::string& fields : layers()) {
     INFO(fields);
-    TestModel m(model(fields), DType::f64, 3, 0.4);
+    TestModel m(model(fields), 3, 0.4);
     TraceInput input = random_input(1, 61, 17);
     input.doc_ids = documents({1, 9, 20, 1, 1, 16, 13});
     const std::vector<double> whole = one_pass(m, input);
-    check_close("steps", m.segments(input, std::vector<int64_t>(61, 1)), whole, 1e-13);
+    check_close("steps", m.steps(input), whole, 1e-13);
     for (uint64_t seed = 0; seed < 6; ++seed) {
       check_close("split", m.segments(input, random_split(61, seed < 3 ? 4 : 25, seed)), whole, 1e-13);
     }
@@ -72,7 +68,7 @@ TEST_CASE("a document begins anew in a cache", "[fast]") {
 TEST_CASE("a long prefill followed by steps crosses blocks of the decoder's keys", "[fast]") {
   // 600 keys: three blocks of 256 that threads share, and a cache that grew from 64 tokens.
   for (const std::string& fields : {layers()[0], std::string(R"("window": 300)")}) {
-    TestModel m(model(fields, 1), DType::f64, 3, 0.3);
+    TestModel m(model(fields, 1), 3, 0.3);
     const TraceInput input = random_input(1, 600, 17);
     const std::vector<double> whole = one_pass(m, input);
     std::vector<int64_t> parts = {30, 60, 480};
@@ -86,7 +82,7 @@ TEST_CASE("rows whose documents began at different times share a cache", "[fast]
   const std::vector<std::vector<int64_t>> starts = {{0, 10, 31}, {0, 25}};
   for (const std::string& fields : {layers()[0], layers()[1], layers()[3]}) {
     INFO(fields);
-    TestModel m(model(fields), DType::f64, 3, 0.4);
+    TestModel m(model(fields), 3, 0.4);
     const int64_t length = 50;
     TraceInput input = random_input(2, length, 17);
     const auto document_start = [&](int64_t row, int64_t t) {
@@ -98,13 +94,9 @@ TEST_CASE("rows whose documents began at different times share a cache", "[fast]
     const std::vector<double> whole = one_pass(m, input);
     const auto state = m.model->make_state(m.arena, 2);
     for (int64_t t = 0; t < length; ++t) {
-      std::vector<int64_t> ids, positions;
-      for (int64_t b = 0; b < 2; ++b) {
-        ids.push_back(input.inputs[static_cast<size_t>(b * length + t)]);
-        positions.push_back(t - document_start(b, t));
-      }
-      const Rows rows = Rows::documents(m.stream, m.arena, 2, 1, {0, 0}, positions);
-      const std::vector<double> logits = m.logits_of(rows, ids, state.get());
+      const Rows rows =
+          Rows::documents(m.stream, m.arena, 2, 1, {0, 0}, {t - document_start(0, t), t - document_start(1, t)});
+      const std::vector<double> logits = m.logits_of(rows, part(input, t, 1).inputs, state.get());
       for (int64_t b = 0; b < 2; ++b) {
         const std::vector<double> now(logits.begin() + b * 17, logits.begin() + (b + 1) * 17);
         const auto expected = whole.begin() + (b * length + t) * 17;

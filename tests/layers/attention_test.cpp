@@ -42,7 +42,7 @@ TEST_CASE("token j influences exactly the tokens that see it", "[fast]") {
   };
   for (const Case& c : cases) {
     INFO(c.fields);
-    TestModel m(model(c.fields), DType::f64, 1, 0.5);
+    TestModel m(model(c.fields), 1, 0.5);
     const TraceInput input = random_input(1, 13, kVocab);
     const std::vector<double> before = m.run(input).logits.values;
     for (int64_t j = 0; j < 13; ++j) {
@@ -61,7 +61,7 @@ TEST_CASE("a window of the row's length equals full attention bit for bit", "[fa
       as<std::string>(), R"(, "window": 14)", R"(, "window": 1000)", R"(, "block_window": {"size": 7, "blocks": 2})",
       R"(, "window": 9223372036854775807)", R"(, "block_window": {"size": 3, "blocks": 4611686018427387904})");
   const TraceInput input = random_input(2, 14, kVocab);
-  TestModel full(model(base), DType::f64, 3, 0.5), windowed(model(base + bounded), DType::f64, 3, 0.5);
+  TestModel full(model(base), 3, 0.5), windowed(model(base + bounded), 3, 0.5);
   CHECK(full.run(input).logits.values == windowed.run(input).logits.values);
 }
 
@@ -70,7 +70,7 @@ TEST_CASE("packed documents equal separate rows", "[fast]") {
       as<std::string>(), R"("num_heads": 2, "head_dim": 6, "rope": {"theta": 50.0, "dims": 4}, "gate": "head")",
       R"("num_heads": 2, "num_kv_heads": 1, "head_dim": 5, "window": 3, "qk_norm": "l2", "token_shift": true)",
       R"("num_heads": 1, "head_dim": 4, "block_window": {"size": 4, "blocks": 2}, "rope": {"theta": 9.0}, "token_shift": true)");
-  TestModel m(model(fields, 2), DType::f64, 5, 0.4);
+  TestModel m(model(fields, 2), 5, 0.4);
   // 1e-13: tiles of packed rows cut the sums elsewhere.
   check_packed_documents(m, random_input(1, 87, kVocab), {1, 9, 1, 1, 5, 70}, 1e-13, 1e-12);
 }
@@ -81,23 +81,14 @@ TEST_CASE("attention in fp32 agrees with fp64", "[fast]") {
       R"("num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "rope": {"theta": 10000.0}, "qk_norm": "rms", "gate": "element")",
       R"("num_heads": 3, "head_dim": 10, "rope": {"theta": 10000.0, "dims": 6}, "qk_norm": "l2", "window": 40, "gate": "head")",
       R"("num_heads": 2, "head_dim": 9, "qk_norm": "layer", "block_window": {"size": 32, "blocks": 2}, "token_shift": true, "value_residual": "lambda")");
-  TestModel wide(model(fields, 2), DType::f64, 3, 0.3), narrow(model(fields, 2), DType::f32, 3, 0.3);
+  TestModel wide(model(fields, 2), 3, 0.3), narrow(model(fields, 2), DType::f32, 3, 0.3);
   // A bias of keys without rotation moves all scores of a query alike: its gradient is rounding, below 1e-7.
   CHECK(precision_fault(wide, narrow, random_input(2, 150, kVocab), with_grads(), 1e-5, 1e-7) == "");
 }
 
-TEST_CASE("attention layers give the same bits on one thread and on three, with and without recomputation",
-          "[fast][threads]") {
-  const std::string fields =
-      R"("num_heads": 2, "num_kv_heads": 1, "head_dim": 12, "rope": {"theta": 100.0}, "qk_norm": "layer", "gate": "head", "token_shift": true,
-         "value_residual": "gated", "value_residual_source": "embedding", "value_residual_rank": 2)";
-  TestModel m(model(fields, 3), DType::f32, 3, 0.3);
-  check_threads_and_recompute(m, random_input(2, 140, kVocab));
-}
-
 TEST_CASE("the random window of a training step replaces only missing windows", "[fast]") {
   const auto logits = [](const std::string& fields, int64_t random_window, bool training) {
-    TestModel m(model(R"("num_heads": 2, "head_dim": 4, )" + fields), DType::f64, 3, 0.5);
+    TestModel m(model(R"("num_heads": 2, "head_dim": 4, )" + fields), 3, 0.5);
     return m.logits_of(Rows::streams(m.stream, m.arena, 1, 20), random_input(1, 20, kVocab).inputs, nullptr,
                        [&](Pass& pass) {
                          pass.training = training;
@@ -113,19 +104,16 @@ TEST_CASE("the random window of a training step replaces only missing windows", 
 }
 
 TEST_CASE("attention has the published numbers of parameters, operations and state bytes", "[fast]") {
-  const ModelConfig config = read_model(R"({"vocab_size": 2, "hidden_size": 768, "num_layers": 3,
+  const std::string json = R"({"vocab_size": 2, "hidden_size": 768, "num_layers": 3,
     "layers": {"full": {"type": "attention", "num_heads": 12, "num_kv_heads": 4, "head_dim": 64,
                         "rope": {"theta": 10000.0, "dims": 16}, "qk_norm": "rms", "gate": "element"},
                "swa": {"type": "attention", "num_heads": 12, "num_kv_heads": 4, "head_dim": 64, "window": 512},
                "bswa": {"type": "attention", "num_heads": 6, "head_dim": 128, "block_window": {"size": 256, "blocks": 3}},
                "mlp": {"type": "swiglu", "intermediate_size": 1}},
-    "pattern": [{"mixer": "full", "ffn": "mlp"}, {"mixer": "swa", "ffn": "mlp"}, {"mixer": "bswa", "ffn": "mlp"}]})");
-  Model m(config);
-  int64_t count = 0;
-  for (const auto& p : m.params().all()) {
-    count += p->name().find("blocks.0.mixer.") == 0 ? p->spec.shape.numel() : 0;
-  }
-  CHECK(count == 2162816);
+    "pattern": [{"mixer": "full", "ffn": "mlp"}, {"mixer": "swa", "ffn": "mlp"}, {"mixer": "bswa", "ffn": "mlp"}]})";
+  CHECK(count_trained(json, "blocks.0.mixer.") == 2162816);
+  const ModelConfig config = read_model(json);
+  const Model m(config);
   const Layer &full = *m.blocks()[0].mixer, &window = *m.blocks()[1].mixer, &blocks = *m.blocks()[2].mixer;
   CHECK(full.flops_per_token(1000) == 2.0 * 768 * (768 + 256 + 256 + 768 + 768) + 2.0 * 12 * 128 * 500.5);
   // w - w (w - 1) / (2 T) visible keys
@@ -140,32 +128,29 @@ TEST_CASE("attention has the published numbers of parameters, operations and sta
 }
 
 TEST_CASE("a document of one token reads its own value through the gate", "[fast]") {
-  TestModel m(model(R"("num_heads": 2, "head_dim": 6, "value_head_dim": 3, "gate": "element")"), DType::f64, 4, 0.5);
+  TestModel m(model(R"("num_heads": 2, "head_dim": 6, "value_head_dim": 3, "gate": "element")"), 4, 0.5);
   TraceInput input = random_input(1, 5, kVocab);
   input.doc_ids = documents({1, 1, 1, 1, 1});
   const std::vector<double> before = m.run(input).logits.values;
   // With only themselves to see, tokens do not depend on q and k.
   for (const char* name : {"q_proj.weight", "k_proj.weight"}) {
-    Param& p = m.param(std::string("blocks.0.mixer.") + name);
-    std::vector<double> values = m.get(p);
-    for (double& v : values) { v = -2 * v + 0.3; }
-    m.set(p, values);
+    m.change(m.param(std::string("blocks.0.mixer.") + name), [](std::vector<double>& values) {
+      for (double& v : values) { v = -2 * v + 0.3; }
+    });
   }
   check_close("logits", m.run(input).logits.values, before, 1e-14);
 }
 
 TEST_CASE("equal keys give the mean of the visible values", "[fast]") {
   for (const std::string window : {"", R"(, "window": 5)"}) {
-    TestModel zero(model(R"("num_heads": 2, "head_dim": 4, "qk_norm": "none")" + window), DType::f64, 9, 0.5);
+    TestModel zero(model(R"("num_heads": 2, "head_dim": 4, "qk_norm": "none")" + window), 9, 0.5);
     // Zero keys: whatever the queries are, all logits are 0.
-    Param& k = zero.param("blocks.0.mixer.k_proj.weight");
-    zero.set(k, std::vector<double>(static_cast<size_t>(k.value.numel())));
+    zero.fill("blocks.0.mixer.k_proj.weight", 0);
     const TraceInput input = random_input(1, 12, kVocab);
     const std::vector<double> before = zero.run(input).logits.values;
-    Param& q = zero.param("blocks.0.mixer.q_proj.weight");
-    std::vector<double> values = zero.get(q);
-    for (double& v : values) { v *= -7; }
-    zero.set(q, values);
+    zero.change(zero.param("blocks.0.mixer.q_proj.weight"), [](std::vector<double>& values) {
+      for (double& v : values) { v *= -7; }
+    });
     check_close("logits", zero.run(input).logits.values, before, 1e-14);
     // The last token's output is unchanged when visible tokens before it change places.
     TraceInput swapped = input;

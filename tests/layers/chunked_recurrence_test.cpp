@@ -34,9 +34,7 @@ void forget_at_once(TestModel& m) {
     const bool is_rate = p->name().ends_with(".A_log"), is_bias = p->name().ends_with(".dt_bias"),
                is_gate = p->name().ends_with("mixer.a_proj.bias");  // of mesanet
     if (is_rate || is_bias || is_gate) {
-      std::vector<double> values = m.get(*p);
-      values[0] = is_rate ? 8.0 : is_bias ? 50.0 : -300.0;
-      m.set(*p, values);
+      m.change(*p, [&](std::vector<double>& values) { values[0] = is_rate ? 8.0 : is_bias ? 50.0 : -300.0; });
     }
   }
 }

@@ -24,9 +24,9 @@ inline void round_weights(TestModel& m, uint64_t seed) {
   for (const auto& p : m.model->params().all()) {
     if (p->spec.kind != ParamKind::buffer) {
       Rng rng(seed, p->name());
-      std::vector<double> values = m.get(*p);
-      for (double& x : values) { x *= 1 + (2 * rng.uniform() - 1) * 0x1p-24; }
-      m.set(*p, values);
+      m.change(*p, [&](std::vector<double>& values) {
+        for (double& x : values) { x *= 1 + (2 * rng.uniform() - 1) * 0x1p-24; }
+      });
     }
   }
 }

@@ -36,13 +36,6 @@ struct Fault {
   std::string property, text;
 };
 
-/// Records the choices of a pass.
-inline TraceOptions choices(TraceOptions options) {
-  options.grads = false;
-  options.inside = true;
-  return options;
-}
-
 /// Makes the model under test anew.
 using MakeModel = std::function<std::unique_ptr<TestModel>(DType)>;
 
@@ -51,13 +44,6 @@ inline void add_fault(std::vector<Fault>& faults, const char* property, const Ma
                       const std::function<std::string(TestModel&)>& fault) {
   const auto model = make(DType::f64);
   if (const std::string text = fault(*model); !text.empty()) { faults.push_back({property, text}); }
-}
-
-/// How evaluations read, for gradients too.
-inline TraceOptions reading_options() {
-  TraceOptions options = with_grads();
-  options.training = false;
-  return options;
 }
 
 /// Difference quotients of every parameter. Choices of slots or tokens are constants of the derivative: one that turns
@@ -70,8 +56,8 @@ inline std::vector<Fault> derivative_faults(Role role, const MakeModel& make) {
   for (const auto& [property, input] :
        {std::pair{"gradients", &two}, std::pair{"gradients of documents", &documents}}) {
     add_fault(faults, property, make, [&, of = input](TestModel& m) {
-      TraceOptions options = reading_options();
-      if (role != Role::memory) { options.forced = m.run(*of, choices(options)).inside; }
+      TraceOptions options = reading();
+      if (role != Role::memory) { options.forced = m.run(*of, inside(reading({}))).inside; }
       return gradient_fault(m, *of, options, 2, 1e-6, 1e-5, kFloor);
     });
   }
@@ -80,7 +66,6 @@ inline std::vector<Fault> derivative_faults(Role role, const MakeModel& make) {
 
 /// What holds for the logits, and for the bits of gradients.
 inline std::vector<Fault> reading_faults(Role role, const MakeModel& make) {
-  const TraceOptions reading = reading_options();
   const TraceInput one = random_input(1, 40, 29), two = random_input(2, 21, 29);
   std::vector<Fault> faults;
   const auto add = [&](const char* property, const std::function<std::string(TestModel&)>& fault) {
@@ -88,15 +73,15 @@ inline std::vector<Fault> reading_faults(Role role, const MakeModel& make) {
   };
   add("decoding", [&](TestModel& m) {
     return role == Role::memory ? stream_fault(m, one, {19, 1, 1, 2, 17})
-                                : split_fault(m, one, {{19, 1, 1, 2, 17}, {12, 3, 12, 13}, {40}}, 1e-10, reading);
+                                : split_fault(m, one, {{19, 1, 1, 2, 17}, {12, 3, 12, 13}, {40}}, 1e-10, reading());
   });
   if (role != Role::memory) {  // a memory is shared by all sequences
     TraceInput packed = one;
     set_documents(packed, {{2, 19, 1, 18}});
     add("decoding of documents", [&](TestModel& m) {
-      return split_fault(m, packed, {{2, 19, 19}, {1, 11, 9, 19}}, 1e-10, reading);
+      return split_fault(m, packed, {{2, 19, 19}, {1, 11, 9, 19}}, 1e-10, reading());
     });
-    add("documents", [&](TestModel& m) { return document_fault(m, one, {1, 3, 19, 17}, 1e-11, 1e-10, reading); });
+    add("documents", [&](TestModel& m) { return document_fault(m, one, {1, 3, 19, 17}, 1e-11, 1e-10, reading()); });
   }
   for (const int64_t changed_from : {11, 12, 13, 30}) {  // starts, ends and insides of short chunks
     add("order of tokens", [&](TestModel& m) { return order_fault(m, one, changed_from); });
@@ -117,7 +102,7 @@ inline std::vector<Fault> layer_faults(Role role, const MakeModel& make) {
   TraceInput documents = random_input(2, 21, 29);
   set_documents(documents, {{1, 3, 17}, {19, 1, 1}});
   add_fault(faults, "single precision", make,
-            [&](TestModel& m) { return precision_fault(m, *make(DType::f32), documents, reading_options()); });
+            [&](TestModel& m) { return precision_fault(m, *make(DType::f32), documents, reading()); });
   add_fault(faults, "cost", make, [&](TestModel& m) { return cost_fault(layer_of(m, role), m.stream); });
   return faults;
 }

@@ -107,7 +107,6 @@ TEST_CASE("the layer of docs/adding-a-layer.md has the properties of layers", "[
 }
 
 TEST_CASE("a layer that lacks a property is told which, and where to look", "[fast]") {
-  using Catch::Contains;
   CHECK_THAT(faults_of<BrokenConfig<WithoutBackward>>(),
              Contains("gradients: blocks.0.mixer") &&
                  Contains("the backward pass does not reach it, but the loss depends on it"));
@@ -127,7 +126,7 @@ TEST_CASE("a layer that lacks a property is told which, and where to look", "[fa
 TEST_CASE("a memory without statistics is told so", "[fast]") {
   const auto m = model_with(std::make_unique<BrokenConfig<CostsNothing>>(), "fwpkm");
   const LayerConfig& config = *m->config.find("x")->config;
-  CHECK_THAT(statistics_fault(*m, config, "blocks.0.memory"), Catch::Contains("blocks.0.memory has no statistics"));
+  CHECK_THAT(statistics_fault(*m, config, "blocks.0.memory"), Contains("blocks.0.memory has no statistics"));
 }
 
 TEST_CASE("the code of docs/adding-a-layer.md is that of the tested layer", "[fast]") {

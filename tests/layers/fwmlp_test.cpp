@@ -13,26 +13,21 @@ const std::string kSizes = R"("key_dim": 6, "value_dim": 7, "fast_dim": 5, "chun
 TEST_CASE("one update of fwmlp equals a gradient step by difference quotients", "[fast]") {
   // value_norm, gate and lookahead off: with w_down zero the prediction is b_down, and its step is
   // known: b_down - lr 2 / (P dv) sum (b_down - target).
-  TestModel m(model(kSizes + R"(, "lookahead": 0, "gate": false)"), DType::f64, 3, 0.5);
-  const auto set_constant = [&](const std::string& name, double value) {
-    Param& p = m.param("blocks.0.memory." + name);
-    m.set(p, std::vector<double>(static_cast<size_t>(p.value.numel()), value));
-  };
-  set_constant("w_down", 0);
-  set_constant("b_down", 0.25);
+  TestModel m(model(kSizes + R"(, "lookahead": 0, "gate": false)"), 3, 0.5);
+  m.fill("blocks.0.memory.w_down", 0);
+  m.fill("blocks.0.memory.b_down", 0.25);
   const FastWeights start = fast_weights(m);
   const TraceInput input = random_input(1, 3, 19);
   const FastWeights one = (m.run(input, {}), fast_weights(m));
   // The values are z-scores: their features sum to 0.
-  double sum = 0;
-  for (const double b : one.at("blocks.0.memory.b_down")) { sum += b; }
-  CHECK(sum == Approx(7 * 0.25 * (1 - 0.5 * 2.0 / 7)).epsilon(1e-12));
+  const std::vector<double>& bias = one.at("blocks.0.memory.b_down");
+  CHECK(std::accumulate(bias.begin(), bias.end(), 0.0) == Approx(7 * 0.25 * (1 - 0.5 * 2.0 / 7)).epsilon(1e-12));
   CHECK(one.at("blocks.0.memory.w_up") == start.at("blocks.0.memory.w_up"));  // no gradient passes w_down = 0
   CHECK(one.at("blocks.0.memory.w_down") != start.at("blocks.0.memory.w_down"));
 }
 
 TEST_CASE("clipped steps of fwmlp move by at most lr clip", "[fast]") {
-  TestModel m(model(kSizes + R"(, "grad_clip": 0.01)"), DType::f64, 3, 0.5);
+  TestModel m(model(kSizes + R"(, "grad_clip": 0.01)"), 3, 0.5);
   const FastWeights start = fast_weights(m);
   m.run(random_input(2, 4, 19), {});
   double largest = 0;
@@ -44,8 +39,8 @@ TEST_CASE("clipped steps of fwmlp move by at most lr clip", "[fast]") {
 
 TEST_CASE("fwmlp refuses impossible configurations and has the published number of parameters", "[fast]") {
   CHECK_THROWS_WITH(TestModel(model(R"("chunk_size": 2, "lookahead": 2)")),
-                    Catch::Contains("lookahead: found 2, expected less than chunk_size (2)"));
-  CHECK_THROWS_WITH(TestModel(model(R"("value_dim": 1)")), Catch::Contains("expected at least 2 with value_norm"));
+                    Contains("lookahead: found 2, expected less than chunk_size (2)"));
+  CHECK_THROWS_WITH(TestModel(model(R"("value_dim": 1)")), Contains("expected at least 2 with value_norm"));
   const ModelConfig config = read_model(R"({"vocab_size": 2, "hidden_size": 768, "num_layers": 1,
     "layers": {"a": {"type": "attention", "num_heads": 12, "head_dim": 64}, "f": {"type": "swiglu", "intermediate_size": 8}, "m": {"type": "fwmlp"}},
     "pattern": [{"memory": "m", "mixer": "a", "ffn": "f"}]})");

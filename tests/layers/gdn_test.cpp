@@ -120,7 +120,6 @@ TEST_CASE("gdn counts the FLOPs of its page", "[gdn][fast]") {
 
 TEST_CASE("impossible gdn configurations are refused with what was found and expected", "[gdn][fast]") {
   const auto error = [](const std::string& layer) { return refusal(model_json(layer)); };
-  using Catch::Contains;
   const std::string sizes = R"("key_head_dim": 5, "value_head_dim": 7)";
   CHECK_THAT(error(sizes), Contains("num_heads"));
   CHECK_THAT(error(R"("num_heads": 3, "num_value_heads": 4, )" + sizes),

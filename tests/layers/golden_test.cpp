@@ -33,19 +33,6 @@ void check_golden(const std::string& name) {
   CHECK(found == out.grads.size());
 }
 
-TraceInput row_of(const TraceInput& input, int64_t row) {
-  const auto part = [&](const std::vector<int64_t>& values) {
-    const auto begin = values.begin() + row * input.length;
-    return values.empty() ? values : std::vector<int64_t>(begin, begin + input.length);
-  };
-  TraceInput one;
-  one.rows = 1;
-  one.length = input.length;
-  one.inputs = part(input.inputs);
-  one.doc_ids = part(input.doc_ids);
-  return one;
-}
-
 /// Segments of 5, 1, 2, 5, 1, 2, … tokens.
 std::vector<int64_t> split(int64_t length) {
   std::vector<int64_t> lengths;
@@ -84,8 +71,7 @@ TEST_CASE("golden cases decoded token by token and in segments give the referenc
     for (int64_t b = 0; b < input.rows; ++b) {
       const std::vector<double> row(expected.begin() + b * row_size, expected.begin() + (b + 1) * row_size);
       const TraceInput one = row_of(input, b);
-      check_close(name + " in steps", m.segments(one, std::vector<int64_t>(static_cast<size_t>(input.length), 1)), row,
-                  1e-9);
+      check_close(name + " in steps", m.steps(one), row, 1e-9);
       check_close(name + " in segments", m.segments(one, split(input.length)), row, 1e-9);
     }
   }

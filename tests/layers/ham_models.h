@@ -1,5 +1,6 @@
 #pragma once
 // Small models with HAM layers, one for each group of options.
+#include "core/join.h"
 #include "layers/ham_cache.h"
 #include "layers/ham_override.h"
 #include "tests/layers/properties.h"
@@ -13,10 +14,8 @@ inline constexpr double kHamNormEps = 0.01;
 /// `layers`: definitions "x", or others that `mixers` names (one a block, cycled).
 inline std::string ham_model(const std::string& layers, int64_t blocks = 2,
                              const std::vector<std::string>& mixers = {"x"}) {
-  std::string pattern;
-  for (const std::string& m : mixers) {
-    pattern += (pattern.empty() ? "" : ", ") + std::string(R"({"mixer": ")") + m + R"(", "ffn": "mlp"})";
-  }
+  const std::string pattern =
+      join(mixers, ", ", [](const std::string& m) { return R"({"mixer": ")" + m + R"(", "ffn": "mlp"})"; });
   return R"({"vocab_size": 29, "hidden_size": 14, "num_layers": )" + std::to_string(blocks) +
          R"(, "norm_eps": 0.01, "layers": {)" + layers +
          R"(, "mlp": {"type": "swiglu", "intermediate_size": 11}}, "pattern": [)" + pattern + "]}";
@@ -59,15 +58,6 @@ inline const std::vector<std::string>& ham_variants() {
   return variants;
 }
 
-inline TraceInput ham_tokens(int64_t rows, int64_t length, uint64_t seed = 5) {
-  return random_input(rows, length, 29, seed);
-}
-
-inline TraceOptions inside(TraceOptions options = with_grads()) {
-  options.inside = true;
-  return options;
-}
-
 /// The decisions that a run reported, to be forced upon another.
 inline TraceOptions with_masks_of(const TraceOutput& out) {
   TraceOptions options = with_grads();
@@ -75,16 +65,6 @@ inline TraceOptions with_masks_of(const TraceOutput& out) {
     if (!record.integers.empty()) { options.forced[name] = record; }
   }
   return options;
-}
-
-inline void check_same(const TraceOutput& a, const TraceOutput& b, double tolerance, double floor = 0) {
-  check_close("logits", a.logits.values, b.logits.values, tolerance, floor);
-  CHECK(a.grads.size() == b.grads.size());
-  for (const auto& [name, gradient] : a.grads) {
-    INFO(name);
-    REQUIRE(b.grads.count(name) == 1);
-    check_close(name, gradient.values, b.grads.at(name).values, tolerance, floor);
-  }
 }
 
 inline int64_t count_selected(const Inspector::Record& mask) {

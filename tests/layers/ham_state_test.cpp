@@ -51,29 +51,18 @@ struct Steered {
 };
 
 HamThresholdConfig steering(const std::string& scope = "global") {
-  HamThresholdConfig c;
-  c.scope = scope;
-  c.freeze_steps = 0;
-  c.lr = 0.02;
-  c.target = 0.4;
-  return c;
+  return {.scope = scope, .target = 0.4, .freeze_steps = 0, .lr = 0.02};
 }
 
 }  // namespace
 
 TEST_CASE("the list of keys holds the selected tokens of each row and grows past a page", "[ham][fast]") {
-  TestModel m(ham_json(R"("threshold": {"tau": 0.4})"), DType::f64, 3, 0.4);
+  TestModel m(ham_json(R"("threshold": {"tau": 0.4})"), 3, 0.4);
   const int64_t length = 190;
-  const TraceInput input = ham_tokens(2, length);
+  const TraceInput input = random_input(2, length);
   const TraceOutput whole = m.run(input, inside());
   const auto state = m.model->make_state(m.arena, 2);
-  for (int64_t begin = 0; begin < length; begin += 38) {
-    std::vector<int64_t> ids;
-    for (int64_t b = 0; b < 2; ++b) {
-      for (int64_t t = begin; t < begin + 38; ++t) { ids.push_back(input.inputs[size_t(b * length + t)]); }
-    }
-    m.logits_of(Rows::streams(m.stream, m.arena, 2, 38, begin), ids, state.get());
-  }
+  for (int64_t begin = 0; begin < length; begin += 38) { m.segments(part(input, begin, 38), {38}, state.get()); }
   int64_t longest = 0;
   for (size_t block = 0; block < 2; ++block) {
     const std::vector<int64_t>& mask = whole.inside.at("blocks." + std::to_string(block) + ".mixer.mask").integers;
@@ -90,7 +79,7 @@ TEST_CASE("the list of keys holds the selected tokens of each row and grows past
 TEST_CASE("too many selected tokens raise the threshold, too few lower it", "[ham][fast]") {
   Steered s(steering(), 1);
   s.step(0, {70});
-  CHECK(s.value(0) == Catch::Approx(-0.5 + 0.02).epsilon(1e-6));  // the first step of Adam has the size of lr
+  CHECK(s.value(0) == Approx(-0.5 + 0.02).epsilon(1e-6));  // the first step of Adam has the size of lr
   s.step(1, {0});
   s.step(2, {0});
   CHECK(s.value(0) < -0.5 + 0.02);
@@ -111,7 +100,7 @@ TEST_CASE("the threshold moves by AdamW on the clipped gap", "[ham][fast]") {
     first = 0.8 * first + 0.2 * g;
     second = 0.95 * second + 0.05 * g * g;
     p -= 0.02 * (first / (1 - std::pow(0.8, n))) / (std::sqrt(second / (1 - std::pow(0.95, n))) + 0.01);
-    CHECK(s.value(0) == Catch::Approx(p).epsilon(1e-12));
+    CHECK(s.value(0) == Approx(p).epsilon(1e-12));
   }
   CHECK(s.params[0]->updates == 4);
 }
@@ -173,9 +162,9 @@ TEST_CASE("on fixed scores the threshold finds the target", "[ham][fast]") {
 }
 
 TEST_CASE("evaluation may replace thresholds", "[ham][fast]") {
-  TestModel m(ham_json(R"("router": {"type": "input"})", "", "", 1), DType::f64, 3, 0.4);
+  TestModel m(ham_json(R"("router": {"type": "input"})", "", "", 1), 3, 0.4);
   Layer& layer = *m.model->blocks()[0].mixer;
-  const TraceInput input = ham_tokens(2, 20);
+  const TraceInput input = random_input(2, 20);
   const auto selected = [&] { return count_selected(m.run(input, inside()).inside.at("blocks.0.mixer.mask")); };
   const int64_t own = selected();
   HamOverride every_token, no_token, high;
@@ -198,21 +187,21 @@ TEST_CASE("evaluation may replace thresholds", "[ham][fast]") {
 }
 
 TEST_CASE("a trace shows how the list grows and how scores depend on the position", "[ham][fast]") {
-  TestModel m(ham_json(R"("threshold": {"tau": 0.9})", "", "", 1), DType::f64, 3, 0.4);
+  TestModel m(ham_json(R"("threshold": {"tau": 0.9})", "", "", 1), 3, 0.4);
   TraceOptions options = inside();
   options.forced["blocks.0.mixer.mask"].integers = {1, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0};
-  const TraceOutput out = m.run(ham_tokens(2, 8), options);
+  const TraceOutput out = m.run(random_input(2, 8), options);
   const std::vector<double> growth = out.inside.at("blocks.0.mixer.kv_growth").reals;
   CHECK(growth == std::vector<double>{0, 0.5, 0.5, 1, 1, 1, 1, 1.5, 1.5, 2, 2, 2, 2, 2, 2, 2.5});
   const std::vector<double>& score = out.inside.at("blocks.0.mixer.score").reals;
   const std::vector<double>& mean = out.inside.at("blocks.0.mixer.score_by_position").reals;
   REQUIRE(mean.size() == 8);
-  for (size_t t = 0; t < 8; ++t) { CHECK(mean[t] == Catch::Approx((score[t] + score[t + 8]) / 2)); }
+  for (size_t t = 0; t < 8; ++t) { CHECK(mean[t] == Approx((score[t] + score[t + 8]) / 2)); }
 }
 
 TEST_CASE("ham statistics say what was selected", "[ham][fast]") {
-  TestModel m(ham_json(R"("threshold": {"tau": 0.9})"), DType::f64, 3, 0.4);
-  TraceInput input = ham_tokens(3, 20);
+  TestModel m(ham_json(R"("threshold": {"tau": 0.9})"), 3, 0.4);
+  TraceInput input = random_input(3, 20);
   const TraceOutput out = m.run(input, inside());
   const Statistics statistics = m.statistics(input);
   double sum = 0;
@@ -229,19 +218,19 @@ TEST_CASE("ham statistics say what was selected", "[ham][fast]") {
       mean += e / 60;
       square += e * e / 60;
     }
-    CHECK(s.at("kv_fraction") == Catch::Approx(double(count_selected(mask)) / 60));
+    CHECK(s.at("kv_fraction") == Approx(double(count_selected(mask)) / 60));
     CHECK(s.at("kv_fraction_min") == *std::min_element(rows_of.begin(), rows_of.end()));
     CHECK(s.at("kv_fraction_max") == *std::max_element(rows_of.begin(), rows_of.end()));
-    CHECK(s.at("tau") == Catch::Approx(0.9).epsilon(1e-6));  // the logit is drawn in single precision
-    CHECK(s.at("score_mean") == Catch::Approx(mean));
-    CHECK(s.at("score_std") == Catch::Approx(std::sqrt(square - mean * mean)));
+    CHECK(s.at("tau") == Approx(0.9).epsilon(1e-6));  // the logit is drawn in single precision
+    CHECK(s.at("score_mean") == Approx(mean));
+    CHECK(s.at("score_std") == Approx(std::sqrt(square - mean * mean)));
     for (const char* share : {"gate_rnn_mean", "gate_kv_mean", "reset_fraction"}) {
       CHECK(s.at(share) >= 0);
       CHECK(s.at(share) <= 1);
     }
     sum += s.at("kv_fraction");
   }
-  CHECK(statistics.at("ham").at("kv_fraction") == Catch::Approx(sum / 2));
+  CHECK(statistics.at("ham").at("kv_fraction") == Approx(sum / 2));
   CHECK(statistics.at("blocks.0.mixer").size() == 9);
 }
 
@@ -272,14 +261,14 @@ TEST_CASE("the published ham models have the published sizes", "[ham][fast]") {
   // The attention's pairs are what differs: every query sees half or all of the tokens before it and itself.
   const double half = plan.layers.at(0).flops_per_token,
                all = plan_of(R"(, "threshold": {"mode": "all"})").layers.at(0).flops_per_token;
-  CHECK(all - half == Catch::Approx(2 * 3200 * 16385 / 4.0 - 6 * 1920 - 64 * 1920).epsilon(1e-9));
+  CHECK(all - half == Approx(2 * 3200 * 16385 / 4.0 - 6 * 1920 - 64 * 1920).epsilon(1e-9));
 }
 
 TEST_CASE("ham configurations that make no sense are refused", "[ham][fast]") {
   const auto read = [](const std::string& model) { read_model(model); };
   const auto refuses = [&](const std::string& model, const std::string& text) {
     INFO(text);
-    CHECK_THROWS_WITH(read(model), Catch::Contains(text));
+    CHECK_THROWS_WITH(read(model), Contains(text));
   };
   read(ham_json(""));
   refuses(ham_json(R"("conv_size": 1)"), "layers.x.conv_size: found 1, expected 0 or an integer >= 2");

@@ -63,6 +63,18 @@ inline TraceOptions with_grads() {
   return options;
 }
 
+/// The same with what layers decide.
+inline TraceOptions inside(TraceOptions options = with_grads()) {
+  options.inside = true;
+  return options;
+}
+
+/// The same as evaluations read.
+inline TraceOptions reading(TraceOptions options = with_grads()) {
+  options.training = false;
+  return options;
+}
+
 /// A `model` of one mixer "x", the inside of its object: vocabulary 29, d 14.
 inline std::string small_model_json(const std::string& mixer, int64_t layers = 2) {
   return R"({"vocab_size": 29, "hidden_size": 14, "num_layers": )" + std::to_string(layers) + R"(, "layers": {"x": {)" +
@@ -83,12 +95,34 @@ inline ModelConfig read_model(const std::string& json) {
   return Fields::read<ModelConfig>(parse_json(json, "test.json"), "model");
 }
 
+/// Tokens [first, first + count) of every row.
+inline TraceInput part(const TraceInput& input, int64_t first, int64_t count) {
+  const auto of_rows = [&](const std::vector<int64_t>& values) {
+    std::vector<int64_t> out;
+    for (int64_t b = 0; b < input.rows && !values.empty(); ++b) {
+      const auto begin = values.begin() + b * input.length + first;
+      out.insert(out.end(), begin, begin + count);
+    }
+    return out;
+  };
+  return {input.rows, count, of_rows(input.inputs), of_rows(input.targets), of_rows(input.doc_ids)};
+}
+
+/// One of the rows.
+inline TraceInput row_of(TraceInput input, int64_t row) {
+  const int64_t length = input.length;
+  input.length *= input.rows;
+  input.rows = 1;
+  return part(input, row * length, length);
+}
+
 class TestModel {
  public:
   /// json: a `model` object. Parameters are initialised from `seed`; matrices get standard deviation
   /// `std` > 0 instead of init_std when given, so that small models are not degenerate.
   explicit TestModel(const std::string& json, DType dtype = DType::f64, uint64_t seed = 1, double std = 0)
       : TestModel(read_model(json), dtype, seed, std) {}
+  TestModel(const std::string& json, uint64_t seed, double std) : TestModel(json, DType::f64, seed, std) {}
   explicit TestModel(ModelConfig model_config, DType dtype = DType::f64, uint64_t seed = 1, double std = 0)
       : config(std::move(model_config)), arena(DeviceKind::cpu) {
     arena.set_poison(true);
@@ -118,6 +152,16 @@ class TestModel {
     });
   }
   std::vector<double> get(const Param& p) { return to_host(stream, p.value).values; }
+  void fill(const std::string& name, double value) {
+    Param& p = param(name);
+    set(p, std::vector<double>(static_cast<size_t>(p.value.numel()), value));
+  }
+  /// Calls change(values) and writes them back.
+  template <class F> void change(Param& p, F&& change) {
+    std::vector<double> values = get(p);
+    change(values);
+    set(p, values);
+  }
   Param& param(const std::string& name) {
     Param* p = model->params().find(name);
     INFO("parameter " << name);
@@ -179,37 +223,37 @@ class TestModel {
     return found;
   }
 
-  /// Logits [B T V] of a pass that is cut into segments with carried state. `training` false.
-  std::vector<double> segments(const TraceInput& input, const std::vector<int64_t>& lengths) {
+  /// Logits [B T V] of a pass that is cut into segments with carried state, from `state` on where there is one: its
+  /// tokens came before. `change` sets the passes up. With documents every row has its own history: rows of one alone.
+  std::vector<double> segments(const TraceInput& input, const std::vector<int64_t>& lengths,
+                               ModelState* state = nullptr, const std::function<void(Pass&)>& change = {}) {
     const int64_t vocab = config.vocab_size, batch = input.rows, length = input.length;
+    REQUIRE((input.doc_ids.empty() || (batch == 1 && state == nullptr)));
     std::vector<double> logits(static_cast<size_t>(batch * length * vocab));
-    const auto state = model->make_state(arena, batch);
+    const auto fresh = model->make_state(arena, batch);
+    if (state == nullptr) { state = fresh.get(); }
     int64_t begin = 0;
     for (const int64_t n : lengths) {
-      std::vector<int64_t> ids, docs;
-      for (int64_t b = 0; b < batch; ++b) {
-        for (int64_t t = begin; t < begin + n; ++t) {
-          ids.push_back(input.inputs[static_cast<size_t>(b * length + t)]);
-          if (!input.doc_ids.empty()) { docs.push_back(input.doc_ids[static_cast<size_t>(b * length + t)]); }
-        }
+      const TraceInput piece = part(input, begin, n);
+      int64_t offset = state->tokens;
+      if (!piece.doc_ids.empty()) {
+        const auto first = input.doc_ids.begin() + begin;
+        offset = first - std::find(input.doc_ids.begin(), first, *first);
       }
-      // With documents every row has its own history: only batch 1 is supported here.
-      int64_t offset = begin;
-      if (!docs.empty()) {
-        REQUIRE(batch == 1);
-        offset = 0;
-        while (begin - offset > 0 && input.doc_ids[static_cast<size_t>(begin - offset - 1)] == docs[0]) { ++offset; }
-      }
-      const Rows rows = docs.empty() ? Rows::streams(stream, arena, batch, n, offset)
-                                     : Rows::documents(stream, arena, batch, n, docs, offset);
-      const std::vector<double> part = logits_of(rows, ids, state.get());
+      const Rows rows = piece.doc_ids.empty() ? Rows::streams(stream, arena, batch, n, offset)
+                                              : Rows::documents(stream, arena, batch, n, piece.doc_ids, offset);
+      const std::vector<double> found = logits_of(rows, piece.inputs, state, change);
       for (int64_t b = 0; b < batch; ++b) {
-        std::copy_n(part.begin() + b * n * vocab, n * vocab, logits.begin() + (b * length + begin) * vocab);
+        std::copy_n(found.begin() + b * n * vocab, n * vocab, logits.begin() + (b * length + begin) * vocab);
       }
       begin += n;
     }
     REQUIRE(begin == length);
     return logits;
+  }
+  /// The same token by token.
+  std::vector<double> steps(const TraceInput& input) {
+    return segments(input, std::vector<int64_t>(static_cast<size_t>(input.length), 1));
   }
 
   ModelConfig config;
@@ -233,7 +277,7 @@ inline void set_fast_weights(TestModel& m, const FastWeights& weights) {
   for (const auto& [name, values] : weights) { m.set(m.param(name), values); }
 }
 
-inline TraceInput random_input(int64_t rows, int64_t length, int64_t vocab, uint64_t seed = 5) {
+inline TraceInput random_input(int64_t rows, int64_t length, int64_t vocab = 29, uint64_t seed = 5) {
   TraceInput input;
   input.rows = rows;
   input.length = length;
@@ -268,16 +312,6 @@ inline void check_same_outputs(const TraceOutput& a, const TraceOutput& b, doubl
   REQUIRE(a.grads.size() == b.grads.size());
   for (const auto& [name, gradient] : a.grads) {
     check_close(name, gradient.values, b.grads.at(name).values, tolerance);
-  }
-}
-
-inline void check_same_bits(const TraceOutput& a, const TraceOutput& b) {
-  CHECK(a.logits.values == b.logits.values);
-  CHECK(a.loss == b.loss);
-  REQUIRE(a.grads.size() == b.grads.size());
-  for (const auto& [name, gradient] : a.grads) {
-    INFO(name);
-    CHECK(gradient.values == b.grads.at(name).values);
   }
 }
 

@@ -11,20 +11,7 @@ std::vector<int32_t> sizes_at(KvmBudget budget, int64_t tokens) {
   return sizes;
 }
 
-KvmBudget power(double factor, double exponent) {
-  KvmBudget b;
-  b.mode = "power";
-  b.factor = factor;
-  b.exponent = exponent;
-  return b;
-}
-
-KvmBudget saturate(int64_t limit) {
-  KvmBudget b;
-  b.mode = "saturate";
-  b.limit = limit;
-  return b;
-}
+KvmBudget power(double factor, double exponent) { return {.mode = "power", .factor = factor, .exponent = exponent}; }
 
 /// A GPTAlpha-2 model of the paper: `layers` and `pattern` as JSON; size "120M" or "350M".
 int64_t parameters(bool large, const std::string& layers, const std::string& pattern) {
@@ -69,16 +56,14 @@ TEST_CASE("rows of a kvm state follow the budget", "[kvm][fast]") {
   const auto head = [](const std::vector<int32_t>& sizes) {
     return std::vector<int32_t>(sizes.begin(), sizes.begin() + 6);
   };
-  const std::vector<int32_t> root = sizes_at(power(16, 0.5), 32768), bounded = sizes_at(saturate(1024), 8192);
+  const std::vector<int32_t> root = sizes_at(power(16, 0.5), 32768),
+                             bounded = sizes_at({.mode = "saturate", .limit = 1024}, 8192);
   CHECK(head(root) == std::vector<int32_t>{0, 0, 256, 443, 512, 572});
   CHECK(root[8192 / 256 - 1] == 1425);
   CHECK(root.back() == 2884);
   CHECK(head(bounded) == std::vector<int32_t>{0, 0, 256, 438, 512, 568});
   CHECK(bounded.back() == 906);
-  KvmBudget fixed;
-  fixed.mode = "fixed";
-  fixed.rows = 600;
-  CHECK(head(sizes_at(fixed, 2048)) == std::vector<int32_t>{0, 0, 256, 512, 600, 600});
+  CHECK(head(sizes_at({.mode = "fixed", .rows = 600}, 2048)) == std::vector<int32_t>{0, 0, 256, 512, 600, 600});
   KvmBudget small = power(1, 0.5);  // asks for less than the first chunk: the state keeps what it has
   CHECK(head(sizes_at(small, 2048)) == std::vector<int32_t>{0, 0, 256, 256, 256, 256});
   KvmBudget all = power(1, 1);
@@ -97,10 +82,10 @@ TEST_CASE("kvm refuses impossible configurations", "[kvm][fast]") {
     read_model(kvm_json(R"("num_heads": 4, "chunk_size": 4, "state": )" + state + options));
   };
   const auto refused = [&](const std::string& options, const std::string& message) {
-    CHECK_THROWS_WITH(read(options), Catch::Contains("model.layers.x." + message));
+    CHECK_THROWS_WITH(read(options), Contains("model.layers.x." + message));
   };
   const auto refused_state = [&](const std::string& state, const std::string& message) {
-    CHECK_THROWS_WITH(read("", state), Catch::Contains("model.layers.x.state." + message));
+    CHECK_THROWS_WITH(read("", state), Contains("model.layers.x.state." + message));
   };
   CHECK_NOTHROW(read(""));
   refused(R"(, "num_kv_heads": 3)", "num_kv_heads: found 3, expected a divisor of num_heads (4)");
@@ -161,10 +146,10 @@ TEST_CASE("initial values of kvm follow the page", "[kvm][fast]") {
 }
 
 TEST_CASE("forced kvm routes are checked", "[kvm][fast]") {
-  TestModel m(kvm_json(R"("num_heads": 1, "chunk_size": 3, "sinks": 1, "state": {"mode": "fixed", "rows": 4})", 1),
-              DType::f64, 3, 0.4);
-  const TraceInput input = kvm_tokens(1, 11);
-  TraceOptions options = inside_and_grads();
+  TestModel m(kvm_json(R"("num_heads": 1, "chunk_size": 3, "sinks": 1, "state": {"mode": "fixed", "rows": 4})", 1), 3,
+              0.4);
+  const TraceInput input = random_input(1, 11);
+  TraceOptions options = inside();
   const TraceOutput first = m.run(input, options);
   options.forced = first.inside;
   auto& row = options.forced.at("blocks.0.mixer.row").integers;
@@ -174,9 +159,7 @@ TEST_CASE("forced kvm routes are checked", "[kvm][fast]") {
   CHECK(std::vector<int64_t>(append.begin() + 6, append.end()) == std::vector<int64_t>(5, 0));
   CHECK(std::count(append.begin(), append.end(), 1) == 4);
   CHECK(m.run(input, options).logits.values == first.logits.values);
-  const auto refused = [&](const std::string& message) {
-    CHECK_THROWS_WITH(m.run(input, options), Catch::Contains(message));
-  };
+  const auto refused = [&](const std::string& message) { CHECK_THROWS_WITH(m.run(input, options), Contains(message)); };
   const auto good_row = row, good_append = append;
   const auto put = [&](std::vector<int64_t> rows, std::vector<int64_t> appends) {
     std::copy(rows.begin(), rows.end(), row.begin() + 3);

@@ -28,12 +28,4 @@ inline const std::vector<std::string>& kvm_variants() {
   return variants;
 }
 
-inline TraceInput kvm_tokens(int64_t rows, int64_t length) { return random_input(rows, length, 29); }
-
-inline TraceOptions inside_and_grads() {
-  TraceOptions options = with_grads();
-  options.inside = true;
-  return options;
-}
-
 }  // namespace hebb::testing

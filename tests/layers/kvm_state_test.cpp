@@ -1,10 +1,9 @@
 // The core of kvm on given queries, keys and values: dense attention, sums, ties, order of rows.
 #include "layers/ops/kvm.h"
+#include "tests/kernels/tensors.h"
 #include "tests/layers/kvm_models.h"
 
 namespace {
-
-using Values = std::vector<double>;
 
 Values layer_norm(const Values& x, const Values& weight, const Values& bias) {
   double mean = 0, var = 0;
@@ -17,9 +16,7 @@ Values layer_norm(const Values& x, const Values& weight, const Values& bias) {
 }
 
 /// The op alone, one row, one kv head.
-struct Core {
-  Stream stream;
-  Arena arena{DeviceKind::cpu};
+struct Core : Tensors {
   KvmRule rule;
   KvmBudget budget;
   int64_t heads, d, dv;
@@ -27,14 +24,12 @@ struct Core {
   std::vector<int64_t> row, append;
 
   Core(int64_t heads, int64_t d, int64_t dv, int64_t chunk, int64_t window, int64_t sinks)
-      : heads(heads), d(d), dv(dv) {
-    arena.set_poison(true);
+      : Tensors(DType::f64), heads(heads), d(d), dv(dv) {
     rule.chunk = chunk;
     rule.window = window;
     rule.sinks = sinks;
     rule.scale = 0.6;
-    budget.mode = "fixed";
-    budget.rows = chunk;
+    budget = {.mode = "fixed", .rows = chunk};
     weight.assign(static_cast<size_t>(d), 1.0);
     bias.assign(static_cast<size_t>(d), 0.0);
   }
@@ -43,19 +38,14 @@ struct Core {
   int64_t length() const { return static_cast<int64_t>(k.size()) / d; }
 
   void randomize(int64_t tokens) {
-    Rng rng(11, "kvm core");
-    const auto fill = [&](Values& x, int64_t n) {
-      x.clear();
-      for (int64_t i = 0; i < n; ++i) { x.push_back(rng.normal()); }
-    };
-    fill(q, tokens * heads * d);
-    fill(k, tokens * d);
-    fill(v, tokens * dv);
-    fill(gate, tokens);
-    fill(weight, d);
-    fill(bias, d);
-    fill(window_temp, heads);
-    fill(state_temp, heads);
+    q = random_values(tokens * heads * d, "q");
+    k = random_values(tokens * d, "k");
+    v = random_values(tokens * dv, "v");
+    gate = random_values(tokens, "gate");
+    weight = random_values(d, "weight");
+    bias = random_values(d, "bias");
+    window_temp = random_values(heads, "window_temp");
+    state_temp = random_values(heads, "state_temp");
   }
 
   /// Tokens [begin, end) of the stream, continuing `state`, or from the start.
@@ -68,9 +58,8 @@ struct Core {
     inspector.recording = true;
     pass.inspector = &inspector;
     const auto tensor = [&](const Values& values, Shape shape, int64_t from) {
-      const Var out = tape.output(shape, DType::f64, "input");
-      copy_to_device(stream, tape.value(out), values.data() + from);
-      return out;
+      const auto begin = values.begin() + from;
+      return tape.constant(make(shape, {begin, begin + shape.numel()}));
     };
     const int64_t n = end - begin;
     KvmVars in{tensor(q, {n, heads * d}, begin * heads * d),
@@ -91,7 +80,7 @@ struct Core {
       row = inspector.records.at("x.row").integers;
       append = inspector.records.at("x.append").integers;
     }
-    return to_host(stream, tape.value(o)).values;
+    return read(tape.value(o));
   }
 
   Values key(int64_t t) const { return {k.begin() + t * d, k.begin() + (t + 1) * d}; }
@@ -121,7 +110,7 @@ TEST_CASE("without a gate kvm rows sum what left the window and sinks keep their
   core.gate.clear();
   KvmState state = core.state();
   core.run(&state, 0, 9);
-  const auto host = [&](const Buffer& buffer) { return to_host(core.stream, buffer).values; };
+  const auto host = [&](const Buffer& buffer) { return Tensors::read(buffer); };
   const Values early_keys = host(state.keys), early_values = host(state.values);
   core.run(&state, 9, 31);
   const Values keys = host(state.keys), values = host(state.values), radii = host(state.radii),
@@ -189,7 +178,7 @@ TEST_CASE("permuting kvm rows leaves the readout unchanged", "[kvm][fast]") {
   core.budget.rows = 8;
   core.randomize(30);
   const auto permute = [&](Buffer& buffer, const std::vector<size_t>& order) {
-    const Values old = to_host(core.stream, buffer).values;
+    const Values old = Tensors::read(buffer);
     const size_t width = old.size() / static_cast<size_t>(buffer.tensor().size(2));
     Values now = old;
     for (size_t r = 0; r < order.size(); ++r) {
@@ -213,9 +202,7 @@ TEST_CASE("permuting kvm rows leaves the readout unchanged", "[kvm][fast]") {
 TEST_CASE("a kvm state with room for every token is dense attention over memory keys", "[kvm][fast]") {
   Core core(3, 5, 4, 3, 2, 1);
   core.rule.rotary = 2;
-  core.budget.mode = "power";
-  core.budget.factor = 1.0;
-  core.budget.exponent = 1.0;
+  core.budget = {.mode = "power", .factor = 1.0, .exponent = 1.0};
   core.randomize(20);
   const Values o = core.run();
   Values expected;

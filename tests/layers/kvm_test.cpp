@@ -15,11 +15,11 @@ TEST_CASE("kvm has the properties of layers for every variant", "[kvm][fast]") {
 TEST_CASE("kvm in fp32 chooses the routes of fp64", "[kvm][fast]") {
   for (const std::string& variant : kvm_variants()) {
     INFO(variant);
-    TestModel wide(kvm_json(variant, 1), DType::f64, 3, 0.4), narrow(kvm_json(variant, 1), DType::f32, 3, 0.4);
+    TestModel wide(kvm_json(variant, 1), 3, 0.4), narrow(kvm_json(variant, 1), DType::f32, 3, 0.4);
     narrow.copy_from(wide);
-    const TraceInput input = kvm_tokens(2, 41);
-    const auto expected = wide.run(input, inside_and_grads()).inside;
-    const auto found = narrow.run(input, inside_and_grads()).inside;
+    const TraceInput input = random_input(2, 41);
+    const auto expected = wide.run(input, inside()).inside;
+    const auto found = narrow.run(input, inside()).inside;
     // No two scores of these tokens are as near as fp32 rounds, equal tokens excepted, whose scores are equal in both.
     for (const char* name : {"blocks.0.mixer.row", "blocks.0.mixer.append"}) {
       CHECK(found.at(name).integers == expected.at(name).integers);
@@ -42,17 +42,17 @@ TEST_CASE("kvm's switches act once the state is in use, before that only the tem
                                              R"(, "state": {"mode": "saturate", "limit": 9})",
                                              R"(, "state": {"mode": "power", "factor": 2.0, "exponent": 0.7, )"
                                              R"("max_rows": 3})"};
-  TestModel m(kvm_json(common + state), DType::f64, 3, 0.4);
-  const TraceInput within = kvm_tokens(2, 6), beyond = kvm_tokens(2, 31);
+  TestModel m(kvm_json(common + state), 3, 0.4);
+  const TraceInput within = random_input(2, 6), beyond = random_input(2, 31);
   const std::vector<double> short_logits = m.run(within).logits.values, long_logits = m.run(beyond).logits.values;
   for (const std::string& change : switches) {
     INFO(change);
-    TestModel other(kvm_json(common + change), DType::f64, 3, 0.4);
+    TestModel other(kvm_json(common + change), 3, 0.4);
     other.copy_from(m);
     CHECK(other.run(within).logits.values == short_logits);
     CHECK(other.run(beyond).logits.values != long_logits);
   }
-  TestModel untempered(kvm_json(common + state + R"(, "temperatures": false)"), DType::f64, 3, 0.4);
+  TestModel untempered(kvm_json(common + state + R"(, "temperatures": false)"), 3, 0.4);
   untempered.copy_from(m);
   CHECK(untempered.run(within).logits.values != short_logits);
   CHECK(untempered.run(beyond).logits.values != long_logits);
@@ -60,8 +60,8 @@ TEST_CASE("kvm's switches act once the state is in use, before that only the tem
 
 TEST_CASE("kvm's parameters are reached when the state is in use", "[kvm][fast]") {
   const auto run = [](int64_t length, const std::string& state) {
-    TestModel m(kvm_json(R"("num_heads": 2, "chunk_size": 3, "state": )" + state, 1), DType::f64, 3, 0.4);
-    return m.run(kvm_tokens(1, length));
+    TestModel m(kvm_json(R"("num_heads": 2, "chunk_size": 3, "state": )" + state, 1), 3, 0.4);
+    return m.run(random_input(1, length));
   };
   const std::string fixed = R"({"mode": "fixed", "rows": 3})";
   const std::string full = R"({"mode": "power", "factor": 1, "exponent": 1})";
@@ -93,23 +93,22 @@ TEST_CASE("kvm and attention share value-residual groups", "[kvm][fast]") {
         "mlp": {"type": "relu2", "intermediate_size": 11, "token_shift": true}},
         "pattern": [{"mixer": "a", "ffn": "mlp"}, {"mixer": "x", "ffn": "mlp"}], "at": {"3": {"mixer": "a"}}})";
       INFO(source << " " << kind);
-      TestModel m(json, DType::f64, 3, 0.4);
-      TraceInput input = kvm_tokens(2, 15);
+      TestModel m(json, 3, 0.4);
+      TraceInput input = random_input(2, 15);
       set_documents(input, {{15}, {4, 11}});
       TraceOptions options;
-      options.forced = m.run(input, inside_and_grads()).inside;
+      options.forced = m.run(input, inside()).inside;
       check_gradients(m, input, options, 2);
-      const TraceInput stream = kvm_tokens(2, 22);
+      const TraceInput stream = random_input(2, 22);
       check_close("steps", m.segments(stream, {9, 1, 1, 4, 7}), m.run(stream).logits.values, 1e-11);
     }
   }
 }
 
 TEST_CASE("values that are all zero stay finite in kvm", "[kvm][fast]") {
-  TestModel m(kvm_json(kvm_variants()[0], 1), DType::f64, 3, 0.4);
-  Param& v = m.param("blocks.0.mixer.v_proj.weight");
-  m.set(v, std::vector<double>(static_cast<size_t>(v.value.numel()), 0.0));
-  const TraceOutput out = m.run(kvm_tokens(2, 21));
+  TestModel m(kvm_json(kvm_variants()[0], 1), 3, 0.4);
+  m.fill("blocks.0.mixer.v_proj.weight", 0);
+  const TraceOutput out = m.run(random_input(2, 21));
   for (const double x : out.logits.values) { CHECK(std::isfinite(x)); }
   for (const auto& [name, gradient] : out.grads) {
     INFO(name);
@@ -120,12 +119,8 @@ TEST_CASE("values that are all zero stay finite in kvm", "[kvm][fast]") {
 TEST_CASE("kvm puts its statistics under its block", "[kvm][fast]") {
   TestModel m(kvm_json(R"("num_heads": 2, "chunk_size": 3, "state": {"mode": "fixed", "rows": 4})", 1), DType::f64, 3,
               0.4);
-  m.set(m.param("blocks.0.mixer.merge_gate.weight"), std::vector<double>(28, 0.0));
-  TraceInput input;  // of one token's repetitions
-  input.rows = 1;
-  input.length = 17;
-  input.inputs.assign(17, 0);
-  input.doc_ids = documents({13, 4});
+  m.fill("blocks.0.mixer.merge_gate.weight", 0);
+  const TraceInput input{1, 17, std::vector<int64_t>(17), {}, documents({13, 4})};  // one token's repetitions
   const Statistics statistics = m.statistics(input);
   REQUIRE(statistics.size() == 1);
   const auto& s = statistics.at("blocks.0.mixer");
@@ -144,22 +139,22 @@ TEST_CASE("kvm puts its statistics under its block", "[kvm][fast]") {
 TEST_CASE("kvm is causal attention with the window temperature while the window holds everything", "[kvm][fast]") {
   const std::string heads = R"("head_dim": 6, "num_heads": 4, "num_kv_heads": 2, "value_head_dim": 3, )"
                             R"("qk_norm": "layer", "token_shift": true, "rope": {"theta": 10.0, "dims": 4})";
-  TestModel plain(small_model_json(R"("type": "attention", )" + heads), DType::f64, 3, 0.4);
+  TestModel plain(small_model_json(R"("type": "attention", )" + heads), 3, 0.4);
   TestModel m(small_model_json(R"("type": "kvm", "chunk_size": 4, "window_chunks": 3, )"
                                R"("state": {"mode": "fixed", "rows": 4}, )" +
                                heads),
-              DType::f64, 4, 0.4);
+              4, 0.4);
   m.copy_from(plain);
   constexpr double kTemperature = 0.75;
   for (const char* block : {"blocks.0.mixer.", "blocks.1.mixer."}) {
-    m.set(m.param(block + std::string("window_temp")), std::vector<double>(4, kTemperature));
+    m.fill(block + std::string("window_temp"), kTemperature);
     for (const char* name : {"q_norm.weight", "q_norm.bias"}) {
-      std::vector<double> values = m.get(m.param(block + std::string(name)));
-      for (double& x : values) { x /= kTemperature; }
-      m.set(m.param(block + std::string(name)), values);
+      m.change(m.param(block + std::string(name)), [&](std::vector<double>& values) {
+        for (double& x : values) { x /= kTemperature; }
+      });
     }
   }
-  TraceInput input = kvm_tokens(2, 23);
+  TraceInput input = random_input(2, 23);
   set_documents(input, {{11, 12}, {1, 12, 10}});
   const TraceOutput out = m.run(input), expected = plain.run(input);
   check_close("logits", out.logits.values, expected.logits.values, 1e-11);

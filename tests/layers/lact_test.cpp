@@ -37,7 +37,7 @@ TEST_CASE("lact gradients equal difference quotients for every switch", "[lact][
     // Muon of a few tokens has tiny singular values, along which the loss is too steep for differences.
     const bool muon = variant.find("muon") != std::string::npos;
     const std::string chunk = std::string(R"(, "chunk_size": )") + (muon ? "9" : "4");
-    TestModel m(model_json(kHeads + chunk + variant, 12, 1), DType::f64, 6, 0.4);
+    TestModel m(model_json(kHeads + chunk + variant, 12, 1), 6, 0.4);
     TraceInput input = random_input(2, 20, 29);
     check_gradients(m, input, {}, 3, 1e-6, kStep);
     set_documents(input, {{1, 4, 15}, {10, 9, 1}});
@@ -46,9 +46,9 @@ TEST_CASE("lact gradients equal difference quotients for every switch", "[lact][
 }
 
 TEST_CASE("the first chunk of lact equals a layer without updates", "[lact][fast]") {
-  TestModel m(model_json(kSmall + kVariants[0], 12, 1), DType::f64, 3, 0.4),
-      still(model_json(R"("num_heads": 2, "num_fast_heads": 3, "window": 5, "chunk_size": 100, "rank": 2)", 12, 1),
-            DType::f64, 3, 0.4);
+  TestModel m(model_json(kSmall + kVariants[0], 12, 1), 3, 0.4),
+      still(model_json(R"("num_heads": 2, "num_fast_heads": 3, "window": 5, "chunk_size": 100, "rank": 2)", 12, 1), 3,
+            0.4);
   still.copy_from(m);
   const TraceInput input = random_input(2, 10, 29);
   const std::vector<double> moving = m.run(input).logits.values, fixed = still.run(input).logits.values;
@@ -63,10 +63,10 @@ TEST_CASE("a base_lr above the range of exp is still the rate at zero projection
   const auto json = [](const std::string& rate) {
     return model_json(R"("num_heads": 2, "num_fast_heads": 3, "chunk_size": 4, "rank": 2, "base_lr": )" + rate, 12, 1);
   };
-  TestModel m(json("1000"), DType::f64, 3, 0.4), shifted(json("20"), DType::f64, 3, 0.4);
+  TestModel m(json("1000"), 3, 0.4), shifted(json("20"), 3, 0.4);
   for (TestModel* each : {&m, &shifted}) {
-    each->set(each->param("blocks.0.mixer.lr_proj.weight"), std::vector<double>(9 * 12, 0.0));
-    each->set(each->param("blocks.0.mixer.lr_proj.bias"), std::vector<double>(9, each == &m ? 0.0 : 980.0));
+    each->fill("blocks.0.mixer.lr_proj.weight", 0);
+    each->fill("blocks.0.mixer.lr_proj.bias", each == &m ? 0 : 980);
   }
   const TraceInput input = random_input(2, 15, 29);
   check_same_outputs(m.run(input), shifted.run(input), 1e-8);  // softplus inverse of 20: 20 - 2e-9
@@ -74,9 +74,8 @@ TEST_CASE("a base_lr above the range of exp is still the rate at zero projection
 
 TEST_CASE("lact without a window attends to all tokens", "[lact][fast]") {
   const std::string rest = R"("num_heads": 2, "num_fast_heads": 3, "rank": 2, "chunk_size": 4)";
-  TestModel all(model_json(rest + R"(, "window": 0)"), DType::f64, 3, 0.4),
-      wide(model_json(rest + R"(, "window": 30)"), DType::f64, 3, 0.4),
-      narrow(model_json(rest + R"(, "window": 3)"), DType::f64, 3, 0.4);
+  TestModel all(model_json(rest + R"(, "window": 0)"), 3, 0.4), wide(model_json(rest + R"(, "window": 30)"), 3, 0.4),
+      narrow(model_json(rest + R"(, "window": 3)"), 3, 0.4);
   const TraceInput input = random_input(2, 23, 29);
   const TraceOutput expected = all.run(input);
   check_same_outputs(wide.run(input), expected, 1e-12);
@@ -86,8 +85,7 @@ TEST_CASE("lact without a window attends to all tokens", "[lact][fast]") {
 
 TEST_CASE("the random window of a training step leaves lact's attention alone", "[lact][fast]") {
   const auto logits = [](int64_t random_window) {
-    TestModel m(model_json(R"("num_heads": 2, "num_fast_heads": 3, "rank": 2, "chunk_size": 4, "window": 0)"),
-                DType::f64, 3, 0.4);
+    TestModel m(model_json(R"("num_heads": 2, "num_fast_heads": 3, "rank": 2, "chunk_size": 4, "window": 0)"), 3, 0.4);
     return m.logits_of(Rows::streams(m.stream, m.arena, 1, 20), random_input(1, 20, 29).inputs, nullptr,
                        [&](Pass& pass) {
                          pass.training = true;
@@ -99,7 +97,7 @@ TEST_CASE("the random window of a training step leaves lact's attention alone", 
 
 TEST_CASE("rates and momentum are reached where an update reads them", "[lact][fast]") {
   const auto grads = [](const std::string& more, int64_t length) {
-    TestModel m(model_json(kSmall + more, 12, 1), DType::f64, 3, 0.4);
+    TestModel m(model_json(kSmall + more, 12, 1), 3, 0.4);
     return m.run(random_input(1, length, 29)).grads;
   };
   const std::string lr = "blocks.0.mixer.lr_proj.", momentum = "blocks.0.mixer.momentum_proj.";
@@ -134,7 +132,7 @@ TEST_CASE("fp32 lact stays within 1e-5 of fp64", "[lact][fast]") {
 
 TEST_CASE("chunks longer than a tile of tokens change lact by rounding only", "[lact][fast]") {
   const std::string layer = R"("num_heads": 2, "num_fast_heads": 2, "window": 9, "rank": 2, "chunk_size": 150)";
-  TestModel m(model_json(layer), DType::f64, 3, 0.4);
+  TestModel m(model_json(layer), 3, 0.4);
   const TraceInput input = random_input(1, 320, 29);
   check_close("segments", m.segments(input, {47, 150, 3, 120}), m.run(input).logits.values, 1e-11);
   check_gradients(m, input, {}, 2);
@@ -187,7 +185,6 @@ TEST_CASE("lact has the published number of parameters, and the page's FLOPs and
 
 TEST_CASE("impossible lact configurations are refused with what was found and expected", "[lact][fast]") {
   const auto error = [](const std::string& layer) { return refusal(model_json(layer)); };
-  using Catch::Contains;
   CHECK_THAT(error(R"("rank": 2)"), Contains("num_heads"));
   CHECK_THAT(error(R"("num_heads": 5)"),
              Contains("num_heads") && Contains("5") && Contains("a divisor of hidden_size (12) with an even quotient"));

@@ -29,28 +29,27 @@ TEST_CASE("mesanet has the properties of layers for every variant", "[mesanet][f
 }
 
 TEST_CASE("enough steps equal the exact solver through a whole model", "[mesanet][fast]") {
-  TestModel steps(model_json(kSmall + R"(, "cg_steps": 20)"), DType::f64, 3, 0.4),
-      exact(model_json(kSmall + R"(, "solver": "exact")"), DType::f64, 3, 0.4);
+  TestModel steps(model_json(kSmall + R"(, "cg_steps": 20)"), 3, 0.4),
+      exact(model_json(kSmall + R"(, "solver": "exact")"), 3, 0.4);
   const TraceInput input = random_input(2, 40, 29);
   check_same_outputs(steps.run(input), exact.run(input), 1e-10);
 }
 
 TEST_CASE("cg_steps_decode counts for single tokens of a carried row alone", "[mesanet][fast]") {
-  TestModel m(model_json(kSmall + R"(, "cg_steps": 4)"), DType::f64, 3, 0.4),
-      short_steps(model_json(kSmall + R"(, "cg_steps": 4, "cg_steps_decode": 1)"), DType::f64, 3, 0.4),
-      one(model_json(kSmall + R"(, "cg_steps": 1)"), DType::f64, 3, 0.4);
+  TestModel m(model_json(kSmall + R"(, "cg_steps": 4)"), 3, 0.4),
+      short_steps(model_json(kSmall + R"(, "cg_steps": 4, "cg_steps_decode": 1)"), 3, 0.4),
+      one(model_json(kSmall + R"(, "cg_steps": 1)"), 3, 0.4);
   const TraceInput input = random_input(1, 24, 29);
   const std::vector<double> expected = m.run(input).logits.values;
   CHECK(short_steps.run(input).logits.values == expected);
   check_close("segments", short_steps.segments(input, {13, 2, 9}), expected, 1e-11);
-  check_close("decoding", short_steps.segments(input, std::vector<int64_t>(24, 1)), one.run(input).logits.values,
-              1e-11);
-  CHECK(compare(short_steps.segments(input, std::vector<int64_t>(24, 1)), expected).relative() > 1e-3);
+  check_close("decoding", short_steps.steps(input), one.run(input).logits.values, 1e-11);
+  CHECK(compare(short_steps.steps(input), expected).relative() > 1e-3);
 }
 
 TEST_CASE("mesanet reports how far its solves are from converged", "[mesanet][fast]") {
   const auto residuals = [](int64_t steps) {
-    TestModel m(model_json(kSmall + R"(, "cg_steps": )" + std::to_string(steps), 20, 1), DType::f64, 3, 0.4);
+    TestModel m(model_json(kSmall + R"(, "cg_steps": )" + std::to_string(steps), 20, 1), 3, 0.4);
     return m.statistics(random_input(2, 30, 29)).at("blocks.0.mixer");
   };
   const auto few = residuals(1), many = residuals(20);
@@ -101,7 +100,6 @@ TEST_CASE("mesanet has the published numbers of parameters, state bytes and FLOP
 
 TEST_CASE("impossible mesanet configurations are refused with what was found and expected", "[mesanet][fast]") {
   const auto error = [](const std::string& layer) { return refusal(model_json(layer)); };
-  using Catch::Contains;
   CHECK_THAT(error(R"("key_head_dim": 5)"), Contains("num_heads"));
   CHECK_THAT(error(R"("num_heads": 5)"), Contains("key_head_dim"));
   CHECK_THAT(error(kSmall + R"(, "conv_size": 1)"), Contains("conv_size") && Contains("0 or an integer >= 2"));

@@ -18,7 +18,7 @@ const char* kPattern = R"("pattern": [{"mixer": "a", "ffn": "mlp"}, {"mixer": "b
 
 void check_refused(const std::string& rest, const std::string& message) {
   INFO(rest);
-  CHECK_THROWS_WITH(read(rest), Catch::Contains("model." + message));
+  CHECK_THROWS_WITH(read(rest), Contains("model." + message));
 }
 
 void check_block(const ModelConfig& config, int64_t i, const std::string& mixer, const std::string& ffn,
@@ -119,8 +119,8 @@ TEST_CASE("keys that would have no effect beside the others are refused", "[mode
   };
   for (const Case& c : cases) {
     INFO(c.base << c.idle << ", " << c.key);
-    CHECK_THROWS_WITH(layer(c.base + c.idle + ", " + c.key), Catch::Contains("model.layers.x." + c.name + ": found ") &&
-                                                                 Catch::Contains(": it acts only with "));
+    CHECK_THROWS_WITH(layer(c.base + c.idle + ", " + c.key),
+                      Contains("model.layers.x." + c.name + ": found ") && Contains(": it acts only with "));
     CHECK_NOTHROW(layer(c.base + c.acting + ", " + c.key));
     CHECK_NOTHROW(layer(c.base + c.idle + (c.key.ends_with("}") ? "}" : "")));
   }

@@ -1,5 +1,6 @@
 #include "layers/ops/ovq.h"
 #include "kernels/ovq/dictionary.h"
+#include "tests/kernels/tensors.h"
 #include "tests/layers/every_layer.h"
 
 namespace {
@@ -21,21 +22,11 @@ const std::vector<std::string> kVariants = {
     R"("num_heads": 2, "chunk_size": 1, "max_centroids": 3, "v_shift": true, "qk_conv": 2)",
 };
 
-TraceInput tokens(int64_t rows, int64_t length) { return random_input(rows, length, 29); }
-
-TraceOptions inside() {
-  TraceOptions options = with_grads();
-  options.inside = true;
-  return options;
-}
-
 /// The op alone, one head, one row.
-struct Alone {
-  Stream stream;
-  Arena arena{DeviceKind::cpu};
+struct Alone : Tensors {
   OvqRule rule;
 
-  Alone(int64_t chunk, int64_t centroids) {
+  Alone(int64_t chunk, int64_t centroids) : Tensors(DType::f64) {
     rule.chunk = chunk;
     rule.max_centroids = centroids;
   }
@@ -49,15 +40,13 @@ struct Alone {
     inspector.recording = true;
     pass.inspector = &inspector;
     const auto upload = [&](const std::vector<double>& values, int64_t width) {
-      const Var out = tape.output({length, width}, DType::f64, "input");
-      copy_to_device(stream, tape.value(out), values.data());
-      return out;
+      return tape.constant(make({length, width}, values));
     };
     const int64_t value_dim = static_cast<int64_t>(v.size()) / length;
     const Var o = ovq_attention(pass, upload(q, key_dim), upload(k, key_dim), upload(v, value_dim),
                                 {1, 1, key_dim, value_dim}, rule, state, "x");
     if (ids != nullptr) { *ids = inspector.records.at("x.assign").integers; }
-    return to_host(stream, tape.value(o)).values;
+    return read(tape.value(o));
   }
 };
 
@@ -103,7 +92,7 @@ TEST_CASE("the example of two-dimensional keys has the published ids, centroids 
   OvqState state(op.arena, 1, {1, 1, 2, 1}, 8, 4, DType::f64);
   CHECK(op.run(q, k, v, 2, &state) == o);
   const auto first = [&](const Buffer& b, size_t n) {
-    std::vector<double> values = to_host(op.stream, b).values;
+    std::vector<double> values = Tensors::read(b);
     values.resize(n);
     return values;
   };
@@ -139,8 +128,8 @@ TEST_CASE("ovq has the properties of layers for every variant", "[ovq][fast]") {
 
 TEST_CASE("ovq is attention within a chunk, and everywhere with every key a centroid", "[ovq][fast]") {
   const std::string heads = R"("head_dim": 5, "num_heads": 4, "num_kv_heads": 2, "value_head_dim": 3)";
-  TestModel plain(small_model_json(R"("type": "attention", "qk_norm": "l2", )" + heads), DType::f64, 3, 0.4);
-  TraceInput input = tokens(2, 19);
+  TestModel plain(small_model_json(R"("type": "attention", "qk_norm": "l2", )" + heads), 3, 0.4);
+  TraceInput input = random_input(2, 19);
   set_documents(input, {{19}, {8, 11}});
   const TraceOutput expected = plain.run(input);
   for (const char* rest :
@@ -148,7 +137,7 @@ TEST_CASE("ovq is attention within a chunk, and everywhere with every key a cent
         R"(, "chunk_size": 4, "max_centroids": 19, "growth": "full")",
         R"(, "chunk_size": 4, "max_centroids": 9223372036854775807, "growth": "full")"}) {
     INFO(rest);
-    TestModel m(small_model_json(R"("type": "ovq", )" + heads + rest), DType::f64, 4, 0.4);
+    TestModel m(small_model_json(R"("type": "ovq", )" + heads + rest), 4, 0.4);
     m.copy_from(plain);
     check_same_outputs(m.run(input), expected, 1e-11);
   }
@@ -156,18 +145,14 @@ TEST_CASE("ovq is attention within a chunk, and everywhere with every key a cent
 
 TEST_CASE("evaluation uses eval_max_centroids and training ignores it", "[ovq][fast]") {
   const std::string rest = R"("num_heads": 2, "chunk_size": 3, "max_centroids": )";
-  TestModel small(ovq_json(rest + "4"), DType::f64, 3, 0.4), large(ovq_json(rest + "9"), DType::f64, 3, 0.4),
-      both(ovq_json(rest + R"(4, "eval_max_centroids": 9)"), DType::f64, 3, 0.4);
-  const TraceInput input = tokens(1, 26);
-  TraceOptions training;
-  training.training = true;
-  TraceOptions evaluation;
-  evaluation.training = false;
+  TestModel small(ovq_json(rest + "4"), 3, 0.4), large(ovq_json(rest + "9"), 3, 0.4),
+      both(ovq_json(rest + R"(4, "eval_max_centroids": 9)"), 3, 0.4);
+  const TraceInput input = random_input(1, 26);
+  const TraceOptions training, evaluation = reading({});
   CHECK(both.run(input, training).logits.values == small.run(input, training).logits.values);
   CHECK(both.run(input, evaluation).logits.values == large.run(input, evaluation).logits.values);
   CHECK(small.run(input, evaluation).logits.values != large.run(input, evaluation).logits.values);
-  check_close("steps", both.segments(input, std::vector<int64_t>(26, 1)), large.run(input, evaluation).logits.values,
-              1e-11);
+  check_close("steps", both.steps(input), large.run(input, evaluation).logits.values, 1e-11);
 }
 
 TEST_CASE("a million equal keys and zero rows stay finite with exact counts", "[ovq]") {
@@ -184,15 +169,15 @@ TEST_CASE("a million equal keys and zero rows stay finite with exact counts", "[
       std::vector<int32_t> counts(3);
       copy_to_host(op.stream, counts.data(), state.counts);
       CHECK(counts[0] + counts[1] + counts[2] == kLength);
-      for (const double x : to_host(op.stream, state.keys).values) { CHECK(std::abs(x - key) < 1e-9); }
+      for (const double x : Tensors::read(state.keys)) { CHECK(std::abs(x - key) < 1e-9); }
     }
   }
 }
 
 TEST_CASE("forced centroids are checked", "[ovq][fast]") {
   const std::string layer = R"("num_heads": 1, "chunk_size": 3, "max_centroids": 4, "growth": "full")";
-  TestModel m(ovq_json(layer, 1), DType::f64, 3, 0.4);
-  const TraceInput input = tokens(1, 7);
+  TestModel m(ovq_json(layer, 1), 3, 0.4);
+  const TraceInput input = random_input(1, 7);
   TraceOptions options = inside();
   const TraceOutput first = m.run(input, options);
   options.forced = first.inside;
@@ -200,23 +185,23 @@ TEST_CASE("forced centroids are checked", "[ovq][fast]") {
   CHECK(ids[6] == -1);
   CHECK(m.run(input, options).logits.values == first.logits.values);
   ids[1] = 3;
-  CHECK_THROWS_WITH(m.run(input, options), Catch::Contains("found 3, expected 0 to 2"));
+  CHECK_THROWS_WITH(m.run(input, options), Contains("found 3, expected 0 to 2"));
   ids[1] = ids[0];
-  CHECK_THROWS_WITH(m.run(input, options), Catch::Contains("no key for the new centroid"));
+  CHECK_THROWS_WITH(m.run(input, options), Contains("no key for the new centroid"));
   ids.pop_back();
-  CHECK_THROWS_WITH(m.run(input, options), Catch::Contains("found 6 integers, expected 7"));
+  CHECK_THROWS_WITH(m.run(input, options), Contains("found 6 integers, expected 7"));
 }
 
 TEST_CASE("broken ovq configurations are explained", "[ovq][fast]") {
   const auto read = [](const std::string& options) {
     read_model(ovq_json(R"("num_heads": 4, "max_centroids": 3, )" + options));
   };
-  CHECK_THROWS_WITH(read(R"("num_kv_heads": 3)"), Catch::Contains("a divisor of num_heads (4)"));
-  CHECK_THROWS_WITH(read(R"("growth": "linear")"), Catch::Contains("an integer >= 1 with growth \"linear\""));
-  CHECK_THROWS_WITH(read(R"("growth_length": 5)"), Catch::Contains("no value without growth \"linear\""));
-  CHECK_THROWS_WITH(read(R"("centroid_lr": 1.5)"), Catch::Contains("\"mean\" or a number > 0, <= 1"));
-  CHECK_THROWS_WITH(read(R"("centroid_lr": "fast")"), Catch::Contains("\"mean\" or a number > 0, <= 1"));
-  CHECK_THROWS_WITH(read(R"("qk_conv": 1)"), Catch::Contains("0 or an integer >= 2"));
+  CHECK_THROWS_WITH(read(R"("num_kv_heads": 3)"), Contains("a divisor of num_heads (4)"));
+  CHECK_THROWS_WITH(read(R"("growth": "linear")"), Contains("an integer >= 1 with growth \"linear\""));
+  CHECK_THROWS_WITH(read(R"("growth_length": 5)"), Contains("no value without growth \"linear\""));
+  CHECK_THROWS_WITH(read(R"("centroid_lr": 1.5)"), Contains("\"mean\" or a number > 0, <= 1"));
+  CHECK_THROWS_WITH(read(R"("centroid_lr": "fast")"), Contains("\"mean\" or a number > 0, <= 1"));
+  CHECK_THROWS_WITH(read(R"("qk_conv": 1)"), Contains("0 or an integer >= 2"));
 }
 
 TEST_CASE("ovq models have the published numbers of parameters", "[ovq][fast]") {

@@ -15,17 +15,16 @@ inline std::string unreached_text(const std::string& name, double numeric) {
 
 /// Central difference quotient of the mean loss at one entry of a parameter.
 inline double difference_quotient(TestModel& m, Param& p, size_t i, double step, const std::function<double()>& loss) {
-  std::vector<double> values = m.get(p);
-  const double kept = values[i];
-  double side[2];
-  for (int s = 0; s < 2; ++s) {
-    values[i] = kept + (s == 0 ? step : -step);
+  const std::vector<double> kept = m.get(p);
+  const auto at = [&](double moved) {
+    std::vector<double> values = kept;
+    values[i] += moved;
     m.set(p, values);
-    side[s] = loss();
-  }
-  values[i] = kept;
-  m.set(p, values);
-  return (side[0] - side[1]) / (2 * step);
+    return loss();
+  };
+  const double above = at(step), below = at(-step);
+  m.set(p, kept);
+  return (above - below) / (2 * step);
 }
 
 /// Gradients of the mean loss against central differences in fp64, at up to `samples` entries of
@@ -76,8 +75,7 @@ inline void check_gradients(TestModel& m, const TraceInput& input, TraceOptions 
 inline std::string split_fault(TestModel& m, const TraceInput& input, const std::vector<std::vector<int64_t>>& splits,
                                double tolerance = 1e-11, const TraceOptions& options = {}) {
   const std::vector<double> expected = m.run(input, options).logits.values;
-  std::string fault = difference_fault("logits of single tokens with a carried state against one pass",
-                                       m.segments(input, std::vector<int64_t>(static_cast<size_t>(input.length), 1)),
+  std::string fault = difference_fault("logits of single tokens with a carried state against one pass", m.steps(input),
                                        expected, tolerance);
   for (size_t i = 0; i < splits.size() && fault.empty(); ++i) {
     fault = difference_fault("logits of split " + std::to_string(i) + " with a carried state against one pass",
@@ -95,13 +93,10 @@ inline std::string document_fault(TestModel& m, TraceInput packed, const std::ve
   const TraceOutput together = m.run(packed, options);
   std::vector<double> logits;
   std::map<std::string, std::vector<double>> sums;
-  std::ptrdiff_t begin = 0;
+  int64_t begin = 0;
   for (const int64_t length : lengths) {
-    TraceInput one;
-    one.rows = 1;
-    one.length = length;
-    one.inputs.assign(packed.inputs.begin() + begin, packed.inputs.begin() + begin + length);
-    one.targets.assign(packed.targets.begin() + begin, packed.targets.begin() + begin + length);
+    TraceInput one = part(packed, begin, length);
+    one.doc_ids.clear();
     const TraceOutput out = m.run(one, options);
     logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
     for (const auto& [name, gradient] : out.grads) {
@@ -131,8 +126,7 @@ inline void check_packed_documents(TestModel& m, const TraceInput& packed, const
 
 /// Logits do not depend on later tokens, but on their own.
 inline std::string order_fault(TestModel& m, TraceInput input, int64_t changed_from) {
-  TraceOptions options;
-  options.training = false;
+  const TraceOptions options = reading({});
   const std::vector<double> before = m.run(input, options).logits.values;
   for (size_t t = static_cast<size_t>(changed_from); t < input.inputs.size(); ++t) {
     input.inputs[t] = (input.inputs[t] + 1) % m.config.vocab_size;
@@ -147,6 +141,7 @@ inline std::string order_fault(TestModel& m, TraceInput input, int64_t changed_f
 /// "" if two runs gave the same bits.
 inline std::string bits_fault(const std::string& what, const TraceOutput& a, const TraceOutput& b) {
   if (a.logits.values != b.logits.values || a.loss != b.loss) { return "logits or loss " + what + " have other bits"; }
+  if (a.grads.size() != b.grads.size()) { return "other gradients " + what; }
   for (const auto& [name, gradient] : a.grads) {
     const auto it = b.grads.find(name);
     if (it == b.grads.end() || gradient.values != it->second.values) {
@@ -160,14 +155,14 @@ inline std::string bits_fault(const std::string& what, const TraceOutput& a, con
 }
 
 /// Threads and layers that run again for the backward pass change no bit.
-inline std::string repeat_fault(TestModel& m, const TraceInput& input, const TraceOptions& options = with_grads()) {
+inline std::string repeat_fault(TestModel& m, const TraceInput& input) {
   const int before = threads();
   const FastWeights fast = fast_weights(m);
   const auto run = [&](int count, Recompute mode) {
     set_threads(count);
     m.model->set_recompute(mode);
     set_fast_weights(m, fast);
-    return m.run(input, options);
+    return m.run(input);
   };
   const TraceOutput one = run(1, Recompute::none);
   std::string fault = bits_fault("with 3 threads", run(3, Recompute::none), one);
@@ -178,10 +173,7 @@ inline std::string repeat_fault(TestModel& m, const TraceInput& input, const Tra
   set_threads(before);
   return fault;
 }
-inline void check_threads_and_recompute(TestModel& m, const TraceInput& input,
-                                        const TraceOptions& options = with_grads()) {
-  CHECK(repeat_fault(m, input, options) == "");
-}
+inline void check_threads_and_recompute(TestModel& m, const TraceInput& input) { CHECK(repeat_fault(m, input) == ""); }
 
 /// Outputs, gradients and fast weights in fp32 are those of fp64 with the same weights and choices. Both models have
 /// the same seed. 1e-5: the fp32 rule of the layer pages.

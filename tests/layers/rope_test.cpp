@@ -1,18 +1,11 @@
 #include "layers/ops/rope.h"
 
-#include "layers/ops/head_norm.h"
-#include "layers/ops/scaled_l2_norm.h"
-
+#include "tests/kernels/tensors.h"
 #include "tests/layers/harness.h"
 
 namespace {
 
-RopeSpec spec(double theta, int64_t dims) {
-  RopeSpec s;
-  s.theta = theta;
-  s.dims = dims;
-  return s;
-}
+RopeSpec spec(double theta, int64_t dims) { return {.theta = theta, .dims = dims}; }
 
 RopeSpec yarn(double theta, int64_t dims, double factor, int64_t original, double attention_factor) {
   RopeSpec s = spec(theta, dims);
@@ -26,17 +19,14 @@ RopeSpec yarn(double theta, int64_t dims, double factor, int64_t original, doubl
 /// Rotates rows of one head of d channels, each at its own document position.
 std::vector<double> rotated(const std::vector<double>& x, int64_t d, const std::vector<int64_t>& positions,
                             const RopeSpec& s) {
-  Stream stream;
-  Arena arena(DeviceKind::cpu);
-  arena.set_poison(true);
+  Tensors t(DType::f64);
   std::vector<double> out;
   for (size_t i = 0; i < positions.size(); ++i) {
-    const Rows rows = Rows::streams(stream, arena, 1, 1, positions[i]);
-    Tape tape(stream, arena, false);
+    const Rows rows = Rows::streams(t.stream, t.arena, 1, 1, positions[i]);
+    Tape tape(t.stream, t.arena, false);
     Pass pass{tape, rows};
-    const Buffer row(arena, {1, d}, DType::f64, "x");
-    copy_to_device(stream, row, x.data() + static_cast<int64_t>(i) * d);
-    const std::vector<double> y = to_host(stream, tape.value(rope(pass, tape.constant(row), 1, s))).values;
+    const auto row = x.begin() + static_cast<int64_t>(i) * d;
+    const Values y = Tensors::read(tape.value(rope(pass, tape.constant(t.make({1, d}, {row, row + d})), 1, s)));
     out.insert(out.end(), y.begin(), y.end());
   }
   return out;
@@ -46,18 +36,11 @@ double product(const std::vector<double>& a, const std::vector<double>& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-std::vector<double> random_values(int64_t n, uint64_t seed) {
-  Rng rng(seed, "rope test");
-  std::vector<double> x(static_cast<size_t>(n));
-  for (double& v : x) { v = rng.normal(); }
-  return x;
-}
-
 }  // namespace
 
 TEST_CASE("rotary logits depend on differences of positions only", "[fast]") {
   const RopeSpec s = GENERATE(spec(10000.0, 10), spec(3.0, 6), yarn(100.0, 10, 4.0, 16, 1.2));
-  const std::vector<double> q = random_values(10, 1), k = random_values(10, 2);
+  const std::vector<double> q = random_values(10, "1"), k = random_values(10, "2");
   const double near = product(rotated(q, 10, {7}, s), rotated(k, 10, {3}, s));
   const double far = product(rotated(q, 10, {100007}, s), rotated(k, 10, {100003}, s));
   CHECK(near == Approx(far).epsilon(1e-9));  // angles of 1e5 radians are known to 1e-11
@@ -65,7 +48,7 @@ TEST_CASE("rotary logits depend on differences of positions only", "[fast]") {
 }
 
 TEST_CASE("rotation pairs the halves of the rotated channels and leaves the others alone", "[fast]") {
-  const std::vector<double> x = random_values(9, 3), y = rotated(x, 9, {5}, spec(10000.0, 6));
+  const std::vector<double> x = random_values(9, "3"), y = rotated(x, 9, {5}, spec(10000.0, 6));
   for (int i = 0; i < 3; ++i) {
     const size_t a = static_cast<size_t>(i), b = a + 3;
     const double angle = 5 * std::pow(10000.0, -2.0 * i / 6);
@@ -87,7 +70,7 @@ TEST_CASE("frequencies of YaRN equal the table of the page", "[fast]") {
 }
 
 TEST_CASE("YaRN with factor 1 is RoPE, and its attention factor scales rotated channels only", "[fast]") {
-  const std::vector<double> x = random_values(8, 4);
+  const std::vector<double> x = random_values(8, "4");
   CHECK(rotated(x, 8, {12}, yarn(50.0, 6, 1.0, 64, 1.0)) == rotated(x, 8, {12}, spec(50.0, 6)));
   const std::vector<double> plain = rotated(x, 8, {12}, yarn(50.0, 6, 2.0, 64, 1.0)),
                             scaled = rotated(x, 8, {12}, yarn(50.0, 6, 2.0, 64, 1.5));
@@ -103,51 +86,19 @@ TEST_CASE("endpoint frequencies run from 1 to 1 / theta", "[fast]") {
 TEST_CASE("positions follow documents, whichever way the table is made", "[fast]") {
   // 30 tokens of three documents: positions 0..19. With an offset of 100000 the same positions and
   // more would need a table of 100000 entries, so it is made by token.
-  Stream stream;
-  Arena arena(DeviceKind::cpu);
-  const std::vector<double> x = random_values(30 * 8, 5);
+  Tensors t(DType::f64);
+  const std::vector<double> x = random_values(30 * 8, "5");
   const RopeSpec s = spec(10.0, 4);
   for (const int64_t offset : {int64_t{0}, int64_t{100000}}) {
-    const Rows rows = Rows::documents(stream, arena, 1, 30, documents({3, 20, 7}), offset);
-    Tape tape(stream, arena, false);
+    const Rows rows = Rows::documents(t.stream, t.arena, 1, 30, documents({3, 20, 7}), offset);
+    Tape tape(t.stream, t.arena, false);
     Pass pass{tape, rows};
-    const Buffer values(arena, {30, 8}, DType::f64, "x");
-    copy_to_device(stream, values, x.data());
-    const std::vector<double> y = to_host(stream, tape.value(rope(pass, tape.constant(values), 2, s))).values;
-    for (int64_t t = 0; t < 30; ++t) {
-      const int64_t position = t < 3 ? t + offset : t < 23 ? t - 3 : t - 23;
-      const std::vector<double> heads(x.begin() + t * 8, x.begin() + t * 8 + 8);
-      const std::vector<double> expected = rotated(heads, 4, {position, position}, s);
-      CHECK(std::equal(expected.begin(), expected.end(), y.begin() + t * 8));
-    }
-  }
-}
-
-TEST_CASE("logits of unit queries and keys stay within beta after rotation", "[fast]") {
-  Stream stream;
-  Arena arena(DeviceKind::cpu);
-  const int64_t tokens = 40, heads = 2, d = 6;
-  const Rows rows = Rows::streams(stream, arena, 1, tokens);
-  Tape tape(stream, arena, false);
-  Pass pass{tape, rows};
-  std::vector<Buffer> buffers;
-  const auto put = [&](Shape shape, const std::vector<double>& values) {
-    buffers.emplace_back(arena, shape, DType::f64, "values");
-    copy_to_device(stream, buffers.back(), values.data());
-    return tape.constant(buffers.back());
-  };
-  const double betas[] = {2.5, -0.5};
-  const Var beta = put({heads}, {betas[0], betas[1]});
-  const Var q =
-      rope(pass, scaled_l2_norm(tape, put({tokens, heads * d}, random_values(tokens * heads * d, 6)), d, beta), heads,
-           spec(10.0, 4));
-  const Var k = rope(pass, l2_norm(tape, put({tokens, heads * d}, random_values(tokens * heads * d, 7)), d), heads,
-                     spec(10.0, 4));
-  const double *qs = tape.value(q).as<double>(), *ks = tape.value(k).as<double>();
-  for (int64_t i = 0; i < tokens * heads; ++i) {
-    for (int64_t j = i % heads; j < tokens * heads; j += heads) {
-      const double logit = std::inner_product(qs + i * d, qs + (i + 1) * d, ks + j * d, 0.0);
-      REQUIRE(std::abs(logit) <= std::abs(betas[i % heads]));
+    const Values y = Tensors::read(tape.value(rope(pass, tape.constant(t.make({30, 8}, x)), 2, s)));
+    for (int64_t i = 0; i < 30; ++i) {
+      const int64_t position = i < 3 ? i + offset : i < 23 ? i - 3 : i - 23;
+      const Values heads(x.begin() + i * 8, x.begin() + i * 8 + 8);
+      const Values expected = rotated(heads, 4, {position, position}, s);
+      CHECK(std::equal(expected.begin(), expected.end(), y.begin() + i * 8));
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "layers/ops/sparse_delta_statistics.h"
+#include "tests/kernels/tensors.h"
 #include "tests/layers/every_layer.h"
 
 namespace {
@@ -25,10 +26,8 @@ struct SdmModel : TestModel {
   explicit SdmModel(const std::string& sdm, DType dtype = DType::f64, int64_t hidden = 12, double std = 0.5)
       : TestModel(::model(sdm, hidden), dtype, 2, std) {
     for (const auto& p : model->params().all()) {
-      if (p->name().find("A_log") != std::string::npos || p->name().find("dt_bias") != std::string::npos) {
-        set(*p, std::vector<double>(static_cast<size_t>(p->spec.shape.numel()),
-                                    p->name().find("A_log") != std::string::npos ? -0.5 : 0.1));
-      }
+      if (p->name().ends_with("A_log")) { fill(p->name(), -0.5); }
+      if (p->name().ends_with("dt_bias")) { fill(p->name(), 0.1); }
     }
   }
 };
@@ -55,9 +54,7 @@ TEST_CASE("sdm has the properties of layers for every option", "[fast]") {
 
 TEST_CASE("sdm leaves the gradient of slots that no token selects at zero", "[fast]") {
   SdmModel m(R"("num_heads": 2, "slots_per_head": 49, "num_writes": 2, "num_reads": 2)");
-  TraceOptions options = with_grads();
-  options.inside = true;
-  const TraceOutput out = m.run(random_input(2, 4, kVocab), options);
+  const TraceOutput out = m.run(random_input(2, 4, kVocab), inside());
   const auto& writes = out.inside.at(kInside + "write_slots");
   const auto& reads = out.inside.at(kInside + "read_slots");
   CHECK(writes.shape == std::vector<int64_t>{2, 4, 2, 2});
@@ -82,8 +79,7 @@ TEST_CASE("sdm leaves the gradient of slots that no token selects at zero", "[fa
 TEST_CASE("forced sdm slots are taken as given, and wrong ones are refused", "[fast]") {
   SdmModel m(kBasic);
   const TraceInput input = random_input(1, 5, kVocab);
-  TraceOptions options = with_grads();
-  options.inside = true;
+  TraceOptions options = inside();
   const TraceOutput first = m.run(input, options);
   for (const char* name : {"write_slots", "read_slots"}) {
     const auto& slots = first.inside.at(kInside + name).integers;
@@ -91,7 +87,7 @@ TEST_CASE("forced sdm slots are taken as given, and wrong ones are refused", "[f
     for (size_t i = 0; i < slots.size(); ++i) { CHECK((i % count == 0 || slots[i] > slots[i - 1])); }
   }
   options.forced = first.inside;
-  check_same_bits(m.run(input, options), first);
+  CHECK(bits_fault("with given slots", m.run(input, options), first) == "");
   auto& slots = options.forced[kInside + "read_slots"].integers;
   const auto last = slots[2];
   slots[2] = last == 15 ? 14 : 15;
@@ -103,11 +99,11 @@ TEST_CASE("forced sdm slots are taken as given, and wrong ones are refused", "[f
   slots[2] = 9;
   CHECK_THROWS_WITH(
       m.run(input, options),
-      Catch::Contains("blocks.0.mixer.read_slots: forced slot (found 4, expected 5 to 15, ascending in a head)"));
+      Contains("blocks.0.mixer.read_slots: forced slot (found 4, expected 5 to 15, ascending in a head)"));
   slots[1] = 16;
-  CHECK_THROWS_WITH(m.run(input, options), Catch::Contains("found 16, expected 5 to 15"));
+  CHECK_THROWS_WITH(m.run(input, options), Contains("found 16, expected 5 to 15"));
   slots.pop_back();
-  CHECK_THROWS_WITH(m.run(input, options), Catch::Contains("forced decisions (found 29 integers, expected 30)"));
+  CHECK_THROWS_WITH(m.run(input, options), Contains("forced decisions (found 29 integers, expected 30)"));
 }
 
 TEST_CASE("sdm memory outside the parameters does not grow with the table", "[fast]") {
@@ -179,7 +175,7 @@ TEST_CASE("sdm parameters have the names, shapes, decay and initial values of th
       CHECK(largest <= 3 * std);
       // 0.9866: standard deviation of a normal cut at 3; 4 standard errors of the estimate of the smallest tensor.
       CHECK(std::sqrt(squares / static_cast<double>(values.size())) ==
-            Catch::Approx(0.9866 * std).epsilon(4 / std::sqrt(2.0 * static_cast<double>(values.size()))));
+            Approx(0.9866 * std).epsilon(4 / std::sqrt(2.0 * static_cast<double>(values.size()))));
     }
   }
   CHECK(found == shapes.size());
@@ -232,14 +228,14 @@ TEST_CASE("sdm layers have the published number of parameters and FLOPs", "[fast
   CHECK(state == level.state);
   const int64_t n = std::llround(std::sqrt(level.slots)), h = level.sdm_heads, dim = level.hidden / h;
   CHECK(layer == level.hidden * (4 * n * h + 3 * h * dim + 2 * h) + 2 * h + dim);
-  CHECK(3e-9 * m.flops_per_token(8192) == Catch::Approx(level.gflops).margin(0.00005001));
+  CHECK(3e-9 * m.flops_per_token(8192) == Approx(level.gflops).margin(0.00005001));
   CHECK(m.blocks()[3].mixer->state_bytes(1000) == 4 * level.slots * level.hidden);
 }
 
 TEST_CASE("sdm refuses impossible configurations", "[fast]") {
   const auto refused = [](const std::string& sdm, const std::string& message) {
     INFO(sdm);
-    CHECK_THROWS_WITH(TestModel(model(sdm)), Catch::Contains("model.layers.s." + message));
+    CHECK_THROWS_WITH(TestModel(model(sdm)), Contains("model.layers.s." + message));
   };
   refused(R"("num_writes": 2, "num_reads": 2)", "slots_per_head");
   refused(R"("slots_per_head": 15, "num_writes": 2, "num_reads": 2)",
@@ -260,41 +256,30 @@ TEST_CASE("sdm refuses impossible configurations", "[fast]") {
 }
 
 TEST_CASE("statistics of a sparse delta memory", "[fast]") {
-  Stream stream;
-  Arena arena(DeviceKind::cpu);
-  const auto put = [&](Shape shape, const std::vector<double>& values) {
-    Buffer b(arena, shape, DType::f64, "test");
-    copy_to_device(stream, b, values.data());
-    return b;
-  };
-  const auto slots = [&](Shape shape, const std::vector<int32_t>& values) {
-    Buffer b(arena, shape, DType::i32, "test");
-    copy_to_device(stream, b, values.data());
-    return b;
-  };
+  Tensors t(DType::f64);
   // Two tokens, two heads of four slots.
-  const Buffer write = slots({2, 2, 2}, {0, 1, 2, 3, 0, 1, 2, 3}), read = slots({2, 2, 1}, {0, 1, 2, 3});
-  const Buffer write_weights = put({2, 2, 2}, {0.5, 0.5, 1, 0, 0.5, 0.5, 0.25, 0.75}),
-               read_weights = put({2, 2, 1}, {1, 1, 1, 1});
-  const Buffer g = put({2, 2}, {0, std::log(0.5), std::log(0.25), 0}), beta = put({2, 2}, {0.1, 0.2, 0.3, 0.4});
+  const SlotUse write{t.integers<int32_t>({2, 2, 2}, {0, 1, 2, 3, 0, 1, 2, 3}),
+                      t.make({2, 2, 2}, {0.5, 0.5, 1, 0, 0.5, 0.5, 0.25, 0.75})},
+      read{t.integers<int32_t>({2, 2, 1}, {0, 1, 2, 3}), t.make({2, 2, 1}, {1, 1, 1, 1})};
+  const Tensor g = t.make({2, 2}, {0, std::log(0.5), std::log(0.25), 0}), beta = t.make({2, 2}, {0.1, 0.2, 0.3, 0.4});
   std::map<std::string, double> out;
-  sparse_delta_statistics(stream, out, 4, {write, write_weights}, {read, read_weights}, g, beta);
-  CHECK(out.at("forget_min") == Catch::Approx(0.25));
-  CHECK(out.at("forget_mean") == Catch::Approx(0.6875));
+  sparse_delta_statistics(t.stream, out, 4, write, read, g, beta);
+  CHECK(out.at("forget_min") == Approx(0.25));
+  CHECK(out.at("forget_mean") == Approx(0.6875));
   CHECK(out.at("forget_max") == 1.0);
-  CHECK(out.at("input_mean") == Catch::Approx(0.25));
+  CHECK(out.at("input_mean") == Approx(0.25));
   CHECK(out.at("unique_write") == 0.5);  // slots 0 and 1 of head 0, 2 and 3 of head 1
   CHECK(out.at("unique_read") == 0.5);
   const double p1 = 1.25 / 4, p2 = 0.75 / 4;
   CHECK(out.at("entropy_write") ==
-        Catch::Approx((0.5 * std::log(4.0) - p1 * std::log(p1) - p2 * std::log(p2)) / std::log(8.0)));
-  CHECK(out.at("entropy_read") == Catch::Approx(std::log(4.0) / std::log(8.0)));
+        Approx((0.5 * std::log(4.0) - p1 * std::log(p1) - p2 * std::log(p2)) / std::log(8.0)));
+  CHECK(out.at("entropy_read") == Approx(std::log(4.0) / std::log(8.0)));
   const double quarter = std::exp(-0.25 * std::log(0.25) - 0.75 * std::log(0.75)) / 2;
-  CHECK(out.at("effective_write") == Catch::Approx((1 + 0.5 + 1 + quarter) / 4));
-  CHECK(out.at("effective_write_median") == Catch::Approx((1 + quarter) / 2));
-  CHECK(out.at("effective_write_q10") == Catch::Approx(0.5 + 0.3 * (quarter - 0.5)));
+  CHECK(out.at("effective_write") == Approx((1 + 0.5 + 1 + quarter) / 4));
+  CHECK(out.at("effective_write_median") == Approx((1 + quarter) / 2));
+  CHECK(out.at("effective_write_q10") == Approx(0.5 + 0.3 * (quarter - 0.5)));
   CHECK(out.at("effective_read") == 1.0);
-  CHECK(out.at("cumulative_write_1") == Catch::Approx((0.5 + 1 + 0.5 + 0.75) / 4));
+  CHECK(out.at("cumulative_write_1") == Approx((0.5 + 1 + 0.5 + 0.75) / 4));
   CHECK(out.count("cumulative_write_4") == 0);
 }
 
@@ -310,9 +295,9 @@ TEST_CASE("adding a constant to one half's scores changes nothing under softmax"
   const TraceInput input = random_input(2, 9, kVocab);
   const std::vector<double> before = m.run(input).logits.values;
   for (const char* name : {"blocks.0.mixer.k_proj.bias", "blocks.0.mixer.q_proj.bias"}) {
-    std::vector<double> bias = m.get(m.param(name));
-    for (size_t i = 0; i < 4; ++i) { bias[i] += 0.75; }  // head 0, first half
-    m.set(m.param(name), bias);
+    m.change(m.param(name), [](std::vector<double>& bias) {
+      for (size_t i = 0; i < 4; ++i) { bias[i] += 0.75; }  // head 0, first half
+    });
   }
   check_close("logits", m.run(input).logits.values, before, 1e-12);
 }

@@ -1,3 +1,4 @@
+#include "layers/ops/host_values.h"
 #include "tests/layers/every_layer.h"
 
 namespace {
@@ -14,32 +15,16 @@ const std::vector<std::string> kVariants = {
     R"("chunk_size": 3)",
 };
 
-TraceInput tokens(int64_t rows, int64_t length) { return random_input(rows, length, 29); }
-
 TraceOptions training(int64_t step = 0) {
-  TraceOptions options = with_grads();
-  options.inside = true;
+  TraceOptions options = inside();
   options.step = step;
   return options;
 }
 
 /// Without gradients, so that long documents take the linear form.
-TraceOptions evaluation(bool grads = false) {
-  TraceOptions options;
-  options.training = false;
-  options.grads = grads;
-  options.inside = true;
-  return options;
-}
+TraceOptions evaluation() { return inside(reading({})); }
 
-std::vector<int32_t> integers(TestModel& m, const std::string& name) {
-  const Param& p = m.param(name);
-  std::vector<int32_t> out(static_cast<size_t>(p.value.numel()));
-  copy_to_host(m.stream, out.data(), p.value);
-  return out;
-}
-
-std::vector<int32_t> idle_of(TestModel& m) { return integers(m, "blocks.0.mixer.idle"); }
+std::vector<int32_t> idle_of(TestModel& m) { return host_integers(m.stream, m.param("blocks.0.mixer.idle").value); }
 
 /// One step without an optimizer: forward and backward passes of the micro-batches.
 void run_step(TestModel& m, int64_t step, const std::vector<TraceInput>& micro_batches, bool is_skipped = false) {
@@ -54,23 +39,23 @@ void run_step(TestModel& m, int64_t step, const std::vector<TraceInput>& micro_b
 TEST_CASE("long documents are evaluated in the linear form, with the same result", "[vq][fast]") {
   for (const std::string& variant : kVariants) {
     INFO(variant);
-    TestModel m(vq_json(variant), DType::f64, 3, 0.4);
-    TraceInput input = tokens(2, 53);  // more than 4 codebooks
-    check_close("logits", m.run(input, evaluation()).logits.values, m.run(input, evaluation(true)).logits.values,
+    TestModel m(vq_json(variant), 3, 0.4);
+    TraceInput input = random_input(2, 53);  // more than 4 codebooks
+    check_close("logits", m.run(input, evaluation()).logits.values, m.run(input, inside(reading())).logits.values,
                 1e-11);
     set_documents(input, {{1, 44, 8}, {3, 2, 48}});
-    check_close("documents", m.run(input, evaluation()).logits.values, m.run(input, evaluation(true)).logits.values,
+    check_close("documents", m.run(input, evaluation()).logits.values, m.run(input, inside(reading())).logits.values,
                 1e-11);
   }
 }
 
 TEST_CASE("before quantize_after vq is attention and the codebook is not reached", "[vq][fast]") {
   const std::string heads = R"("head_dim": 5, "num_heads": 4, "num_kv_heads": 2, "value_head_dim": 3)";
-  TestModel plain(small_model_json(R"("type": "attention", "qk_norm": "l2", )" + heads), DType::f64, 3, 0.4);
+  TestModel plain(small_model_json(R"("type": "attention", "qk_norm": "l2", )" + heads), 3, 0.4);
   TestModel m(small_model_json(R"("type": "vq", "codebook_size": 5, "quantize_after": 7, )" + heads), DType::f64, 4,
               0.4);
   m.copy_from(plain);
-  TraceInput input = tokens(2, 19);
+  TraceInput input = random_input(2, 19);
   set_documents(input, {{19}, {8, 11}});
   const TraceOutput expected = plain.run(input), before = m.run(input, training(6));
   check_same_outputs(before, expected, 1e-12);
@@ -84,48 +69,40 @@ TEST_CASE("before quantize_after vq is attention and the codebook is not reached
 }
 
 TEST_CASE("vq gradients equal difference quotients where nothing is detached", "[vq][fast]") {
-  TraceInput input = tokens(2, 17);
+  TraceInput input = random_input(2, 17);
   set_documents(input, {{17}, {1, 3, 13}});
   for (const std::string& variant : kVariants) {
     INFO(variant);
-    TestModel m(vq_json(variant), DType::f64, 3, 0.4);
+    TestModel m(vq_json(variant), 3, 0.4);
     TraceOptions options = evaluation();
     options.forced = m.run(input, options).inside;
     check_gradients(m, input, options, 3);
-    TestModel unquantized(vq_json(variant + R"(, "quantize_after": 1)"), DType::f64, 3, 0.4);
+    TestModel unquantized(vq_json(variant + R"(, "quantize_after": 1)"), 3, 0.4);
     check_gradients(unquantized, input, {}, 3);
   }
 }
 
 TEST_CASE("the scale of a codebook does not matter", "[vq][fast]") {
-  TestModel m(vq_json(kVariants[1]), DType::f64, 3, 0.4);
-  const TraceInput input = tokens(2, 17);
+  TestModel m(vq_json(kVariants[1]), 3, 0.4);
+  const TraceInput input = random_input(2, 17);
   Param& codebook = m.param("blocks.0.mixer.codebook");
-  std::vector<double> values = m.get(codebook);
-  for (double& x : values) { x *= 1000; }  // the 1e-6 of the norm is then lost in rounding
-  m.set(codebook, values);
-  const TraceOutput once = m.run(input, training());
-  for (double& x : values) { x *= 3; }
-  m.set(codebook, values);
-  const TraceOutput scaled = m.run(input, training());
+  const auto scaled_by = [&](double factor) {
+    m.change(codebook, [&](std::vector<double>& values) {
+      for (double& x : values) { x *= factor; }
+    });
+    return m.run(input, training());
+  };
+  const TraceOutput once = scaled_by(1000), scaled = scaled_by(3);  // the 1e-6 of the norm is lost in rounding
   check_close("logits", scaled.logits.values, once.logits.values, 1e-10);
 }
 
 TEST_CASE("all rows of a step see the same dither, which changes with step and seed", "[vq][fast]") {
-  TestModel m(vq_json(kVariants[0]), DType::f64, 3, 0.4);
-  const TraceInput both = tokens(2, 17);
+  TestModel m(vq_json(kVariants[0]), 3, 0.4);
+  const TraceInput both = random_input(2, 17);
   const std::vector<double> together = m.run(both, training(4)).logits.values;
-  for (size_t row = 0; row < 2; ++row) {
-    TraceInput one = both;
-    one.rows = 1;
-    const auto cut = [&](std::vector<int64_t>& ids) {
-      const auto first = ids.begin() + static_cast<std::ptrdiff_t>(row * 17);
-      ids = {first, first + 17};
-    };
-    cut(one.inputs);
-    cut(one.targets);
-    const auto begin = together.begin() + static_cast<std::ptrdiff_t>(row * 17 * 29);
-    check_close("row", m.run(one, training(4)).logits.values, {begin, begin + 17 * 29}, 1e-12);
+  for (int64_t row = 0; row < 2; ++row) {
+    const auto begin = together.begin() + row * 17 * 29;
+    check_close("row", m.run(row_of(both, row), training(4)).logits.values, {begin, begin + 17 * 29}, 1e-12);
   }
   CHECK(compare(m.run(both, training(5)).logits.values, together).relative() > 1e-4);
   TraceOptions other = training(4);
@@ -135,11 +112,11 @@ TEST_CASE("all rows of a step see the same dither, which changes with step and s
 }
 
 TEST_CASE("the idle bonus forces every codeword into use", "[vq][fast]") {
-  const TraceInput input = tokens(2, 9);
+  const TraceInput input = random_input(2, 9);
   for (const char* quantizer : {"sf_diveq", "diveq"}) {
     const std::string options = R"("num_heads": 1, "codebook_size": 40, "quantizer": ")" + std::string(quantizer) + '"';
-    TestModel with(vq_json(options + R"(, "idle_bonus": 0.1)", 1), DType::f64, 3, 0.4);
-    TestModel without(vq_json(options + R"(, "idle_bonus": 0)", 1), DType::f64, 3, 0.4);
+    TestModel with(vq_json(options + R"(, "idle_bonus": 0.1)", 1), 3, 0.4);
+    TestModel without(vq_json(options + R"(, "idle_bonus": 0)", 1), 3, 0.4);
     int32_t longest = 0;
     for (int64_t step = 0; step < 150; ++step) {
       run_step(with, step, {input});
@@ -159,8 +136,8 @@ TEST_CASE("the idle bonus forces every codeword into use", "[vq][fast]") {
 
 TEST_CASE("idle counters follow the whole batch of steps that were not skipped", "[vq][fast]") {
   const std::string options = R"("num_heads": 2, "codebook_size": 30, "quantize_after": 2)";
-  TestModel m(vq_json(options, 1), DType::f64, 3, 0.4);
-  TraceInput first = tokens(1, 9), second = random_input(1, 9, 29, 8);
+  TestModel m(vq_json(options, 1), 3, 0.4);
+  TraceInput first = random_input(1, 9), second = random_input(1, 9, 29, 8);
   m.run(first, evaluation());
   run_step(m, 1, {first});
   CHECK(idle_of(m) == std::vector<int32_t>(60, 0));
@@ -192,8 +169,8 @@ TEST_CASE("idle counters follow the whole batch of steps that were not skipped",
 }
 
 TEST_CASE("the codebook starts from means of consecutive keys, with fresh moments", "[vq][fast]") {
-  TestModel m(vq_json(R"("num_heads": 2, "codebook_size": 5, "quantize_after": 3)", 1), DType::f64, 3, 0.4);
-  const TraceInput input = tokens(2, 9), other = random_input(2, 9, 29, 8);
+  TestModel m(vq_json(R"("num_heads": 2, "codebook_size": 5, "quantize_after": 3)", 1), 3, 0.4);
+  const TraceInput input = random_input(2, 9), other = random_input(2, 9, 29, 8);
   Param& codebook = m.param("blocks.0.mixer.codebook");
   const std::vector<double> initial = m.get(codebook);
   for (const Tensor& moment : {codebook.m, codebook.v}) {
@@ -244,16 +221,16 @@ TEST_CASE("vq in fp32 agrees with fp64 under replay", "[vq][fast]") {
       INFO(variant << (is_training ? ", training" : ", evaluation"));
       // One seed: of 48 pairs of seed and variant two exceed 1e-5, by up to 2.1 times. Their models answer a change of
       // the weights by 6e-8, what rounding to fp32 does, with 7e-6 and more in fp64, too.
-      check_precision(vq_json(variant, 1), tokens(2, 43), 0.4, is_training ? training() : evaluation(), 1e-5, 5);
+      check_precision(vq_json(variant, 1), random_input(2, 43), 0.4, is_training ? training() : evaluation(), 1e-5, 5);
     }
   }
 }
 
 TEST_CASE("starting the codebook under recomputation happens once", "[vq][fast]") {
-  const TraceInput input = tokens(2, 9);
+  const TraceInput input = random_input(2, 9);
   std::vector<std::vector<double>> codebooks;
   for (const Recompute recompute : {Recompute::none, Recompute::block}) {
-    TestModel m(vq_json(R"("num_heads": 2, "codebook_size": 5, "quantize_after": 3)"), DType::f64, 3, 0.4);
+    TestModel m(vq_json(R"("num_heads": 2, "codebook_size": 5, "quantize_after": 3)"), 3, 0.4);
     m.model->set_recompute(recompute);
     m.model->begin_step(m.stream, 3);
     const TraceOutput out = m.run(input, training(3));
@@ -265,8 +242,8 @@ TEST_CASE("starting the codebook under recomputation happens once", "[vq][fast]"
 }
 
 TEST_CASE("vq reports how near its points are to the keys, and idle codewords", "[vq][fast]") {
-  TestModel m(vq_json(R"("num_heads": 2, "codebook_size": 6)", 1), DType::f64, 3, 0.4);
-  const TraceInput input = tokens(1, 12);
+  TestModel m(vq_json(R"("num_heads": 2, "codebook_size": 6)", 1), 3, 0.4);
+  const TraceInput input = random_input(1, 12);
   run_step(m, 0, {input});
   const auto found = m.statistics(input, true).at("blocks.0.mixer");
   CHECK(found.at("commitment_similarity") > 0);
@@ -280,8 +257,8 @@ TEST_CASE("vq reports how near its points are to the keys, and idle codewords", 
 }
 
 TEST_CASE("forced codewords are taken as given and checked", "[vq][fast]") {
-  TestModel m(vq_json(R"("num_heads": 1, "codebook_size": 4, "quantize_after": 1)", 1), DType::f64, 3, 0.4);
-  const TraceInput input = tokens(1, 7);
+  TestModel m(vq_json(R"("num_heads": 1, "codebook_size": 4, "quantize_after": 1)", 1), 3, 0.4);
+  const TraceInput input = random_input(1, 7);
   TraceOptions options = training(1);
   const TraceOutput first = m.run(input, options);
   options.forced = first.inside;
@@ -292,26 +269,26 @@ TEST_CASE("forced codewords are taken as given and checked", "[vq][fast]") {
   CHECK(changed.inside.at("blocks.0.mixer.assign").integers == ids);
   CHECK(changed.logits.values != first.logits.values);
   ids[1] = 3;  // three segments between four codewords
-  CHECK_THROWS_WITH(m.run(input, options), Catch::Contains("found 3, expected 0 to 2"));
+  CHECK_THROWS_WITH(m.run(input, options), Contains("found 3, expected 0 to 2"));
   options.training = false;
   CHECK_NOTHROW(m.run(input, options));
   options.training = true;
   options.step = 0;
   ids[0] = 0;
-  CHECK_THROWS_WITH(m.run(input, options), Catch::Contains("expected -1: this step does not quantize"));
+  CHECK_THROWS_WITH(m.run(input, options), Contains("expected -1: this step does not quantize"));
   ids.pop_back();
   options.step = 1;
-  CHECK_THROWS_WITH(m.run(input, options), Catch::Contains("found 6 integers, expected 7"));
+  CHECK_THROWS_WITH(m.run(input, options), Contains("found 6 integers, expected 7"));
 }
 
 TEST_CASE("broken vq configurations are explained", "[vq][fast]") {
   const auto read = [](const std::string& options) { read_model(vq_json(R"("num_heads": 4, )" + options)); };
-  CHECK_THROWS_WITH(read(R"("codebook_size": 4, "num_kv_heads": 3)"), Catch::Contains("a divisor of num_heads (4)"));
-  CHECK_THROWS_WITH(read(R"("codebook_size": 1)"), Catch::Contains("an integer >= 2"));
-  CHECK_THROWS_WITH(read(R"("num_kv_heads": 2)"), Catch::Contains("codebook_size"));
-  CHECK_THROWS_WITH(read(R"("codebook_size": 4, "quantizer": "plain")"), Catch::Contains("sf_diveq"));
-  CHECK_THROWS_WITH(read(R"("codebook_size": 4, "idle_bonus": -1)"), Catch::Contains(">= 0"));
-  CHECK_THROWS_WITH(read(R"("codebook_size": 4, "quantize_after": -1)"), Catch::Contains(">= 0"));
+  CHECK_THROWS_WITH(read(R"("codebook_size": 4, "num_kv_heads": 3)"), Contains("a divisor of num_heads (4)"));
+  CHECK_THROWS_WITH(read(R"("codebook_size": 1)"), Contains("an integer >= 2"));
+  CHECK_THROWS_WITH(read(R"("num_kv_heads": 2)"), Contains("codebook_size"));
+  CHECK_THROWS_WITH(read(R"("codebook_size": 4, "quantizer": "plain")"), Contains("sf_diveq"));
+  CHECK_THROWS_WITH(read(R"("codebook_size": 4, "idle_bonus": -1)"), Contains(">= 0"));
+  CHECK_THROWS_WITH(read(R"("codebook_size": 4, "quantize_after": -1)"), Contains(">= 0"));
 }
 
 TEST_CASE("vq declares unit codewords, its cost and its state", "[vq][fast]") {
@@ -322,14 +299,14 @@ TEST_CASE("vq declares unit codewords, its cost and its state", "[vq][fast]") {
   const std::vector<double> values = m.get(codebook);
   for (size_t at = 0; at < values.size(); at += 5) {
     const auto row = values.begin() + static_cast<std::ptrdiff_t>(at);
-    CHECK(std::inner_product(row, row + 5, row, 0.0) == Catch::Approx(1.0).epsilon(1e-6));  // drawn in fp32
+    CHECK(std::inner_product(row, row + 5, row, 0.0) == Approx(1.0).epsilon(1e-6));  // drawn in fp32
   }
   CHECK(idle_of(m) == std::vector<int32_t>(18, 0));
   const Layer& layer = *m.model->blocks()[0].mixer;
   CHECK(layer.state_bytes(100) == 2 * 9 * (4 + 4 * 3));
   // Projections 2 * 14 * (4 + 2) * 8, selection 2 * 10 * 9, readout 2 * 4 * 8 * (mean of min(9, t) + 64).
-  CHECK(layer.flops_per_token(4) == Catch::Approx(1344 + 180 + 64 * (1.5 + 64)));
-  CHECK(layer.flops_per_token(20) == Catch::Approx(1344 + 180 + 64 * ((45 + 9 * 10) / 20.0 + 64)));
+  CHECK(layer.flops_per_token(4) == Approx(1344 + 180 + 64 * (1.5 + 64)));
+  CHECK(layer.flops_per_token(20) == Approx(1344 + 180 + 64 * ((45 + 9 * 10) / 20.0 + 64)));
 }
 
 TEST_CASE("vq models have the published numbers of parameters", "[vq][fast]") {
