@@ -219,16 +219,14 @@ Field& Field::one_of(std::vector<std::string> names) {
 Field& Field::size(size_t n) {
   const std::string count = plural(n, "element");
   if (json_ != nullptr && json_->is_array() && json_->items().size() != n) {
-    throw ConfigError(place_of(*json_, owner_->child_path(name_)), plural(json_->items().size(), "element"),
-                      expected_ + " of " + count);
+    owner_->fail(name_, plural(json_->items().size(), "element"), expected_ + " of " + count);
   }
   return constrain(count);
 }
 
 Field& Field::not_empty() {
   if (json_ != nullptr && json_->is_array() && json_->items().empty()) {
-    throw ConfigError(place_of(*json_, owner_->child_path(name_)), "an empty list",
-                      expected_ + " with at least one element");
+    owner_->fail(name_, "an empty list", expected_ + " with at least one element");
   }
   return constrain("not empty");
 }
@@ -236,8 +234,8 @@ Field& Field::not_empty() {
 Field& Field::only_with(bool acts, std::string_view what) {
   const std::string reason = "only with " + std::string(what);
   if (json_ != nullptr && !acts && !(*json_ == default_)) {
-    throw ConfigError(place_of(*json_, owner_->child_path(name_)), json_->found(),
-                      (default_.is_null() ? "no value" : default_.found() + " (default)") + ": it acts " + reason);
+    owner_->fail(name_, json_->found(),
+                 (default_.is_null() ? "no value" : default_.found() + " (default)") + ": it acts " + reason);
   }
   return constrain(reason);
 }
