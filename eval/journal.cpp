@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -42,7 +41,7 @@ std::optional<Json> parse_line(std::string_view line, const std::string& file) {
 std::string differences(const Json& a, const Json& b) {
   std::string names;
   for (const auto& [name, value] : a.members()) {
-    const Json* other = b.is_object() ? b.find(name) : nullptr;
+    const Json* other = b.child(name);
     if (other == nullptr || *other != value) { names += (names.empty() ? "" : ", ") + name; }
   }
   return names;
@@ -70,22 +69,15 @@ bool take(std::string_view& bytes, uint64_t& value) {
 }
 
 /// Errors: CheckpointError where another process has it.
-void lock(int fd, const fs::path& file) {
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+void lock(const Descriptor& open, const fs::path& file) {
+  if (::flock(open.fd(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw CheckpointError(file.string(), "another process is writing this evaluation");
   }
 }
 
 void require_unlocked(const fs::path& file) {
-  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) { return; }
-  try {
-    lock(fd, file);
-  } catch (...) {
-    ::close(fd);
-    throw;
-  }
-  ::close(fd);
+  const Descriptor open(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  if (open.is_open()) { lock(open, file); }
 }
 
 }  // namespace
@@ -105,10 +97,6 @@ EvalJournal::EvalJournal(const fs::path& file, Json key, int rank, const std::ve
     : file_(file.string() + fmt::format("{}{:05}", kOfRank, rank)),
       key_(std::move(key)),
       kept_by_first_(kept.begin(), kept.end()) {}
-
-EvalJournal::~EvalJournal() {
-  if (fd_ >= 0) { ::close(fd_); }
-}
 
 std::vector<fs::path> EvalJournal::files_of_ranks(const fs::path& file) {
   std::vector<fs::path> files;
@@ -203,31 +191,21 @@ void EvalJournal::write_items() const {
   write_file_atomic(file_, text);
 }
 
-void EvalJournal::open() {
-  if (!is_whole_) { write_items(); }
-  fd_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (fd_ < 0) { throw CheckpointError(file_.string(), "cannot write: " + std::generic_category().message(errno)); }
-  lock(fd_, file_);
-}
-
-void EvalJournal::write(const std::string& text) {
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t n = ::write(fd_, text.data() + done, text.size() - done);
-    if (n < 0 && errno != EINTR) {
-      throw CheckpointError(file_.string(), "cannot write: " + std::generic_category().message(errno));
-    }
-    done += n > 0 ? static_cast<size_t>(n) : 0;
-  }
-}
-
 const EvalJournal::Item* EvalJournal::find(int64_t index) const {
   const auto at = items_.find(index);
   return at != items_.end() ? &at->second : nullptr;
 }
 
 void EvalJournal::add(int64_t index, const Item& item) {
-  if (fd_ < 0) { open(); }
-  write(line_of(item_json(index, item)));
+  if (!open_.is_open()) {
+    if (!is_whole_) { write_items(); }
+    open_ = Descriptor(::open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+    if (!open_.is_open()) {
+      throw CheckpointError(file_.string(), "cannot write: " + std::generic_category().message(errno));
+    }
+    lock(open_, file_);
+  }
+  write_all(open_, file_, line_of(item_json(index, item)));
   ++added_;
 }
 

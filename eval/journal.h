@@ -29,9 +29,6 @@ class EvalJournal {
   EvalJournal(fs::path file, Json key, const std::function<void(const std::string& text)>& note);
   /// Of another rank, in a file of its own beside `file`, where rank 0 has kept these items.
   EvalJournal(const fs::path& file, Json key, int rank, const std::vector<int64_t>& kept);
-  ~EvalJournal();
-  EvalJournal(const EvalJournal&) = delete;
-  EvalJournal& operator=(const EvalJournal&) = delete;
 
   /// Removes the files of an evaluation, of all ranks.
   static void remove_files(const fs::path& file);
@@ -64,8 +61,6 @@ class EvalJournal {
   bool read_items(const fs::path& file, const std::function<void(const std::string& text)>& note);
   void read_weights();
   void write_items() const;
-  void open();
-  void write(const std::string& text);
 
   fs::path file_;
   Json key_;
@@ -74,7 +69,7 @@ class EvalJournal {
   std::optional<Weights> weights_;
   bool is_whole_ = false;  // the file holds the kept items and nothing else
   int64_t added_ = 0;
-  int fd_ = -1;
+  Descriptor open_;  // the file, once something is written
 };
 
 /// A number of an item as it was: JSON has none for NaN and infinities, which are kept as text.
