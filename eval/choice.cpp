@@ -50,35 +50,56 @@ void add_groups(EvalResult& result, const std::vector<std::pair<std::string, Sco
   }
 }
 
-/// What choice and partial share: an example is scored, its predictions are compared with gold.
-template <class R> class Choice : public EvalTask {
+/// Pairs of context and continuation, of which some are right.
+struct Example {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  std::vector<std::string> choices;  // continuations without their delimiters
+  std::optional<std::string> group;
+};
+
+Example example_of(const ChoiceRecord& r) {
+  Example e{{}, r.choices, r.group};
+  for (const std::string& choice : r.choices) { e.pairs.emplace_back(r.context, r.delimiter + choice); }
+  return e;
+}
+
+Example example_of(const PartialRecord& r) {
+  Example e{{}, std::vector(r.contexts.size(), r.continuation), std::nullopt};
+  for (const std::string& context : r.contexts) { e.pairs.emplace_back(context, r.delimiter + r.continuation); }
+  return e;
+}
+
+/// Choice and partial: an example is scored, its predictions are compared with gold.
+template <class R> class Choice final : public EvalTask {
  public:
-  void fields(Fields& f) final {
+  Choice(const char* kind, std::span<const Measure> measures) : kind_(kind), measures_(measures) {}
+
+  void fields(Fields& f) override {
     scoring_.fields(f);
     f.object("fewshot", fewshot_).help("Solved examples in front of each context.");
   }
 
-  EvalResult run(EvalContext& c) final {
+  EvalResult run(EvalContext& c) override {
     const std::vector<R> records = scoring_.read<R>();
     const Shots shots = Shots::read<R>(fewshot_, scoring_.file, c.seed);
     const Tokenizer& tokenizer = c.text_tokenizer();
     const int64_t length = scoring_.length(c);
     LikelihoodScorer scorer(c, scoring_.freeze_fast_weights);
-    c.begin(kind_name(), records.size());
+    c.begin(kind_, records.size());
     const auto compute = [&](size_t i) {
       const std::string before = shots.before(i);
+      const Example example = example_of(records[i]);
       std::vector<ScoredText> texts;
-      for (size_t j = 0; j < count(records[i]); ++j) {
-        const auto [context, continuation] = parts(records[i], j);
+      for (const auto& [context, continuation] : example.pairs) {
         texts.push_back(encode_pair(tokenizer, before + context, continuation, length, records[i].where));
       }
-      return predict(c, records[i], before, texts, scorer.score(texts, records[i].where));
+      return predict(c, records[i], example, before, texts, scorer.score(texts, records[i].where));
     };
     const std::vector<Json> predictions = c.items({.count = records.size(), .compute = compute});
     c.progress.end();
     for (size_t i = 0; i < records.size(); ++i) {
-      for (size_t m = 0; m < measures().size(); ++m) {
-        add(records[i], measures()[m].metric, score(records[i], predictions[i].items()[m].as_int()));
+      for (size_t m = 0; m < measures_.size(); ++m) {
+        add(records[i], measures_[m].metric, score(records[i], predictions[i].items()[m].as_int()));
       }
     }
     EvalResult result;
@@ -87,38 +108,28 @@ template <class R> class Choice : public EvalTask {
     return result;
   }
 
- protected:
-  virtual const char* kind_name() const = 0;
-  virtual size_t count(const R& record) const = 0;
-  /// Context and continuation of choice j.
-  virtual std::pair<std::string, std::string> parts(const R& record, size_t j) const = 0;
-  virtual std::span<const Measure> measures() const = 0;
-  /// Choice j without its delimiter.
-  virtual const std::string& choice(const R& record, size_t j) const = 0;
-  virtual std::optional<std::string> group(const R& record) const = 0;
-
  private:
   /// The choice of every measure.
-  Json predict(EvalContext& c, const R& record, const std::string& before, const std::vector<ScoredText>& texts,
-               const std::vector<Likelihood>& lls) {
+  Json predict(EvalContext& c, const R& record, const Example& example, const std::string& before,
+               const std::vector<ScoredText>& texts, const std::vector<Likelihood>& lls) const {
     std::vector<Json> predictions;
-    for (const Measure& measure : measures()) {
+    for (const Measure& measure : measures_) {
       std::vector<double> sizes;
-      for (size_t j = 0; j < lls.size(); ++j) { sizes.push_back(measure.size(choice(record, j), lls[j])); }
+      for (size_t j = 0; j < lls.size(); ++j) { sizes.push_back(measure.size(example.choices[j], lls[j])); }
       predictions.emplace_back(best(lls, sizes));
     }
-    Json ll = Json::array(), references = Json::array(), prompts = Json::array();
+    Json ll = Json::array(), prompts = Json::array();
     std::vector<int32_t> tokens;
     for (size_t j = 0; j < lls.size(); ++j) {
       ll.push(lls[j].ll);
-      if (j == 0 || parts(record, j).first != parts(record, 0).first) { prompts.push(before + parts(record, j).first); }
+      const std::string& context = example.pairs[j].first;
+      if (j == 0 || context != example.pairs[0].first) { prompts.push(before + context); }
       tokens.insert(tokens.end(), texts[j].ids.begin(), texts[j].ids.end());
     }
-    for (const int64_t gold : record.gold) { references.push(gold); }
     c.log_sample(record.id, tokens,
                  Json::object({{"prompt", prompts.items().size() == 1 ? prompts.items()[0] : prompts},
                                {"prediction", predictions[0]},
-                               {"references", references},
+                               {"references", Json::array({record.gold.begin(), record.gold.end()})},
                                {"score", score(record, predictions[0].as_int())},
                                {"ll", ll}}));
     return Json::array(std::move(predictions));
@@ -130,48 +141,26 @@ template <class R> class Choice : public EvalTask {
 
   void add(const R& record, const char* metric, double score) {
     all_[metric].push_back(score);
-    if (const std::optional<std::string> name = group(record)) {
+    if (const std::optional<std::string> name = example_of(record).group) {
       auto at = std::find_if(groups_.begin(), groups_.end(), [&](const auto& g) { return g.first == *name; });
       if (at == groups_.end()) { at = groups_.insert(at, {*name, {}}); }
       at->second[metric].push_back(score);
     }
   }
 
+  const char* kind_;
+  std::span<const Measure> measures_;
   TextScoring scoring_;
   std::optional<FewShot> fewshot_;
   Scores all_;
   std::vector<std::pair<std::string, Scores>> groups_;  // in the order of the file
 };
 
-class ManyContinuations final : public Choice<ChoiceRecord> {
- protected:
-  const char* kind_name() const override { return "choice"; }
-  size_t count(const ChoiceRecord& r) const override { return r.choices.size(); }
-  std::pair<std::string, std::string> parts(const ChoiceRecord& r, size_t j) const override {
-    return {r.context, r.delimiter + r.choices[j]};
-  }
-  std::span<const Measure> measures() const override { return kMeasures; }
-  const std::string& choice(const ChoiceRecord& r, size_t j) const override { return r.choices[j]; }
-  std::optional<std::string> group(const ChoiceRecord& r) const override { return r.group; }
-};
-
-class ManyContexts final : public Choice<PartialRecord> {
- protected:
-  const char* kind_name() const override { return "partial"; }
-  size_t count(const PartialRecord& r) const override { return r.contexts.size(); }
-  std::pair<std::string, std::string> parts(const PartialRecord& r, size_t j) const override {
-    return {r.contexts[j], r.delimiter + r.continuation};
-  }
-  std::span<const Measure> measures() const override {
-    return std::span(kMeasures).first(1);
-  }  // all choices are the same text
-  const std::string& choice(const PartialRecord& r, size_t) const override { return r.continuation; }
-  std::optional<std::string> group(const PartialRecord&) const override { return std::nullopt; }
-};
-
 }  // namespace
 
-std::unique_ptr<EvalTask> make_choice() { return std::make_unique<ManyContinuations>(); }
-std::unique_ptr<EvalTask> make_partial() { return std::make_unique<ManyContexts>(); }
+std::unique_ptr<EvalTask> make_choice() { return std::make_unique<Choice<ChoiceRecord>>("choice", kMeasures); }
+std::unique_ptr<EvalTask> make_partial() {  // all choices are the same text
+  return std::make_unique<Choice<PartialRecord>>("partial", std::span(kMeasures).first(1));
+}
 
 }  // namespace hebb
