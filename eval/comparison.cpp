@@ -7,22 +7,20 @@
 #include <map>
 #include <set>
 
+#include "data/text/characters.h"
+
 namespace hebb {
 namespace {
 
-std::string value_text(const Json& metric) {
-  const Json* deviation = metric.find("stderr");
-  const double value = metric.at("value").as_double();
-  return deviation != nullptr ? fmt::format("{:.6g} ± {:.2g}", value, deviation->as_double())
-                              : fmt::format("{:.6g}", value);
-}
-
-size_t width_of(const std::string& text) {  // characters: "±" is one
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-}
+size_t width_of(const std::string& text) { return static_cast<size_t>(count_characters(text)); }
 
 }  // namespace
+
+std::string metric_text(const Json& metric) {
+  const Json* deviation = metric.find("stderr");
+  return fmt::format("{:.6g}", metric.at("value").as_double()) +
+         (deviation != nullptr ? fmt::format(" ± {:.2g}", deviation->as_double()) : "");
+}
 
 bool is_per_token(const std::string& kind, const std::string& metric) {
   static const std::set<std::string> kinds = {"stream_ppl", "position_ppl", "answer_ppl", "adapt", "rolling"};
@@ -55,7 +53,7 @@ std::string comparison_text(const std::vector<CheckpointResults>& checkpoints) {
         if (lines.find(name) == lines.end()) { names.push_back(name); }
         std::vector<std::string>& line = lines[name];
         line.resize(checkpoints.size(), "-");
-        line[i] = value_text(value);
+        line[i] = metric_text(value);
       }
     }
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "eval/comparison.h"
 #include "eval/evaluation.h"
 
 namespace hebb {
@@ -53,12 +54,6 @@ std::string table(const std::string& name, const std::vector<Json>& points) {
   return text;
 }
 
-std::string metric_text(const std::string& name, const Json& metric) {
-  const Json* deviation = metric.find("stderr");
-  return "  " + name + " " + fmt::format("{:.6g}", metric.at("value").as_double()) +
-         (deviation != nullptr ? " ± " + fmt::format("{:.2g}", deviation->as_double()) : "");
-}
-
 }  // namespace
 
 std::string result_text(const Json& result, bool is_kept) {
@@ -66,7 +61,7 @@ std::string result_text(const Json& result, bool is_kept) {
                      (is_kept ? ", kept" : "");
   const auto& metrics = result.at("metrics").members();
   for (size_t i = 0; i < std::min(kMostMetrics, metrics.size()); ++i) {
-    text += metric_text(metrics[i].first, metrics[i].second);
+    text += "  " + metrics[i].first + " " + metric_text(metrics[i].second);
   }
   if (metrics.size() > kMostMetrics) { text += fmt::format("  and {:d} more", metrics.size() - kMostMetrics); }
   const std::string reason = result.text_at("reason") + result.text_at("error");
