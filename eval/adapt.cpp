@@ -46,11 +46,7 @@ class Adapt final : public EvalTask {
   }
 
   EvalResult run(EvalContext& c) override {
-    const int64_t length = length_.value_or(c.sequence_length);
-    if (length < 1) {
-      throw ConfigError("sequence_length", "nothing",
-                        "a row length, since the configuration has no train.sequence_length");
-    }
+    const int64_t length = c.length_of(length_, "sequence_length", "a row length");
     std::vector<DomainRows> rows;
     for (const Domain& d : domains_) { rows.push_back(cut(c, d, length)); }
     const bool adapts = c.model.has_fast_weights();
@@ -106,9 +102,7 @@ class Adapt final : public EvalTask {
   }
 
   void adapt(EvalContext& c, const DomainRows& d) {
-    ScoringModel::RowReading reading;
-    reading.rows = batch_;
-    reading.fast_chunk = chunk_.value_or(0);
+    const ScoringModel::RowReading reading{.rows = batch_, .fast_chunk = chunk_.value_or(0)};
     for (int64_t r = 0; r < d.adapt; r += batch_) {
       std::vector<int32_t> tokens;
       for (int64_t b = 0; b < batch_; ++b) {
@@ -154,14 +148,12 @@ class Adapt final : public EvalTask {
     int64_t tokens = 0;
     for (size_t stage = 0; stage < nll.size(); ++stage) {
       for (size_t i = 0; i < rows.size(); ++i) {
-        Json point = Json::object();
-        point.set("stage", static_cast<int64_t>(stage));
-        point.set("adapted", stage > 0 ? Json(domains_[stage - 1].name) : Json());
-        point.set("domain", domains_[i].name);
-        point.set("nll", nll[stage][i]);
-        point.set("delta", nll[stage][i] - nll[0][i]);
-        point.set("tokens", rows[i].count * rows[i].length);
-        points.push(point);
+        points.push(Json::object({{"stage", static_cast<int64_t>(stage)},
+                                  {"adapted", stage > 0 ? Json(domains_[stage - 1].name) : Json()},
+                                  {"domain", domains_[i].name},
+                                  {"nll", nll[stage][i]},
+                                  {"delta", nll[stage][i] - nll[0][i]},
+                                  {"tokens", rows[i].count * rows[i].length}}));
         own += stage == i + 1 ? nll[stage][i] - nll[0][i] : 0.0;
         tokens += stage == 0 ? rows[i].count * rows[i].length : 0;
       }

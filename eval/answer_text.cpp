@@ -14,9 +14,7 @@ std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& 
     throw NumericError("generation", "a logit that is no finite number");
   }
   StopText text(end.until);
-  GenerateOptions options;
-  options.max_new_tokens = end.max_new_tokens;
-  options.sampling = sampling;
+  const GenerateOptions options{.max_new_tokens = end.max_new_tokens, .sampling = sampling};
   continue_text(c.model, c.tokenizer, std::move(logits), state, reading, rng, options, [&](std::string_view more) {
     c.poll();
     return text.push(more) && !(end.is_complete && end.is_complete(text.text()));
@@ -26,10 +24,8 @@ std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& 
 
 std::string greedy_answer(EvalContext& c, std::vector<double> logits, ModelState& state, ScoringModel::Reading reading,
                           const AnswerEnd& end) {
-  Sampling greedy;
-  greedy.temperature = 0;
   Rng unused(c.seed, "sample");
-  return answer_text(c, std::move(logits), state, reading, end, greedy, unused);
+  return answer_text(c, std::move(logits), state, reading, end, {.temperature = 0}, unused);
 }
 
 std::vector<int32_t> checked_prompt_ids(EvalContext& c, std::string_view prompt, const std::string& where) {

@@ -56,23 +56,18 @@ class Efficiency final : public EvalTask {
         const DecodeSpeed speed = measure_decode(c.model.model(), c.model.stream(), c.model.arena(), batch, position,
                                                  c.model.reading(), c.model.compute().cuda_graphs);
         c.model.restore_fast_weights(weights);
-        Json point = Json::object();
-        point.set("position", position);
-        point.set("rows", batch);
-        point.set("prefill_tokens_per_s", speed.prefill_tokens_per_s);
-        point.set("decode_ms_per_token", speed.ms_per_token);
-        point.set("peak_bytes", c.model.arena().peak_bytes());
-        decoding.push(point);
+        decoding.push(Json::object({{"position", position},
+                                    {"rows", batch},
+                                    {"prefill_tokens_per_s", speed.prefill_tokens_per_s},
+                                    {"decode_ms_per_token", speed.ms_per_token},
+                                    {"peak_bytes", c.model.arena().peak_bytes()}}));
         c.progress.update(++done);
       }
     }
     c.progress.end();
     r.series.set("decoding", decoding);
-    Json machine = Json::object(), machines = Json::array();
-    machine.set("name", machine_name(c.model.compute().device));
-    machine.set("threads", threads());
-    machines.push(machine);
-    r.series.set("machine", machines);
+    const Json machine = Json::object({{"name", machine_name(c.model.compute().device)}, {"threads", threads()}});
+    r.series.set("machine", Json::array({machine}));
     return r;
   }
 
@@ -89,14 +84,11 @@ class Efficiency final : public EvalTask {
     r.metric("flops.training_per_token", 3 * plan.flops_per_token, 1);
     Json bytes = Json::array();
     for (size_t i = 0; i < plan.contexts.size(); ++i) {
-      Json point = Json::object(), layers = Json::object();
-      point.set("tokens", plan.contexts[i]);
-      point.set("bytes", plan.state_bytes[i]);
+      Json layers = Json::object();
       for (const LayerPlan& layer : plan.layers) {
         if (layer.state_bytes[i] > 0) { layers.set(layer.name, layer.count * layer.state_bytes[i]); }
       }
-      point.set("by_layer", layers);
-      bytes.push(point);
+      bytes.push(Json::object({{"tokens", plan.contexts[i]}, {"bytes", plan.state_bytes[i]}, {"by_layer", layers}}));
     }
     r.series.set("state_bytes", bytes);
   }

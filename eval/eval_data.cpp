@@ -37,9 +37,9 @@ void fields(Fields& f, EvalData& d) {
 }
 
 std::vector<int32_t> read_document(const EvalTokens& source, int64_t d, int64_t limit, int64_t vocab) {
-  const int64_t begin = source.document_start(d), n = std::min(limit, source.document_start(d + 1) - begin);
+  const int64_t n = std::min(limit, source.document_tokens(d));
   std::vector<int32_t> tokens(static_cast<size_t>(n));
-  source.read(begin, n, vocab, tokens.data());
+  source.read(source.document_start(d), n, vocab, tokens.data());
   return tokens;
 }
 

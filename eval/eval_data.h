@@ -18,6 +18,7 @@ class EvalTokens {
   int64_t documents() const { return source_.documents(); }
   /// As TokenSource::document_start.
   int64_t document_start(int64_t d) const { return source_.document_start(d); }
+  int64_t document_tokens(int64_t d) const { return document_start(d + 1) - document_start(d); }
   /// As TokenSource::read. The checksum of a file is compared when the first of its tokens are read. Errors: DataError.
   void read(int64_t begin, int64_t count, int64_t vocab_size, int32_t* out) const;
 

@@ -11,61 +11,46 @@
 #include "train/run_config.h"
 
 namespace hebb {
-namespace {
 
-struct Header {
-  std::string name, kind;
-  uint64_t seed = 42;
-  ReadSettings reading;
-  LayerOverrides overrides;
-};
-
-/// One entry: its header keys, then the task's.
-struct Entry {
-  Header header;
-  std::unique_ptr<EvalTask> task;
-};
-
-void fields(Fields& f, Entry& e) {
-  f.field("name", e.header.name).required().help("Name of the result file.");
-  if (f.reading()) {
-    const std::string& name = e.header.name;
-    f.require(!name.empty() && name[0] != '.' && name.find('/') == std::string::npos, "name",
-              "a name without / that can be a file and does not start with a dot");
-  }
+void fields(Fields& f, Evaluation& e) {
+  f.field("name", e.name).required().help("Name of the result file.");
+  f.require(!e.name.empty() && e.name[0] != '.' && e.name.find('/') == std::string::npos, "name",
+            "a name without / that can be a file and does not start with a dot");
   std::vector<std::string> kinds;
   for (const EvalKind& k : eval_kinds()) { kinds.push_back(k.name); }
-  f.field("kind", e.header.kind).required().one_of(kinds).help("What to evaluate.");
-  f.field("seed", e.header.seed).help("Seed of the task's draws.");
-  fields(f, e.header.reading);
-  fields(f, e.header.overrides);
+  f.field("kind", e.kind).required().one_of(kinds).help("What to evaluate.");
+  f.field("seed", e.seed).help("Seed of the task's draws.");
+  fields(f, e.reading);
+  fields(f, e.overrides);
   for (const EvalKind& k : eval_kinds()) {
-    if (k.name == e.header.kind) {
+    if (k.name == e.kind) {
       if (f.reading() || e.task == nullptr) { e.task = k.make(); }
       e.task->fields(f);
     }
   }
 }
 
+namespace {
+
 /// Names of the keys that an evaluation of this kind reads.
 std::set<std::string> keys_of(const std::string& kind) {
-  Entry entry;
-  entry.header.kind = kind;
+  Evaluation e;
+  e.kind = kind;
   std::set<std::string> keys;
-  for (const Fields::Description& d : Fields::describe_value("", entry)) {
+  for (const Fields::Description& d : Fields::describe_value("", e)) {
     keys.insert(d.path.substr(0, d.path.find('.')));
   }
   return keys;
 }
 
-/// Every entry as written with the defaults merged in that its kind knows, and as read.
-std::vector<std::pair<Json, Entry>> read_entries(const Json& json, const std::string& path) {
+/// The list, with the defaults merged in that each kind knows.
+std::vector<Evaluation> read_list(const Json& json, const std::string& path) {
   const Json* list = json.is_object() ? json.find("evaluations") : nullptr;
   if (list == nullptr || !list->is_array()) {
     throw ConfigError((list == nullptr ? json : *list).origin().str() + ": " + path + "evaluations",
                       list == nullptr ? "nothing" : list->found(), "a list of evaluations (required)");
   }
-  std::vector<std::pair<Json, Entry>> result;
+  std::vector<Evaluation> result;
   std::set<std::string> names, read = keys_of("");
   for (size_t i = 0; i < list->items().size(); ++i) {
     const std::string where = fmt::format("{}evaluations.{:d}", path, i);
@@ -82,12 +67,12 @@ std::vector<std::pair<Json, Entry>> read_entries(const Json& json, const std::st
       if (keys.count(key) > 0) { merged.set(key, value); }
     }
     merge_json(merged, list->items()[i]);
-    auto entry = Fields::read<Entry>(merged, where);
-    if (!names.insert(entry.header.name).second) {
-      throw ConfigError(list->items()[i].origin().str() + ": " + where + ".name", "\"" + entry.header.name + "\" again",
+    Evaluation& e = result.emplace_back(Fields::read<Evaluation>(merged, where));
+    e.config = std::move(merged);
+    if (!names.insert(e.name).second) {
+      throw ConfigError(list->items()[i].origin().str() + ": " + where + ".name", "\"" + e.name + "\" again",
                         "a name that no other evaluation has");
     }
-    result.emplace_back(std::move(merged), std::move(entry));
   }
   for (const auto& [key, value] : json.members()) {
     if (key != "evaluations" && read.count(key) == 0) {
@@ -138,21 +123,31 @@ const Tokenizer& EvalPremises::text_tokenizer() const {
   return *tokenizer;
 }
 
+int64_t EvalContext::length_of(const std::optional<int64_t>& own, std::string_view key, const std::string& what) const {
+  const int64_t length = own.value_or(sequence_length);
+  if (length < 1) {
+    throw ConfigError(key, "nothing", what + ", since the configuration has no train.sequence_length");
+  }
+  return length;
+}
+
 void EvalContext::log_sample(const std::string& id, std::span<const int32_t> tokens, Json rest) {
   if (!logs_samples) { return; }
   const uint64_t hash = fnv1a64({reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()});
-  Json line = Json::object();
-  line.set("id", id);
-  line.set("input_hash", fmt::format("{:016x}", hash));
+  Json line = Json::object({{"id", id}, {"input_hash", fmt::format("{:016x}", hash)}});
   for (const auto& [key, value] : rest.members()) { line.set(key, value); }
   samples += line.dump() + "\n";
 }
 
+EvalResult EvalResult::failed(const std::string& reason) {
+  EvalResult r;
+  r.status = "failed";
+  r.reason = reason;
+  return r;
+}
+
 void EvalResult::metric(const std::string& name, double value, int64_t n) {
-  Json m = Json::object();
-  m.set("value", value);
-  m.set("n", n);
-  metrics.set(name, m);
+  metrics.set(name, Json::object({{"value", value}, {"n", n}}));
 }
 
 Json mean_metric(std::span<const double> values) {
@@ -161,8 +156,7 @@ Json mean_metric(std::span<const double> values) {
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
   double squares = 0;
   for (const double value : values) { squares += (value - mean) * (value - mean); }
-  Json m = Json::object();
-  m.set("value", mean);
+  Json m = Json::object({{"value", mean}});
   if (values.size() > 1) { m.set("stderr", std::sqrt(squares / (n - 1) / n)); }
   m.set("n", static_cast<int64_t>(values.size()));
   return m;
@@ -177,10 +171,7 @@ void EvalResult::ratio(const std::string& name, const std::string& exp_name, con
   const std::optional<double> error = mean.standard_error();
   const auto add = [&](const std::string& metric_name, double number, double slope) {
     metric(metric_name, number, static_cast<int64_t>(mean.count()));
-    if (!error) { return; }
-    Json with_error = metrics.at(metric_name);
-    with_error.set("stderr", slope * *error);
-    metrics.set(metric_name, with_error);
+    if (error) { metrics.find(metric_name)->set("stderr", slope * *error); }
   };
   if (!name.empty()) { add(name, value, 1); }
   if (!exp_name.empty()) { add(exp_name, std::exp(value), std::exp(value)); }
@@ -191,7 +182,13 @@ void EvalResult::left_out(const Json& parts, bool is_all) {
   if (!is_all) { return; }
   status = "skipped";
   reason = "nothing of it can be evaluated";
-  for (const Json& part : parts.items()) { reason += "; " + part.at("reason").as_string(); }
+  for (const std::string& why : reasons_of(parts)) { reason += "; " + why; }
+}
+
+std::vector<std::string> reasons_of(const Json& parts) {
+  std::vector<std::string> reasons;
+  for (const Json& part : parts.items()) { reasons.push_back(part.at("reason").as_string()); }
+  return reasons;
 }
 
 void RatioOfSums::add(double sum, double count) {
@@ -212,21 +209,16 @@ std::optional<double> RatioOfSums::standard_error() const {
 }
 
 std::vector<Evaluation> read_evaluations(const Json& json, const std::string& path) {
-  std::vector<Evaluation> result;
-  const Json resolved = resolve_evaluations(json, path);  // of entries of its own: writing fills in what is absent
-  for (auto& [merged, entry] : read_entries(json, path)) {
-    result.push_back({entry.header.name, entry.header.kind, entry.header.seed, std::move(merged), std::move(entry.task),
-                      entry.header.overrides, entry.header.reading, resolved.at("evaluations").items()[result.size()]});
-  }
+  std::vector<Evaluation> result = read_list(json, path);
+  const Json resolved = resolve_evaluations(json, path);  // of a list of its own: writing fills in what is absent
+  for (size_t i = 0; i < result.size(); ++i) { result[i].resolved = resolved.at("evaluations").items()[i]; }
   return result;
 }
 
 Json resolve_evaluations(const Json& json, const std::string& path) {
   Json list = Json::array();
-  for (const auto& [merged, entry] : read_entries(json, path)) { list.push(Fields::write(entry)); }
-  Json resolved = Json::object();
-  resolved.set("evaluations", list);
-  return resolved;
+  for (const Evaluation& e : read_list(json, path)) { list.push(Fields::write(e)); }
+  return Json::object({{"evaluations", list}});
 }
 
 }  // namespace hebb

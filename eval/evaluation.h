@@ -39,6 +39,7 @@ struct EvalResult {
   Json groups = Json::object();
   std::string source;  // of generated tasks: "builtin", "custom" or "official" texts
 
+  static EvalResult failed(const std::string& reason);
   void metric(const std::string& name, double value, int64_t n);
   /// The mean of one number per example, with its standard error.
   void mean(const std::string& name, std::span<const double> values);
@@ -51,6 +52,9 @@ struct EvalResult {
 /// {"value", "stderr", "n"} of a mean (docs/verbs/eval.md, What all kinds share); a single example has no standard
 /// error. `values` is not empty.
 Json mean_metric(std::span<const double> values);
+
+/// The reasons of parts that cannot be evaluated.
+std::vector<std::string> reasons_of(const Json& parts);
 
 /// Items of an evaluation: documents, records, rows or samples. Rank i mod W of W computes item i.
 struct ItemList {
@@ -97,6 +101,9 @@ struct EvalContext {
   /// values; samples are rank 0's. Moves the bar, which stands behind the units of the list at the end. Errors: Stopped
   /// after a signal, and those of `compute`; of several ranks the first in order of items, as AgreedError.
   std::vector<Json> items(const ItemList& list);
+  /// `own`, or else the sequence length of training. Throws ConfigError at `key`, with `what` as expected, when there
+  /// is neither.
+  int64_t length_of(const std::optional<int64_t>& own, std::string_view key, const std::string& what) const;
   /// So many units of an item are done. Errors: Stopped after a signal.
   void step(uint64_t units);
   /// Throws Stopped after a signal.
@@ -120,7 +127,7 @@ struct EvalContext {
   std::vector<Item> gather(const ItemList& list, std::vector<Item> found, std::optional<RankFailure>& failure);
 };
 
-/// One entry of "evaluations", read and checked.
+/// What an evaluation of a kind does.
 class EvalTask {
  public:
   virtual ~EvalTask() = default;
@@ -141,6 +148,7 @@ struct EvalKind {
 };
 const std::vector<EvalKind>& eval_kinds();
 
+/// One entry of "evaluations", read and checked.
 struct Evaluation {
   std::string name, kind;
   uint64_t seed = 42;
@@ -150,6 +158,8 @@ struct Evaluation {
   ReadSettings reading;      // the same
   Json resolved = {};        // every key, with absolute paths
 };
+/// Its own keys, then those of its task.
+void fields(Fields& f, Evaluation& e);
 
 /// Reads {"seed", "evaluations": [...], defaults...}; keys beside `evaluations` are defaults of all.
 /// Throws ConfigError (unknown kind or key, duplicate or missing name).

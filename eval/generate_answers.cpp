@@ -99,23 +99,20 @@ class Generate final : public EvalTask {
   std::string answer(EvalContext& c, const GenerateRecord& record, uint64_t index, std::span<const int32_t> ids) const {
     const ScoringModel::Reading reading{FastUpdate::streaming, freeze_};
     const std::unique_ptr<ModelState> state = c.model.new_state();
-    AnswerEnd end;
-    end.max_new_tokens = record.max_new_tokens.value_or(max_new_tokens_);
-    end.until = record.until ? *record.until : has_until_ ? until_ : usual_ends(score_of(record));
-    std::vector<double> logits = c.model.read(ids, *state, reading);
-    Sampling sampling;
-    sampling.temperature = temperature_.value_or(0.0);
+    const AnswerEnd end{.max_new_tokens = record.max_new_tokens.value_or(max_new_tokens_),
+                        .until = record.until ? *record.until
+                                 : has_until_ ? until_
+                                              : usual_ends(score_of(record))};
     Rng rng(c.seed, "sample", index);
-    return answer_text(c, std::move(logits), *state, reading, end, sampling, rng);
+    return answer_text(c, c.model.read(ids, *state, reading), *state, reading, end,
+                       {.temperature = temperature_.value_or(0.0)}, rng);
   }
 
   void note(EvalContext& c, const GenerateRecord& record, std::span<const int32_t> ids, const std::string& prompt,
             const std::string& text) const {
-    Json line = Json::object(), references = Json::array();
-    for (const std::string& answer : record.answers) { references.push(answer); }
-    line.set("prompt", prompt);
-    line.set("prediction", text);
-    line.set("references", references);
+    Json line = Json::object({{"prompt", prompt},
+                              {"prediction", text},
+                              {"references", Json::array({record.answers.begin(), record.answers.end()})}});
     const AnswerScore score = find_answer_score(score_of(record));
     if (score != nullptr) { line.set("score", score(text, record.answers, record.classes)); }
     const bool logs_samples = c.logs_samples;

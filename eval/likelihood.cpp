@@ -27,13 +27,7 @@ void TextScoring::fields(Fields& f) {
   f.field("freeze_fast_weights", freeze_fast_weights).help("Never update fast weights.");
 }
 
-int64_t TextScoring::length(const EvalContext& c) const {
-  const int64_t length = max_length.value_or(c.sequence_length);
-  if (length < 1) {
-    throw ConfigError("max_length", "nothing", "a length, since the configuration has no train.sequence_length");
-  }
-  return length;
-}
+int64_t TextScoring::length(const EvalContext& c) const { return c.length_of(max_length, "max_length", "a length"); }
 
 std::vector<Likelihood> LikelihoodScorer::score(std::span<const ScoredText> texts, const std::string& where) {
   std::vector<Likelihood> results;

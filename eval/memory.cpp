@@ -94,10 +94,7 @@ class MemoryStats final : public EvalTask {
   bool has_items() const override { return false; }
 
   EvalResult run(EvalContext& c) override {
-    const int64_t length = length_.value_or(c.sequence_length);
-    if (length < 1) {
-      throw ConfigError("length", "nothing", "a length, since the configuration has no train.sequence_length");
-    }
+    const int64_t length = c.length_of(length_, "length", "a length");
     const EvalTokens source = data_.open(c.tokenizer.get());
     const std::vector<int64_t> starts = sequences(source, length);
     if (starts.empty()) {
@@ -133,9 +130,7 @@ class MemoryStats final : public EvalTask {
       return starts;
     }
     for (int64_t d = 0; d < source.documents() && static_cast<int64_t>(starts.size()) < max_sequences_; ++d) {
-      if (source.document_start(d + 1) - source.document_start(d) >= length) {
-        starts.push_back(source.document_start(d));
-      }
+      if (source.document_tokens(d) >= length) { starts.push_back(source.document_start(d)); }
     }
     return starts;
   }
@@ -168,11 +163,7 @@ class MemoryStats final : public EvalTask {
     Inspector inspector;
     inspector.recording = true;
     Statistics statistics;
-    ScoringModel::RowReading reading;
-    reading.freeze = freeze_;
-    reading.inspector = &inspector;
-    reading.statistics = &statistics;
-    c.model.read_rows(ids, reading);
+    c.model.read_rows(ids, {.freeze = freeze_, .inspector = &inspector, .statistics = &statistics});
     own_.add(statistics);
     each_collector(inspector, [](StatisticsCollector& collector, const LayerReading& r) { collector.add(r); });
   }

@@ -17,50 +17,19 @@ constexpr int64_t kAnswerTokens = 12;
 constexpr ScoringModel::Reading kRead{FastUpdate::at_end, false};  // fast weights move once, after the last token
 constexpr ScoringModel::Reading kAnswer{FastUpdate::never, false};
 
-/// Scores of the samples of one length and number of passes.
-struct Scores {
-  std::vector<double> exact, digits, candidate, tokens;
+/// What samples scored: [exact, digits, candidate, tokens of the prompt] of each.
+using Scores = std::vector<Json>;
 
-  /// Of a sample: [exact, digits, candidate, tokens].
-  void add(const Json& sample) {
-    const auto& values = sample.items();
-    exact.push_back(values[0].as_double());
-    digits.push_back(values[1].as_double());
-    candidate.push_back(values[2].as_double());
-    tokens.push_back(values[3].as_double());
-  }
-  void add(const Scores& other) {
-    for (const auto member : {&Scores::exact, &Scores::digits, &Scores::candidate, &Scores::tokens}) {
-      (this->*member).insert((this->*member).end(), (other.*member).begin(), (other.*member).end());
-    }
-  }
-  Json json() const {
-    Json j = Json::object();
-    j.set("exact", mean_metric(exact));
-    j.set("digits", mean_metric(digits));
-    j.set("candidate", mean_metric(candidate));
-    return j;
-  }
-};
+Json mean_of(const Scores& scores, size_t number) {
+  std::vector<double> values;
+  for (const Json& sample : scores) { values.push_back(sample.items()[number].as_double()); }
+  return mean_metric(values);
+}
 
-/// Samples of one length, one after the other.
-class NeedleSource {
- public:
-  NeedleSource(const HaystackSource& text, const NeedleOptions& options, int64_t words)
-      : text_(text), maker_(options), words_(words) {}
-  /// False at the end of the text.
-  bool next(NeedleSample& sample) {
-    std::vector<std::string> piece;
-    if (!text_.piece(words_, piece)) { return false; }
-    sample = maker_.next(std::move(piece));
-    return true;
-  }
-
- private:
-  HaystackWords text_;
-  NeedleMaker maker_;
-  int64_t words_;
-};
+Json metrics_of(const Scores& scores) {
+  return Json::object(
+      {{"exact", mean_of(scores, 0)}, {"digits", mean_of(scores, 1)}, {"candidate", mean_of(scores, 2)}});
+}
 
 class Niah final : public EvalTask {
  public:
@@ -90,9 +59,7 @@ class Niah final : public EvalTask {
 
   std::vector<std::string> left_out(const EvalPremises& premises) override {
     prepare(premises);
-    std::vector<std::string> reasons;
-    for (const Json& part : skipped_.items()) { reasons.push_back(part.at("reason").as_string()); }
-    return reasons;
+    return reasons_of(skipped_);
   }
 
   EvalResult run(EvalContext& c) override {
@@ -116,11 +83,12 @@ class Niah final : public EvalTask {
           scores = one_run(c, words, passes_[p], count, weights);
         }
         series.push(point(words, passes_[p], scores));
-        by_passes[passes_[p]].add(scores);
+        Scores& all = by_passes[passes_[p]];
+        all.insert(all.end(), scores.begin(), scores.end());
       }
     }
     c.progress.end();
-    for (const auto& [passes, scores] : by_passes) { result.groups.set(std::to_string(passes), scores.json()); }
+    for (const auto& [passes, scores] : by_passes) { result.groups.set(std::to_string(passes), metrics_of(scores)); }
     result.metrics = result.groups.at(std::to_string(passes_.back()));
     result.series.set("by_length", series);
     return result;
@@ -171,29 +139,34 @@ class Niah final : public EvalTask {
     Json j = Json::object();
     if (ready_made_.empty()) { j.set("context_words", words); }
     j.set("passes", passes);
-    j.set("n", static_cast<int64_t>(scores.exact.size()));
-    const Json metrics = scores.json();
+    j.set("n", static_cast<int64_t>(scores.size()));
+    const Json metrics = metrics_of(scores);
     for (const auto& [name, metric] : metrics.members()) { j.set(name, metric.at("value").as_double()); }
-    j.set("prompt_tokens", mean_metric(scores.tokens).at("value").as_double());
+    j.set("prompt_tokens", mean_of(scores, 3).at("value").as_double());
     return j;
   }
 
   /// Samples of one length by index, made one after the other.
   class Samples {
    public:
-    Samples(const Niah& niah, int64_t words) : niah_(niah), source_(niah.text_, niah.needles_, words) {}
+    Samples(const Niah& niah, int64_t words)
+        : ready_made_(niah.ready_made_), text_(niah.text_), maker_(niah.needles_), words_(words) {}
     /// Null behind the end of the text. Indices grow from call to call.
     const NeedleSample* at(size_t i) {
-      if (!niah_.ready_made_.empty()) { return &niah_.ready_made_[i]; }
+      if (!ready_made_.empty()) { return &ready_made_[i]; }
       for (; made_ <= i; ++made_) {
-        if (!source_.next(sample_)) { return nullptr; }
+        std::vector<std::string> piece;
+        if (!text_.piece(words_, piece)) { return nullptr; }
+        sample_ = maker_.next(std::move(piece));
       }
       return &sample_;
     }
 
    private:
-    const Niah& niah_;
-    NeedleSource source_;
+    const std::vector<NeedleSample>& ready_made_;
+    HaystackWords text_;
+    NeedleMaker maker_;
+    int64_t words_;
     NeedleSample sample_;
     size_t made_ = 0;
   };
@@ -227,18 +200,16 @@ class Niah final : public EvalTask {
       }
       return samples;
     };
-    std::vector<Json> samples;
+    Scores scores;
     if (carries) {
       const auto units = [&](size_t) { return static_cast<uint64_t>(count); };
-      samples = c.items({.count = 1, .compute = all, .units = units})[0].items();
+      scores = c.items({.count = 1, .compute = all, .units = units})[0].items();
     } else {
-      samples = c.items({.count = static_cast<size_t>(count), .compute = compute, .ends = is_none});
-      if (!samples.empty() && is_none(samples.back())) { samples.pop_back(); }
+      scores = c.items({.count = static_cast<size_t>(count), .compute = compute, .ends = is_none});
+      if (!scores.empty() && is_none(scores.back())) { scores.pop_back(); }
     }
-    Scores scores;
-    for (const Json& sample : samples) { scores.add(sample); }
-    if (static_cast<int64_t>(scores.exact.size()) < count) {
-      c.progress.message(fmt::format("{}: text for {:d} of {:d} samples", text_.path, scores.exact.size(), count));
+    if (static_cast<int64_t>(scores.size()) < count) {
+      c.progress.message(fmt::format("{}: text for {:d} of {:d} samples", text_.path, scores.size(), count));
     }
     return scores;
   }
@@ -253,19 +224,18 @@ class Niah final : public EvalTask {
       c.model.read(haystack, *last, kRead);
     }
     last = c.model.new_state(last.get());
-    AnswerEnd end;
-    end.max_new_tokens = kAnswerTokens;
-    end.is_complete = [](std::string_view text) { return count_characters(trim_front(text)) >= kValueLength; };
+    const AnswerEnd end{.max_new_tokens = kAnswerTokens, .is_complete = [](std::string_view text) {
+                          return count_characters(trim_front(text)) >= kValueLength;
+                        }};
     const std::string text = greedy_answer(c, read_prompt(c, haystack, prompt, *last), *last, kAnswer, end);
     const NeedleScores s = needle_scores(text, sample.answer, sample.values);
-    Json line = Json::object();
-    line.set("prompt", sample.prompt());
-    line.set("prediction", s.prediction);
-    line.set("references", Json::array({Json(sample.answer)}));
-    line.set("score", s.exact);
-    line.set("digits", s.digits);
-    line.set("candidate", s.candidate);
-    c.log_sample(id, prompt, line);
+    c.log_sample(id, prompt,
+                 Json::object({{"prompt", sample.prompt()},
+                               {"prediction", s.prediction},
+                               {"references", Json::array({sample.answer})},
+                               {"score", s.exact},
+                               {"digits", s.digits},
+                               {"candidate", s.candidate}}));
     return Json::array({s.exact, s.digits, s.candidate, static_cast<int64_t>(prompt.size())});
   }
 

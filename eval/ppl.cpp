@@ -14,10 +14,9 @@ namespace {
 
 /// Loss of every predicted token of `tokens` (n - 1 of them).
 void log_document(EvalContext& c, int64_t d, const std::vector<int32_t>& ids, const std::vector<double>& losses) {
-  Json sample = Json::object();
-  sample.set("tokens", static_cast<int64_t>(losses.size()));
-  sample.set("ll", -std::accumulate(losses.begin(), losses.end(), 0.0));
-  c.log_sample(fmt::format("document {:d}", d), ids, sample);
+  c.log_sample(fmt::format("document {:d}", d), ids,
+               Json::object({{"tokens", static_cast<int64_t>(losses.size())},
+                             {"ll", -std::accumulate(losses.begin(), losses.end(), 0.0)}}));
 }
 
 std::vector<double> score_all(EvalContext& c, std::span<const int32_t> tokens, ModelState& state,
@@ -41,11 +40,7 @@ class StreamPpl final : public EvalTask {
   }
 
   EvalResult run(EvalContext& c) override {
-    const int64_t length = length_.value_or(c.sequence_length);
-    if (length < 1) {
-      throw ConfigError("sequence_length", "nothing",
-                        "a segment length, since the configuration has no train.sequence_length");
-    }
+    const int64_t length = c.length_of(length_, "sequence_length", "a segment length");
     const EvalTokens source = data_.open(c.tokenizer.get());
     const std::vector<int64_t> tokens = predicted(source, length);
     const int64_t vocab = c.model.source().model.vocab_size;
@@ -92,10 +87,7 @@ class StreamPpl final : public EvalTask {
     int64_t before = 0;
     for (int64_t d = 0; d < source.documents() && before < total; ++d) {
       int64_t own = 0;
-      for (const Segment& s :
-           segments(source.document_start(d + 1) - source.document_start(d), length, total - before)) {
-        own += s.count - 1;
-      }
+      for (const Segment& s : segments(source.document_tokens(d), length, total - before)) { own += s.count - 1; }
       tokens.push_back(own);
       before += own;
     }
@@ -133,24 +125,17 @@ class StreamPpl final : public EvalTask {
       const size_t to = std::min(losses.size(), from + 128);
       double sum = 0;
       for (size_t i = from; i < to; ++i) { sum += losses[i]; }
-      Json point = Json::object();
-      point.set("document", d);
-      point.set("from", static_cast<int64_t>(from));
-      point.set("to", static_cast<int64_t>(to));
-      point.set("nll", sum / static_cast<double>(to - from));
-      curve.push(point);
+      curve.push(Json::object({{"document", d},
+                               {"from", static_cast<int64_t>(from)},
+                               {"to", static_cast<int64_t>(to)},
+                               {"nll", sum / static_cast<double>(to - from)}}));
     }
     return curve;
   }
 
   EvalResult result(const std::vector<Json>& documents, const std::vector<int64_t>& predicted) const {
-    EvalResult r;
     const int64_t tokens = std::accumulate(predicted.begin(), predicted.end(), int64_t{0});
-    if (tokens == 0) {
-      r.status = "failed";
-      r.reason = data_.path + ": no document with two tokens";
-      return r;
-    }
+    if (tokens == 0) { return EvalResult::failed(data_.path + ": no document with two tokens"); }
     RatioOfSums per_token, per_byte;
     Json curve = Json::array();
     for (size_t d = 0; d < documents.size(); ++d) {
@@ -162,6 +147,7 @@ class StreamPpl final : public EvalTask {
       }
       for (const Json& point : documents[d].at("curve").items()) { curve.push(point); }
     }
+    EvalResult r;
     r.ratio("nll", "ppl", per_token);
     r.metric("tokens", static_cast<double>(tokens), tokens);
     if (per_byte.count() > 0) { r.ratio("bits_per_byte", "", per_byte); }
@@ -268,7 +254,7 @@ class PositionPpl final : public EvalTask {
  private:
   void require_length(const EvalTokens& source) const {
     for (int64_t d = 0; d < source.documents(); ++d) {
-      if (source.document_start(d + 1) - source.document_start(d) >= length_) { return; }
+      if (source.document_tokens(d) >= length_) { return; }
     }
     throw DataError(data_.path, fmt::format("no document of at least {:d} tokens", length_));
   }
@@ -278,7 +264,7 @@ class PositionPpl final : public EvalTask {
     std::vector<int64_t> documents;
     const int64_t least = std::max<int64_t>(length_, 2), most = max_documents_.value_or(INT64_MAX);
     for (int64_t d = 0; d < source.documents() && static_cast<int64_t>(documents.size()) < most; ++d) {
-      if (source.document_start(d + 1) - source.document_start(d) >= least) { documents.push_back(d); }
+      if (source.document_tokens(d) >= least) { documents.push_back(d); }
     }
     return documents;
   }
@@ -330,19 +316,11 @@ class PositionPpl final : public EvalTask {
   }
 
   EvalResult result(const std::vector<int64_t>& edges, const std::vector<Bin>& sums, const RatioOfSums& nll) const {
-    EvalResult r;
-    if (nll.count() == 0) {
-      r.status = "failed";
-      r.reason = data_.path + ": no document with two tokens";
-      return r;
-    }
+    if (nll.count() == 0) { return EvalResult::failed(data_.path + ": no document with two tokens"); }
     Json bins = Json::array();
     for (size_t i = 0; i < sums.size(); ++i) {
       const Bin& own = sums[i];
-      Json bin = Json::object();
-      bin.set("from", edges[i]);
-      bin.set("to", edges[i + 1]);
-      bin.set("tokens", own.count);
+      Json bin = Json::object({{"from", edges[i]}, {"to", edges[i + 1]}, {"tokens", own.count}});
       if (own.count > 0) {
         const double n = static_cast<double>(own.count);
         bin.set("nll", own.sum / n);
@@ -351,6 +329,7 @@ class PositionPpl final : public EvalTask {
       }
       bins.push(bin);
     }
+    EvalResult r;
     r.series.set("by_position", bins);
     r.ratio("nll", "ppl", nll);
     r.metric("documents", static_cast<double>(nll.sums.size()), static_cast<int64_t>(nll.sums.size()));

@@ -25,8 +25,7 @@ struct Score {
 };
 
 Json point_of(const Score& score) {
-  Json point = Json::object();
-  point.set("n", score.asked);
+  Json point = Json::object({{"n", score.asked}});
   if (score.asked > 0) { point.set("accuracy", score.accuracy()); }
   return point;
 }
@@ -44,9 +43,7 @@ class Recall : public EvalTask {
   std::vector<std::string> left_out(const EvalPremises& premises) final {
     Json skipped = Json::array();
     possible_settings(premises, skipped);
-    std::vector<std::string> reasons;
-    for (const Json& part : skipped.items()) { reasons.push_back(part.at("reason").as_string()); }
-    return reasons;
+    return reasons_of(skipped);
   }
 
   EvalResult run(EvalContext& c) final {
@@ -80,11 +77,7 @@ class Recall : public EvalTask {
       table.push(point);
     }
     c.progress.end();
-    if (rows_.count() == 0) {
-      result.status = "failed";
-      result.reason = "no answer counts: every query is nearer than min_distance";
-      return result;
-    }
+    if (rows_.count() == 0) { return EvalResult::failed("no answer counts: every query is nearer than min_distance"); }
     result.ratio("accuracy", "", rows_);
     result.series.set("by_setting", table);
     add_series(result);
@@ -197,12 +190,11 @@ class Recall : public EvalTask {
     }
     if (own.asked > 0) {
       rows_.add(static_cast<double>(own.right), static_cast<double>(own.asked));
-      Json sample = Json::object();
-      sample.set("prediction", predictions);
-      sample.set("references", references);
-      sample.set("score", own.accuracy());
-      sample.set("ll", log_likelihood);
-      c.log_sample(fmt::format("{}, row {:d}", s.name, k), row.inputs, sample);
+      c.log_sample(fmt::format("{}, row {:d}", s.name, k), row.inputs,
+                   Json::object({{"prediction", predictions},
+                                 {"references", references},
+                                 {"score", own.accuracy()},
+                                 {"ll", log_likelihood}}));
     }
   }
 };

@@ -111,8 +111,7 @@ class Ruler final : public EvalTask {
   }
 
   void skip(const std::string& task, int64_t length, const std::string& reason) {
-    Json entry = Json::object();
-    entry.set("task", task);
+    Json entry = Json::object({{"task", task}});
     if (length > 0) { entry.set("length", length); }
     entry.set("reason", reason);
     skipped_.push(entry);
@@ -211,19 +210,15 @@ class Ruler final : public EvalTask {
     const std::vector<int32_t> ids = checked_prompt_ids(c, sample.input + sample.answer_prefix, id);
     const ScoringModel::Reading reading{FastUpdate::streaming, freeze_};
     const std::unique_ptr<ModelState> state = c.model.new_state();
-    AnswerEnd end;
-    end.max_new_tokens = cell.task->new_tokens;
-    const std::string text = greedy_answer(c, c.model.read(ids, *state, reading), *state, reading, end);
+    const std::string text = greedy_answer(c, c.model.read(ids, *state, reading), *state, reading,
+                                           {.max_new_tokens = cell.task->new_tokens});
     const double score =
         cell.task->is_any_enough ? match_part_score(text, sample.outputs) : match_all_score(text, sample.outputs);
-    Json references = Json::array();
-    for (const std::string& output : sample.outputs) { references.push(output); }
-    Json line = Json::object();
-    line.set("prompt", sample.input + sample.answer_prefix);
-    line.set("prediction", text);
-    line.set("references", references);
-    line.set("score", score);
-    c.log_sample(id, ids, line);
+    c.log_sample(id, ids,
+                 Json::object({{"prompt", sample.input + sample.answer_prefix},
+                               {"prediction", text},
+                               {"references", Json::array({sample.outputs.begin(), sample.outputs.end()})},
+                               {"score", score}}));
     return Json::array({score, sample.length});
   }
 
@@ -245,10 +240,7 @@ class Ruler final : public EvalTask {
       if (six.erase(name) > 0) { of_six.push_back(mean(scores)); }
     }
     const auto add = [&](const char* name, const std::vector<double>& values) {
-      Json average = Json::object();
-      average.set("value", mean(values));
-      average.set("n", static_cast<int64_t>(values.size()));
-      metrics.set(name, average);
+      metrics.set(name, Json::object({{"value", mean(values)}, {"n", static_cast<int64_t>(values.size())}}));
     };
     add("average", means);
     if (six.empty()) { add("average_6", of_six); }
@@ -260,13 +252,11 @@ class Ruler final : public EvalTask {
     std::map<int64_t, std::vector<const Cell*>> by_length;
     std::vector<const Cell*> all;
     for (const Cell& cell : cells) {
-      Json point = Json::object();
-      point.set("task", cell.task->name);
-      point.set("length", cell.length);
-      point.set("score", mean(cell.scores));
-      point.set("n", static_cast<int64_t>(cell.scores.size()));
-      point.set("tokens", mean(cell.tokens));
-      series.push(point);
+      series.push(Json::object({{"task", cell.task->name},
+                                {"length", cell.length},
+                                {"score", mean(cell.scores)},
+                                {"n", static_cast<int64_t>(cell.scores.size())},
+                                {"tokens", mean(cell.tokens)}}));
       by_length[cell.length].push_back(&cell);
       all.push_back(&cell);
     }

@@ -43,11 +43,7 @@ std::string inputs_hash(const Json& resolved, bool with_times) {
 
 Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& source, const Tokenizer* tokenizer,
                  double seconds, const std::string& samples) {
-  Json j = Json::object();
-  j.set("format", 1);
-  j.set("name", e.name);
-  j.set("kind", e.kind);
-  j.set("status", r.status);
+  Json j = Json::object({{"format", 1}, {"name", e.name}, {"kind", e.kind}, {"status", r.status}});
   if (!r.reason.empty()) { j.set(r.status == "failed" ? "error" : "reason", r.reason); }
   j.set("checkpoint", source.checkpoint);
   j.set("step", source.step);
@@ -109,10 +105,9 @@ EvalResult run_one(Evaluation& e, EvalContext& context) {
                   e.name + " (" + e.kind + "): stopped by a signal" +
                       (items > 0 ? fmt::format(" after {:d} finished items, which are kept", items) : ""));
     }
-    EvalResult failed;
-    failed.status = failure.is_missing ? "skipped" : "failed";  // a missing file: something that the user does not have
-    failed.reason = failure.text;
-    return failed;
+    result = EvalResult::failed(failure.text);
+    if (failure.is_missing) { result.status = "skipped"; }  // a missing file: something that the user does not have
+    return result;
   }
 }
 
@@ -222,10 +217,7 @@ EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext con
     context.model.set_reading({});
     const std::string status = from_first(context, result.status);
     count(counts, status);
-    if (context.is_first()) {
-      const double seconds = seconds_since(start);
-      write_result(e, result, context, source, key, seconds, out, report);
-    }
+    if (context.is_first()) { write_result(e, result, context, source, key, seconds_since(start), out, report); }
     if (status == "ok") { journal->remove(); }
   }
   return counts;

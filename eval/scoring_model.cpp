@@ -113,13 +113,9 @@ std::vector<ScoringModel::Answer> ScoringModel::answers(std::span<const int32_t>
   HEBB_ASSERT(inputs.size() == targets.size());
   std::vector<Answer> answers(inputs.size());
   each_segment(inputs, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
-    for (size_t i = 0; i < n;) {  // logits of runs of targets only
-      size_t end = i;
-      while (end < n && targets[begin + end] >= 0) { ++end; }
-      if (end == i) {
-        ++i;
-        continue;
-      }
+    for (size_t i = 0, end = 0; i < n; i = end + 1) {  // logits of runs of targets only
+      for (end = i; end < n && targets[begin + end] >= 0;) { ++end; }
+      if (end == i) { continue; }
       Tape::Scope scope(pass.tape);
       const std::vector<double> rows = logits(pass, hidden, i, end - i);
       const size_t vocab = rows.size() / (end - i);
@@ -127,7 +123,6 @@ std::vector<ScoringModel::Answer> ScoringModel::answers(std::span<const int32_t>
         const auto first = rows.begin() + static_cast<ptrdiff_t>((r - i) * vocab);
         answers[begin + r] = answer_of({first, vocab}, targets[begin + r]);
       }
-      i = end;
     }
   });
   return answers;

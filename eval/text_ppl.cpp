@@ -114,12 +114,8 @@ class Rolling final : public EvalTask {
   }
 
   EvalResult result(const RatioOfSums& per_token, const RatioOfSums& per_word, const RatioOfSums& per_byte) const {
+    if (per_token.count() == 0) { return EvalResult::failed(scoring_.file + ": no text with a token to predict"); }
     EvalResult r;
-    if (per_token.count() == 0) {
-      r.status = "failed";
-      r.reason = scoring_.file + ": no text with a token to predict";
-      return r;
-    }
     r.ratio("", "token_ppl", per_token);
     r.ratio("", "word_ppl", per_word);
     r.ratio("bits_per_byte", "", per_byte);
@@ -204,14 +200,13 @@ class AnswerPpl final : public EvalTask {
   }
 
   EvalResult result(const RatioOfSums& nll, int64_t records) const {
-    EvalResult r;
     const auto examples = static_cast<int64_t>(nll.sums.size());
     if (examples == 0) {
-      r.status = "failed";
-      r.reason = fmt::format("{}: no example of at most max_tokens ({:d}) tokens and a length of at most {:d}", file_,
-                             max_tokens_, max_record_length_);
-      return r;
+      return EvalResult::failed(
+          fmt::format("{}: no example of at most max_tokens ({:d}) tokens and a length of at most {:d}", file_,
+                      max_tokens_, max_record_length_));
     }
+    EvalResult r;
     r.ratio("nll", "ppl", nll);
     r.metric("examples", static_cast<double>(examples), examples);
     r.metric("left_out", static_cast<double>(records - examples), records);
