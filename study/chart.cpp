@@ -253,6 +253,15 @@ std::string escape_markup(const std::string& s) {
   return out;
 }
 
+std::string svg_begin(double height, double x, const std::string& title) {
+  return fmt::format(
+      R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 560 {:g}" font-family="sans-serif" font-size="13" role="img">
+<rect width="100%" height="100%" fill="white"/>
+<text x="{:g}" y="24" font-size="16" font-weight="bold">{}</text>
+)",
+      height, x, escape_markup(title));
+}
+
 std::string svg_chart(const std::vector<Curve>& curves, const ChartStyle& style, const std::vector<Band>& bands) {
   Frame f{style.log_x, style.log_y, {}, {}};
   std::vector<int> colours;
@@ -275,11 +284,7 @@ std::string svg_chart(const std::vector<Curve>& curves, const ChartStyle& style,
   f.rx.pad(has_points ? 0.03 : 0.0);  // dots are not cut by the frame
   const double height = Frame::kPlotHeight + Frame::kLegendRow * ((entries + 1) / 2);
   std::ostringstream s;
-  s << "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " << Frame::kWidth << " " << height
-    << "\" font-family=\"sans-serif\" font-size=\"13\" role=\"img\">\n<rect width=\"100%\" height=\"100%\" "
-       "fill=\"white\"/>\n"
-    << "<text x=\"" << Frame::kLeft << "\" y=\"24\" font-size=\"16\" font-weight=\"bold\">"
-    << escape_markup(style.title) << "</text>\n";
+  s << svg_begin(height, Frame::kLeft, style.title);
   draw_axes(s, f, style);
   s << "<defs><clipPath id=\"plot\"><rect x=\"" << Frame::kLeft << "\" y=\"" << Frame::kTop << "\" width=\""
     << Frame::kWidth - Frame::kLeft - Frame::kRight << "\" height=\""
@@ -318,13 +323,9 @@ std::string text_chart(const std::vector<Curve>& curves, const std::string& y_la
     out += fmt::format("{:>9} {}", labels[r], labels[r].empty() ? '|' : '+') + grid[r] + "\n";
   }
   out += std::string(10, ' ') + "+" + std::string(static_cast<size_t>(columns), '-') + "\n";
-  const std::string left = number(rx.low), right = number(rx.high) + " steps";
-  out +=
-      std::string(11, ' ') + left +
-      std::string(std::max<size_t>(1, static_cast<size_t>(columns) - std::min<size_t>(static_cast<size_t>(columns) - 1,
-                                                                                      left.size() + right.size())),
-                  ' ') +
-      right + "\n";
+  const std::string left = number(rx.low), right = " " + number(rx.high) + " steps";
+  const size_t rest = std::max(static_cast<size_t>(columns), left.size()) - left.size();
+  out += fmt::format("{:11}{}{:>{}}\n", "", left, right, rest);
   for (size_t k = 0; k < curves.size(); ++k) { out += std::string(11, ' ') + mark_of(k) + " " + curves[k].name + "\n"; }
   return out;
 }

@@ -12,6 +12,11 @@ struct Curve {
   std::vector<double> x, y;
   Mark mark = Mark::line;
   int colour = -1;
+
+  void add(double at, double value) {
+    x.push_back(at);
+    y.push_back(value);
+  }
 };
 
 /// A shaded area between two curves; without them, from x.front() to x.back() over the whole height.
@@ -30,6 +35,9 @@ std::string svg_chart(const std::vector<Curve>& curves, const ChartStyle& style,
 
 /// A chart of text lines for a terminal, `width` x `height` characters in all.
 std::string text_chart(const std::vector<Curve>& curves, const std::string& y_label, int width, int height);
+
+/// How a drawing of the usual width begins; its title stands at `x`.
+std::string svg_begin(double height, double x, const std::string& title);
 
 /// Colour i of drawings; they repeat after eight.
 const char* chart_colour(int i);

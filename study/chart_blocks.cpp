@@ -13,13 +13,6 @@ namespace {
 
 constexpr double kWidth = 560, kTop = 40, kRight = 16;
 
-void begin(std::ostream& s, double height, const std::string& title) {
-  s << "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " << kWidth << " " << height
-    << "\" font-family=\"sans-serif\" font-size=\"13\" role=\"img\">\n<rect width=\"100%\" height=\"100%\" "
-       "fill=\"white\"/>\n"
-    << "<text x=\"12\" y=\"24\" font-size=\"16\" font-weight=\"bold\">" << escape_markup(title) << "</text>\n";
-}
-
 void put_text(std::ostream& s, double x, double y, const char* anchor, const std::string& text, double size = 13) {
   s << "<text x=\"" << x << "\" y=\"" << y << "\" text-anchor=\"" << anchor << "\" font-size=\"" << size << "\">"
     << escape_markup(text) << "</text>\n";
@@ -54,7 +47,7 @@ std::string svg_heat_map(const HeatMap& map) {
     for (const double v : row) { largest = std::isfinite(v) ? std::max(largest, v) : largest; }
   }
   std::ostringstream s;
-  begin(s, bottom + 50, map.title);
+  s << svg_begin(bottom + 50, 12, map.title);
   for (size_t r = 0; r < map.rows.size(); ++r) {
     const double y = kTop + kCell * static_cast<double>(r);
     put_text(s, left - 8, y + 16, "end", map.rows[r], 12);
@@ -85,7 +78,7 @@ std::string svg_stacked_bars(const StackedBars& chart) {
   const double names = is_tilted ? 24 + 4.5 * static_cast<double>(longest(chart.bars)) : 24,
                legend = kBottom + names + 16;
   std::ostringstream s;
-  begin(s, legend + kLegendRow * static_cast<double>((chart.segments.size() + 1) / 2), chart.title);
+  s << svg_begin(legend + kLegendRow * static_cast<double>((chart.segments.size() + 1) / 2), 12, chart.title);
   for (int tick = 0; tick <= 5; ++tick) {
     const double v = chart.top * tick / 5, y = kBottom - kPlot * tick / 5;
     s << "<line x1=\"" << left << "\" x2=\"" << kWidth - kRight << "\" y1=\"" << y << "\" y2=\"" << y

@@ -98,18 +98,16 @@ std::string setting_of(const Json& config) {
 }
 
 bool has_same_seeds(const Json& a, const Json& b) {
-  const Json *setting = a.find("setting"), *other = b.find("setting"), *seeds = a.find("seeds"), *own = b.find("seeds");
-  return setting != nullptr && other != nullptr && *setting == *other && seeds != nullptr && own != nullptr &&
-         *seeds == *own;
+  const std::string setting = a.text_at("setting"), seeds = a.text_at("seeds");
+  return !setting.empty() && setting == b.text_at("setting") && !seeds.empty() && seeds == b.text_at("seeds");
 }
 
 std::vector<Json> over_seeds(const std::vector<Json>& results) {
   std::vector<std::vector<Json>> groups;
   for (const Json& result : results) {
-    const Json* setting = result.find("setting");
+    const std::string setting = result.text_at("setting");
     const auto it = std::find_if(groups.begin(), groups.end(), [&](const std::vector<Json>& g) {
-      const Json* other = g[0].find("setting");
-      return setting != nullptr && other != nullptr && *other == *setting;
+      return !setting.empty() && g[0].text_at("setting") == setting;
     });
     std::vector<Json>& group = it != groups.end() ? *it : groups.emplace_back();
     if (std::none_of(group.begin(), group.end(), [&](const Json& r) { return has_same_seeds(r, result); })) {

@@ -264,25 +264,20 @@ PowerLawFit fit_power_law(const std::vector<double>& x, const std::vector<double
 }
 
 Json PowerLawFit::json() const {
-  Json j = Json::object(), points = Json::array(), list = Json::array();
+  Json points = Json::array(), list = Json::array();
   for (size_t i = 0; i < x.size(); ++i) { points.push(Json::array({Json(x[i]), Json(y[i])})); }
   for (const Prediction& p : predictions) {
-    Json item = Json::object();
-    item.set("x", p.x);
-    item.set("y", p.y);
-    item.set("interval", interval_json(p.interval));
-    list.push(item);
+    list.push(Json::object({{"x", p.x}, {"y", p.y}, {"interval", interval_json(p.interval)}}));
   }
-  j.set("a", a);
-  j.set("b", b);
-  j.set("c", c);
-  j.set("r2", r2 ? Json(*r2) : Json());
-  j.set("interval_method", interval_method);
-  j.set("a_interval", interval_json(a_interval));
-  j.set("b_interval", interval_json(b_interval));
-  j.set("points", points);
-  j.set("predictions", list);
-  return j;
+  return Json::object({{"a", a},
+                       {"b", b},
+                       {"c", c},
+                       {"r2", r2 ? Json(*r2) : Json()},
+                       {"interval_method", interval_method},
+                       {"a_interval", interval_json(a_interval)},
+                       {"b_interval", interval_json(b_interval)},
+                       {"points", points},
+                       {"predictions", list}});
 }
 
 }  // namespace hebb

@@ -25,8 +25,7 @@ void add_statistics(RunMetrics& m, const Json& line, double step) {
       std::vector<Curve>& curves = m.statistics[name];
       auto it = std::find_if(curves.begin(), curves.end(), [&key = layer](const Curve& c) { return c.name == key; });
       it = it != curves.end() ? it : curves.insert(curves.end(), Curve{layer, {}, {}});
-      it->x.push_back(step);
-      it->y.push_back(value.is_number() ? value.as_double() : NAN);
+      it->add(step, value.is_number() ? value.as_double() : NAN);
     }
   }
 }
@@ -85,14 +84,12 @@ RunMetrics read_metrics(const fs::path& run, int64_t last_step) {
     if (const Json* val = j.find("val"); val != nullptr && val->is_string()) {
       const auto [it, fresh] = validation.insert({val->as_string(), m.validation.size()});
       if (fresh) { m.validation.push_back({val->as_string(), {}, {}}); }
-      m.validation[it->second].x.push_back(step);
-      m.validation[it->second].y.push_back(value_of(j, "loss"));
+      m.validation[it->second].add(step, value_of(j, "loss"));
       continue;
     }
     for (const auto& [curve, key] :
          {std::pair{&m.loss, "loss"}, std::pair{&m.lr, "lr"}, std::pair{&m.grad_norm, "grad_norm"}}) {
-      curve->x.push_back(step);
-      curve->y.push_back(value_of(j, key));
+      curve->add(step, value_of(j, key));
     }
     m.tokens.push_back(value_of(j, "tokens"));
     m.tokens_per_s.push_back(value_of(j, "tokens_per_s"));

@@ -243,9 +243,9 @@ class Report {
     for (const ReportRun& run : runs_) {
       const Json* tag = fit_ && !fit_->by.empty() && !names_runs ? run.result.find(fit_->by) : nullptr;
       const std::string group = tag == nullptr ? run.id : tag->text();
-      const bool is_new = std::find(groups.begin(), groups.end(), group) == groups.end();
-      if (is_new) { groups.push_back(group); }
-      const auto colour = static_cast<int>(std::find(groups.begin(), groups.end(), group) - groups.begin());
+      const size_t known = groups.size();
+      const auto colour = static_cast<int>(add_once(groups, group));
+      const bool is_new = groups.size() > known;
       Curve c = run.metrics.loss;
       c.name = is_new ? group : "";
       c.colour = colour;

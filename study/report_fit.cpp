@@ -19,10 +19,6 @@ std::string group_name(const Json& result, const std::string& by) {
   return v == nullptr ? "all" : v->text();
 }
 
-struct Points {
-  std::vector<double> x, y;
-};
-
 std::string interval_text(const std::optional<Interval>& i) {
   return i ? fmt::format("{:.5g} – {:.5g}", i->low, i->high) : std::string("–");
 }
@@ -50,7 +46,7 @@ std::string share_text(double share) {
                                : fmt::format("{:.3f}", share);
 }
 
-void add_fit(FitGroup& group, const Points& points, const std::vector<Json>& held_out, const FitConfig& config,
+void add_fit(FitGroup& group, const Curve& points, const std::vector<Json>& held_out, const FitConfig& config,
              double low, double high) {
   std::vector<double> at;
   for (const Json& result : held_out) { at.push_back(result_number(result, config.x)); }
@@ -58,10 +54,7 @@ void add_fit(FitGroup& group, const Points& points, const std::vector<Json>& hel
     at.push_back(std::exp(std::log(low) + (std::log(high) - std::log(low)) * i / (kBandPoints - 1)));
   }
   try {
-    PowerLawOptions options;
-    options.offset = config.offset;
-    options.seed = config.seed;
-    group.fit = fit_power_law(points.x, points.y, at, options);
+    group.fit = fit_power_law(points.x, points.y, at, {.offset = config.offset, .seed = config.seed});
   } catch (const ConfigError& error) {
     group.problem = error.what();
     return;
@@ -118,6 +111,7 @@ Table held_out_table(const std::vector<FitGroup>& groups, const std::string& x) 
   return table;
 }
 
+Json finite_or_null(double v) { return std::isfinite(v) ? Json(v) : Json(); }
 Json low_of(const std::optional<Interval>& i) { return i ? Json(i->low) : Json(); }
 Json high_of(const std::optional<Interval>& i) { return i ? Json(i->high) : Json(); }
 
@@ -143,8 +137,8 @@ Table all_points(const std::vector<FitGroup>& groups, const FitConfig& config) {
       table.rows.push_back({g.name, g.runs[i], g.fit->x[i], g.fit->y[i], g.fit->at(g.fit->x[i]), Json(), Json()});
     }
     for (const FitGroup::HeldOut& h : g.held_out) {
-      table.rows.push_back({g.name, h.id, h.x, std::isfinite(h.measured) ? Json(h.measured) : Json(), h.predicted.y,
-                            low_of(h.predicted.interval), high_of(h.predicted.interval)});
+      table.rows.push_back({g.name, h.id, h.x, finite_or_null(h.measured), h.predicted.y, low_of(h.predicted.interval),
+                            high_of(h.predicted.interval)});
     }
   }
   return table;
@@ -164,7 +158,7 @@ Table all_shares(const std::vector<FitGroup>& groups, const FitConfig& config, d
   for (const FitGroup& g : groups) {
     if (!g.fit) { continue; }
     const double share = inverse(*g.fit, wanted) / x;
-    table.rows.push_back({g.name, x, g.fit->at(x), g.fit->at(x) - wanted, std::isfinite(share) ? Json(share) : Json()});
+    table.rows.push_back({g.name, x, g.fit->at(x), g.fit->at(x) - wanted, finite_or_null(share)});
   }
   return table;
 }
@@ -185,7 +179,7 @@ Table share_table(const std::vector<FitGroup>& groups, const FitConfig& config, 
 
 std::vector<FitGroup> fit_groups(const std::vector<Json>& results, const FitConfig& config) {
   struct Collected {
-    Points points;
+    Curve points;
     std::vector<Json> held_out;
   };
   std::vector<FitGroup> groups;
@@ -210,8 +204,7 @@ std::vector<FitGroup> fit_groups(const std::vector<Json>& results, const FitConf
       c.held_out.push_back(result);
     } else {
       it->runs.push_back(id);
-      c.points.x.push_back(x);
-      c.points.y.push_back(y);
+      c.points.add(x, y);
     }
     low = std::min(low, x);
     high = std::max(high, x);
@@ -239,8 +232,7 @@ std::string fit_chart(const std::vector<FitGroup>& groups, const FitConfig& conf
         held_out{"", {}, {}, Mark::points, colour};
     Band band{{}, {}, {}, colour};
     for (const PowerLawFit::Prediction& p : groups[g].band) {
-      line.x.push_back(p.x);
-      line.y.push_back(p.y);
+      line.add(p.x, p.y);
       if (p.interval && fit.x.size() >= kBandFrom) {
         band.x.push_back(p.x);
         band.low.push_back(p.interval->low);
@@ -248,9 +240,7 @@ std::string fit_chart(const std::vector<FitGroup>& groups, const FitConfig& conf
       }
     }
     for (const FitGroup::HeldOut& h : groups[g].held_out) {
-      if (!std::isfinite(h.measured)) { continue; }
-      held_out.x.push_back(h.x);
-      held_out.y.push_back(h.measured);
+      if (std::isfinite(h.measured)) { held_out.add(h.x, h.measured); }
     }
     curves.push_back(line);
     curves.push_back(held_out);
@@ -285,26 +275,20 @@ void write_fits(Page& page, const std::vector<FitGroup>& groups, const FitConfig
 }
 
 Json fit_json(const std::vector<FitGroup>& groups, const FitConfig& config) {
-  Json json = Json::object(), list = Json::array();
-  json.set("fit", Fields::write(config));
+  Json list = Json::array();
   for (const FitGroup& g : groups) {
     Json item = g.fit ? g.fit->json() : Json::object();
     item.set("group", g.name);
     if (!g.fit) { item.set("problem", g.problem); }
     Json held_out = Json::array();
     for (const FitGroup::HeldOut& h : g.held_out) {
-      Json one = Json::object();
-      one.set("id", h.id);
-      one.set("x", h.x);
-      one.set("predicted", h.predicted.y);
-      one.set("measured", std::isfinite(h.measured) ? Json(h.measured) : Json());
-      held_out.push(one);
+      held_out.push(Json::object(
+          {{"id", h.id}, {"x", h.x}, {"predicted", h.predicted.y}, {"measured", finite_or_null(h.measured)}}));
     }
     item.set("held_out", held_out);
     list.push(item);
   }
-  json.set("groups", list);
-  return json;
+  return Json::object({{"fit", Fields::write(config)}, {"groups", list}});
 }
 
 std::vector<std::pair<std::string, Table>> fit_tables(const std::vector<FitGroup>& groups, const FitConfig& config) {

@@ -10,10 +10,7 @@ namespace {
 
 /// Quantiles and bins, which drawings show.
 bool is_detail(const std::string& statistic) {
-  const auto ends_with = [&](const std::string& end) {
-    return statistic.size() > end.size() && statistic.compare(statistic.size() - end.size(), end.size(), end) == 0;
-  };
-  const bool is_quantile = ends_with("_median") || ends_with("_q10") || ends_with("_q90");
+  const bool is_quantile = statistic.ends_with("_median") || statistic.ends_with("_q10") || statistic.ends_with("_q90");
   const size_t gate = statistic.find(".gate_");
   return is_quantile || (gate != std::string::npos && statistic.size() == gate + 7);
 }
@@ -28,15 +25,13 @@ std::vector<ReportPart> adaptation(const Results& all) {
     std::map<int64_t, std::string> adapted;
     for (const Json& p : e.series("adaptation")) {
       const std::string domain = member_text(p, "domain"), before = member_text(p, "adapted");
-      pivot.set({e.run, member_text(p, "stage"), before.empty() ? "–" : before}, domain + " nll",
-                result_number(p, "nll"), e);
-      pivot.set({e.run, member_text(p, "stage"), before.empty() ? "–" : before}, domain + " delta",
-                result_number(p, "delta"), e);
-      add_once(domains, domain);
-      const size_t i = static_cast<size_t>(std::find(domains.begin(), domains.end(), domain) - domains.begin());
+      for (const char* key : {"nll", "delta"}) {
+        pivot.set({e.run, member_text(p, "stage"), before.empty() ? "–" : before}, domain + " " + key,
+                  result_number(p, key), e);
+      }
+      const size_t i = add_once(domains, domain);
       if (i == curves.size()) { curves.push_back({domain, {}, {}, Mark::line, static_cast<int>(i)}); }
-      curves[i].x.push_back(result_number(p, "stage"));
-      curves[i].y.push_back(result_number(p, "delta"));
+      curves[i].add(result_number(p, "stage"), result_number(p, "delta"));
       adapted[static_cast<int64_t>(result_number(p, "stage"))] = before;
     }
     std::vector<Band> bands;
@@ -91,8 +86,7 @@ void add_band_charts(ReportPart& part, const Results& results, const StatisticsC
       Band band{{}, {}, {}, colour};
       for (const Json& p : e.series(how.series)) {
         if (member_text(p, how.by) != side) { continue; }
-        c.x.push_back(result_number(p, how.x));
-        c.y.push_back(result_number(p, how.y));
+        c.add(result_number(p, how.x), result_number(p, how.y));
         band.x.push_back(c.x.back());
         band.low.push_back(result_number(p, how.low));
         band.high.push_back(result_number(p, how.high));

@@ -137,20 +137,13 @@ void add_series_chart(ReportPart& part, const Results& results, const SeriesChar
   for (const Evaluated& e : results) { labels.insert(e.label); }
   for (const Evaluated& e : results) {
     for (const Json& p : e.series(how.series)) {
-      std::string name = several_runs ? e.run : "";
-      for (const std::string& more :
-           {labels.size() > 1 ? e.label : std::string(), how.by.empty() ? std::string() : member_text(p, how.by)}) {
-        name += more.empty() ? "" : (name.empty() ? "" : " ") + more;
-      }
-      name = name.empty() ? e.label : name;
-      auto at = std::find(names.begin(), names.end(), name);
-      if (at == names.end()) {
-        at = names.insert(names.end(), name);
-        curves.push_back({name, {}, {}});
-      }
-      Curve& c = curves[static_cast<size_t>(at - names.begin())];
-      c.x.push_back(result_number(p, how.x));
-      c.y.push_back(result_number(p, how.y));
+      std::vector<std::string> parts{several_runs ? e.run : "", labels.size() > 1 ? e.label : "",
+                                     how.by.empty() ? "" : member_text(p, how.by)};
+      std::erase(parts, "");
+      const std::string name = parts.empty() ? e.label : join(parts, " ");
+      const size_t i = add_once(names, name);
+      if (i == curves.size()) { curves.push_back({name, {}, {}}); }
+      curves[i].add(result_number(p, how.x), result_number(p, how.y));
     }
   }
   if (curves.empty()) { return; }

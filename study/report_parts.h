@@ -49,8 +49,12 @@ double value_of(const Json& metrics, const std::string& name);
 /// A label that can be part of a file name.
 std::string file_name(const std::string& label);
 
-template <class T> void add_once(std::vector<T>& list, const T& value) {
-  if (std::find(list.begin(), list.end(), value) == list.end()) { list.push_back(value); }
+/// The place of a value in a list, to whose end it is added where it is not in it.
+template <class T> size_t add_once(std::vector<T>& list, const T& value) {
+  const auto at = std::find(list.begin(), list.end(), value);
+  const auto place = static_cast<size_t>(at - list.begin());
+  if (at == list.end()) { list.push_back(value); }
+  return place;
 }
 
 /// A table of numbers that fills up in any order: a row per key, a column per name, and the files of each row.

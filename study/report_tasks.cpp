@@ -69,18 +69,15 @@ std::vector<ReportPart> streams(const Results& all) {
     Pivot pivot({"run"});
     std::vector<Curve> curves;
     for (const Evaluated& e : results) {
-      std::map<int64_t, std::pair<double, int64_t>> differences;  // sum and number by position
+      std::map<int64_t, Mean> differences;  // by position
       for (const auto& [at, loss] : cumulative_losses(e)) {
         const auto other = first.find(at);
-        if (other == first.end()) { continue; }
-        differences[at.second].first += loss - other->second;
-        ++differences[at.second].second;
+        if (other != first.end()) { differences[at.second].add(loss - other->second); }
       }
       Curve c{e.run, {}, {}};
-      for (const auto& [to, sum] : differences) {
-        c.x.push_back(static_cast<double>(to));
-        c.y.push_back(sum.first / static_cast<double>(sum.second));
-        pivot.set({e.run}, std::to_string(to), c.y.back(), e);
+      for (const auto& [to, mean] : differences) {
+        c.add(static_cast<double>(to), mean.value());
+        pivot.set({e.run}, std::to_string(to), mean.value(), e);
       }
       curves.push_back(std::move(c));
     }
@@ -187,8 +184,7 @@ std::vector<ReportPart> ruler(const Results& all) {
     Curve c{e.run + " " + e.label, {}, {}, by_length.size() > 1 ? Mark::line : Mark::points};
     for (const auto& [length, mean] : by_length) {
       pivot.set({e.run, e.label, std::to_string(length)}, "mean", mean.value(), e);
-      c.x.push_back(static_cast<double>(length));
-      c.y.push_back(mean.value());
+      c.add(static_cast<double>(length), mean.value());
     }
     Mean of_tasks;
     for (const auto& [task, mean] : by_task) {

@@ -16,10 +16,6 @@ namespace {
 
 constexpr size_t kFewColumns = 4;  // more runs are rows
 
-const Json* find(const Json* json, const char* key) {
-  return json != nullptr && json->is_object() ? json->find(key) : nullptr;
-}
-
 /// Names and sizes of the files, which stay where data moves; the path itself where they are gone.
 std::string files_text(const std::string& path) {
   std::string text;
@@ -86,25 +82,21 @@ bool is_place(const std::string& key) { return key == "name" || key == "data.tok
 }  // namespace
 
 void add_identity(Json& result, const Json& config, const fs::path& run) {
-  const Json* data = find(&config, "data");
   const std::string tokenizer = tokenizer_text(config, run);
   Json text = Json::array({tokenizer});
   std::string seeds;
-  for (const Json* object : {find(&config, "train"), data}) {
-    const Json* seed = find(object, "seed");
-    seeds += (seed != nullptr ? seed->dump() : "-") + " ";
-  }
-  if (const Json* sources = find(data, "sources"); sources != nullptr && sources->is_array()) {
+  const auto add_seed = [&](const Json* seed) { seeds += (seed != nullptr ? seed->dump() : "-") + " "; };
+  for (const char* path : {"train.seed", "data.seed"}) { add_seed(config.find_path(path)); }
+  if (const Json* sources = config.find_path("data.sources"); sources != nullptr && sources->is_array()) {
     for (const Json& source : sources->items()) {
       text.push(source_text(source));
-      const Json* seed = find(&source, "seed");
-      seeds += (seed != nullptr ? seed->dump() : "-") + " ";
+      add_seed(source.child("seed"));
     }
   }
   result.set("loss@data", config_hash(text));
-  if (const Json* list = find(data, "validation"); list != nullptr && list->is_array()) {
+  if (const Json* list = config.find_path("data.validation"); list != nullptr && list->is_array()) {
     for (const Json& source : list->items()) {
-      const Json* name = find(&source, "name");
+      const Json* name = source.child("name");
       if (name == nullptr || !name->is_string()) { continue; }
       result.set("val." + name->as_string() + "@data", config_hash(Json::array({tokenizer, source_text(source)})));
     }

@@ -240,9 +240,7 @@ double result_number(const Json& result, const std::string& key) {
 std::vector<std::string> result_keys(const std::vector<Json>& results) {
   std::vector<std::string> keys;
   for (const Json& result : results) {
-    for (const auto& [key, value] : result.members()) {
-      if (std::find(keys.begin(), keys.end(), key) == keys.end()) { keys.push_back(key); }
-    }
+    for (const auto& [key, value] : result.members()) { add_once(keys, key); }
   }
   return keys;
 }

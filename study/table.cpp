@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "data/text/characters.h"
 #include "study/chart.h"
 
 namespace hebb {
@@ -18,16 +19,9 @@ std::string shown(const Json& cell) {
   return std::abs(v) >= 1e7 ? fmt::format("{:.4e}", v) : is_whole ? fmt::format("{:.0f}", v) : fmt::format("{:.5g}", v);
 }
 
-/// `text` with `by` instead of each `c`.
-std::string replaced(const std::string& text, char c, const char* by) {
-  std::string result;
-  for (const char t : text) { t == c ? result.append(by) : result.append(1, t); }
-  return result;
-}
-
 /// A cell of a CSV file, quoted where it must be.
 std::string csv_cell(const std::string& text) {
-  return text.find_first_of(",\"\n") == std::string::npos ? text : '"' + replaced(text, '"', "\"\"") + '"';
+  return text.find_first_of(",\"\n") == std::string::npos ? text : '"' + replace_all(text, "\"", "\"\"") + '"';
 }
 
 /// A line for the titles and one for each row: `cell(column, text)`, joined by `between`.
@@ -52,7 +46,7 @@ std::vector<std::string> Table::titles() const {
 }
 
 std::string Table::markdown() const {
-  const auto cell = [](size_t, const std::string& text) { return replaced(text, '|', "\\|"); };
+  const auto cell = [](size_t, const std::string& text) { return replace_all(text, "|", "\\|"); };
   std::string text = "| " + line(titles(), " | ", cell) + " |\n|";
   for (const TableColumn& column : columns) { text += column.kind == TableColumn::Kind::text ? "---|" : "---:|"; }
   text += "\n";
@@ -65,7 +59,7 @@ std::string Table::html() const {
     return [this, tag](size_t i, const std::string& text) {
       const std::string content = escape_markup(text), name = tag;
       return "<" + name + (columns[i].kind == TableColumn::Kind::text ? " class=\"text\">" : ">") +
-             (name == "th" ? replaced(content, '.', ".<wbr>") : content) + "</" + name + ">";
+             (name == "th" ? replace_all(content, ".", ".<wbr>") : content) + "</" + name + ">";
     };
   };
   std::string text = "<div class=\"wide\"><table><tr>" + line(titles(), "", cell("th")) + "</tr>\n";
