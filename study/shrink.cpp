@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <span>
 
 #include "core/join.h"
 #include "data/shards/ingest.h"
@@ -44,6 +45,15 @@ bool learns_per_micro_batch(const Json& config) {
   const auto model = Fields::read<ModelConfig>(config.at("model"), "model");
   return std::any_of(model.layers.begin(), model.layers.end(),
                      [](const LayerDefinition& d) { return d.config->learns_per_micro_batch(); });
+}
+
+/// Calls visit(source, its path) for what a run trains on, then for what it validates on.
+template <class Visit> void each_source(const RunConfig& config, Visit&& visit) {
+  const DataConfig& data = config.data;
+  for (size_t i = 0; i < data.sources.size(); ++i) { visit(data.sources[i], fmt::format("data.sources.{:d}", i)); }
+  for (size_t i = 0; i < data.validation.size(); ++i) {
+    visit(data.validation[i].source, fmt::format("data.validation.{:d}", i));
+  }
 }
 
 class Shrinker {
@@ -265,17 +275,11 @@ class Shrinker {
   static double three_digits(double value) { return std::stod(fmt::format("{:.3g}", value)); }
 
   static void check_tasks(const RunConfig& config) {
-    const auto check = [&](const SourceConfig& source, const std::string& where) {
+    each_source(config, [&](const SourceConfig& source, const std::string& where) {
       if (source.type == "synthetic") {
         resolve_task(source.synthetic, where, 0, config.train.sequence_length, config.train.batch_size);
       }
-    };
-    for (size_t i = 0; i < config.data.sources.size(); ++i) {
-      check(config.data.sources[i], fmt::format("data.sources.{:d}", i));
-    }
-    for (size_t i = 0; i < config.data.validation.size(); ++i) {
-      check(config.data.validation[i].source, fmt::format("data.validation.{:d}", i));
-    }
+    });
   }
 
   void require_enough(const Sweep& shrunken) const {
@@ -352,21 +356,14 @@ class Shrinker {
 Shrinking shrink_sweep(const Sweep& sweep, const ShrinkOptions& options) { return Shrinker(sweep, options).run(); }
 
 bool has_text(const Sweep& sweep) {
-  const auto is_there = [](const SourceConfig& source) {
-    try {
-      return source.type == "synthetic" || !expand_paths(source.path).empty();
-    } catch (const DataError&) { return false; }
-  };
-  for (const SweepRun& run : sweep.runs) {
-    const auto config = Fields::read<RunConfig>(run.config, "");
-    for (const SourceConfig& source : config.data.sources) {
-      if (!is_there(source)) { return false; }
+  try {
+    for (const SweepRun& run : sweep.runs) {
+      each_source(Fields::read<RunConfig>(run.config, ""), [](const SourceConfig& source, const std::string&) {
+        if (source.type != "synthetic") { expand_paths(source.path); }  // throws where nothing matches
+      });
     }
-    for (const ValidationConfig& v : config.data.validation) {
-      if (!is_there(v.source)) { return false; }
-    }
-  }
-  return true;
+    return true;
+  } catch (const DataError&) { return false; }
 }
 
 std::string flops_name(double flops) {
@@ -399,9 +396,8 @@ std::string Shrinking::text() const {
                      pad("key", key_width) + pad("from", from_width) + pad("to", to_width) + "runs\n";
   for (const auto& group : order) {
     const std::vector<std::string>& runs = ids[group];
-    std::string names;
     constexpr size_t kShown = 4;
-    for (size_t i = 0; i < std::min(runs.size(), kShown); ++i) { names += (i > 0 ? " " : "") + runs[i]; }
+    std::string names = join(std::span(runs).first(std::min(runs.size(), kShown)), " ");
     if (runs.size() > kShown) { names += fmt::format(" … ({:d})", runs.size()); }
     const ShrinkChange& c = *first.at(group);
     text += pad(c.key, key_width) + pad(c.from, from_width) + pad(c.to, to_width) +

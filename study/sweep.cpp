@@ -20,9 +20,8 @@ namespace hebb {
 namespace {
 
 double quantity_of(const Json& config, const std::string& name) {
-  ModelConfig model_config;
   const Json* json = config.find("model");
-  Fields::read(json != nullptr ? *json : Json::object(), "model", model_config);
+  const auto model_config = Fields::read<ModelConfig>(json != nullptr ? *json : Json::object(), "model");
   const Model model(model_config);
   if (name == "flops.forward_per_token") {
     const Json* length = config.find_path("train.sequence_length");
@@ -294,8 +293,7 @@ class Composer {
     run.config.set("name", Json(run.id));
     const auto config = Fields::read<RunConfig>(run.config, "");
     const Model model(config.model);
-    Json written = to_json(config);
-    run.config = std::move(written);
+    run.config = to_json(config);
   }
 
   const SweepFile& file_;
@@ -345,8 +343,7 @@ Json planned_result(const SweepRun& run) {
   const ParameterCounts n = count_parameters(model);
   const double tokens = static_cast<double>(config.train.steps) * static_cast<double>(config.train.tokens_per_step());
   const double forward = model.flops_per_token(config.train.sequence_length);
-  Json json = Json::object();
-  json.set("id", run.id);
+  Json json = Json::object({{"id", run.id}});
   for (const auto& [tag, value] : run.tags.members()) { json.set(tag, value); }
   json.set("params.total", n.total);
   json.set("params.non_embedding", n.non_embedding);

@@ -27,11 +27,14 @@ bool is_pattern(const std::string& path) {
   return fs::path(path).filename().string().find_first_of("*?[{") != std::string::npos;
 }
 
-void require_object(Fields& f, const char* name, const Json& value) { f.require(value.is_object(), name, "an object"); }
+void object_field(Fields& f, const char* name, Json& value, const char* help) {
+  f.field(name, value).help(help);
+  f.require(value.is_object(), name, "an object");
+}
 
 /// Checked where it is written: a misspelt key shows without a cluster.
-void require_cluster(Fields& f, const Json& value) {
-  require_object(f, "cluster", value);
+void cluster_field(Fields& f, Json& value, const char* help) {
+  object_field(f, "cluster", value, help);
   ClusterConfig ignored;
   if (f.reading()) { Fields::read(value, f.path().empty() ? "cluster" : f.path() + ".cluster", ignored); }
 }
@@ -115,18 +118,14 @@ void fields(Fields& f, Keys& k) {
   f.require(is_folder_name(s.name), "name", "a name that can be a folder and does not start with a dot");
   f.file("base", s.base).help("Run configuration that the runs start from.");
   f.list("runs", k.runs).help("The runs. Default: one, for `axes` and `grid`.");
-  f.field("axes", k.axes).help("Named choices by axis; every run is multiplied by all combinations.");
-  require_object(f, "axes", k.axes);
-  f.field("grid", k.grid).help("Lists of values by path; every run is multiplied by all combinations.");
-  require_object(f, "grid", k.grid);
-  f.field("derive", s.derive).help("Expressions by path, in order.");
-  require_object(f, "derive", s.derive);
+  object_field(f, "axes", k.axes, "Named choices by axis; every run is multiplied by all combinations.");
+  object_field(f, "grid", k.grid, "Lists of values by path; every run is multiplied by all combinations.");
+  object_field(f, "derive", s.derive, "Expressions by path, in order.");
   f.list("solve", s.solve).help("Values chosen to meet a quantity.");
   f.file("evals", s.evals).help("Evaluations of every run after its training.");
   f.field("max_parallel", s.max_parallel).min(1).help("Runs at the same time.");
   f.field("ranks", s.ranks).min(1).help("Processes that train a run together.");
-  f.field("cluster", s.cluster).help("What jobs ask a cluster for.");
-  require_cluster(f, s.cluster);
+  cluster_field(f, s.cluster, "What jobs ask a cluster for.");
   f.object("fit", s.fit).help("Power law over the results.");
   f.object("published", s.published).help("Numbers of a paper, which the report puts beside those of the runs.");
   f.require(!k.runs.empty() || !k.axes.members().empty() || !k.grid.members().empty(), "runs",
@@ -300,15 +299,11 @@ void fields(Fields& f, SolveEntry& s) {
 }
 
 void fields(Fields& f, Choice& c) {
-  f.field("set", c.set).help("Values by path.");
-  require_object(f, "set", c.set);
-  f.field("derive", c.derive).help("As in the sweep, for the runs that have this choice.");
-  require_object(f, "derive", c.derive);
+  object_field(f, "set", c.set, "Values by path.");
+  object_field(f, "derive", c.derive, "As in the sweep, for the runs that have this choice.");
   f.list("solve", c.solve).help("As in the sweep, for the runs that have this choice.");
-  f.field("cluster", c.cluster).help("As in the sweep, for the runs that have this choice.");
-  require_cluster(f, c.cluster);
-  f.field("tags", c.tags).help("What the results say of the run, e.g. \"arch\".");
-  require_object(f, "tags", c.tags);
+  cluster_field(f, c.cluster, "As in the sweep, for the runs that have this choice.");
+  object_field(f, "tags", c.tags, "What the results say of the run, e.g. \"arch\".");
   for (const auto& [key, value] : c.tags.members()) {
     if (is_result_key(key)) {
       fail_at(value.origin(), f.path() + ".tags." + key, "a name that results have already", "another name");

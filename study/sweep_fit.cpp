@@ -13,6 +13,15 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+/// Of all runs, those that are only planned among them.
+std::vector<std::string> ids_of(const Sweep& sweep) {
+  std::vector<std::string> ids;
+  for (const auto* runs : {&sweep.runs, &sweep.planned}) {
+    for (const SweepRun& run : *runs) { ids.push_back(run.id); }
+  }
+  return ids;
+}
+
 /// Tags of the runs, in order of first appearance.
 std::vector<std::string> tags_of(const std::vector<SweepRun>& runs) {
   std::vector<std::string> tags;
@@ -95,10 +104,8 @@ void require_tag(const Sweep& sweep, const char* name) {
 
 void require_matches(const Sweep& sweep, const char* name) {
   const Json* patterns = sweep.source.at("fit").find(name);
+  const std::vector<std::string> ids = ids_of(sweep);
   for (const Json& pattern : patterns != nullptr ? patterns->items() : std::vector<Json>()) {
-    std::vector<std::string> ids;
-    for (const SweepRun& run : sweep.runs) { ids.push_back(run.id); }
-    for (const SweepRun& run : sweep.planned) { ids.push_back(run.id); }
     if (std::none_of(ids.begin(), ids.end(), [&](const std::string& id) { return matches(pattern.as_string(), id); })) {
       fail_at(pattern.origin(), std::string("fit.") + name, pattern.found(),
               "a pattern that fits the id of a run: " + quoted_list(ids));
@@ -120,14 +127,9 @@ void fields(Fields& f, FitConfig& c) {
 }
 
 void check_published(const Sweep& sweep) {
+  const std::vector<std::string> names = ids_of(sweep);
   std::vector<Json> ids;
-  std::vector<std::string> names;
-  for (const auto* runs : {&sweep.runs, &sweep.planned}) {
-    for (const SweepRun& run : *runs) {
-      ids.push_back(Json::object({{"id", Json(run.id)}}));
-      names.push_back(run.id);
-    }
-  }
+  for (const std::string& name : names) { ids.push_back(Json::object({{"id", name}})); }
   for (const auto& [row, values] : sweep.published->rows.members()) {
     if (results_of_row(row, ids).empty()) {
       fail_at(values.key_origin(), "published.rows", "\"" + row + "\"", "the id of a run: " + quoted_list(names));
