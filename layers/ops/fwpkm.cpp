@@ -253,10 +253,6 @@ struct FwpkmNode final : Node {
   }
 };
 
-void record(Pass& pass, const Tensor& from, const std::string& name, std::vector<int64_t> shape) {
-  if (pass.records()) { pass.inspector->records[name] = record_of(pass.stream(), from, std::move(shape)); }
-}
-
 /// One pass over a row of chunks.
 struct RowPass {
   Pass& pass;
@@ -301,8 +297,8 @@ struct RowPass {
       }
     }
     const std::vector<int64_t> shape{pass.batch(), pass.length(), o.heads, o.top_k};
-    record(pass, lookup.entries, name + ".entries", {shape[0], shape[1], shape[2], 2, shape[3]});
-    record(pass, lookup.slots, name + ".slots", shape);
+    record(pass, name + ".entries", lookup.entries, {shape[0], shape[1], shape[2], 2, shape[3]});
+    record(pass, name + ".slots", lookup.slots, shape);
     if (measures != nullptr && !stream.counting()) {
       publish(*measures, std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
     }

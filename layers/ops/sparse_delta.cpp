@@ -195,10 +195,7 @@ Tensor choose(Pass& pass, Var scores, const SparseDeltaConfig& config, const Slo
   if (!take_forced(pass, slots, name, config.slots())) {
     run(tape.stream(), SlotSelect{slots, tape.value(scores).view({pass.tokens(), config.heads, 2, config.subkeys})});
   }
-  if (pass.records()) {
-    pass.inspector->records[name] =
-        record_of(tape.stream(), slots, {pass.batch(), pass.length(), config.heads, address.count});
-  }
+  record(pass, name, slots, {pass.batch(), pass.length(), config.heads, address.count});
   return slots;
 }
 
