@@ -1,5 +1,3 @@
-#include "kernels/attention/few_queries.cuh"
-
 #include "kernels/attention/scratch.h"
 #include "kernels/attention/tile.cuh"
 

@@ -8,7 +8,6 @@
 // channels x + 16 j.
 #include "kernels/attention/attention.h"
 #include "kernels/common/cuda/prelude.cuh"
-#include "kernels/common/cuda/unroll.cuh"
 
 namespace hebb::HEBB_DEVICE::attention {
 
@@ -264,5 +263,8 @@ template <class F> void dispatch_width(int64_t width, F&& f) {
     f(std::integral_constant<int, kMaxColumns>{}, blocks_for(width, 16 * kMaxColumns));
   }
 }
+
+/// AttentionForward by blocks of keys whose parts are joined; partial: AttentionForwardScratch.
+void forward_few(Stream& stream, const AttentionForward& a, const Tensor& partial);
 
 }  // namespace hebb::HEBB_DEVICE::attention

@@ -1,4 +1,3 @@
-#include "kernels/common/cuda/unroll.cuh"
 #include "kernels/fwpkm/scratch.h"
 #include "kernels/fwpkm/slot_gradient_sums.cuh"
 

@@ -11,7 +11,6 @@
 // HBM has the time of a chunk.
 #include "kernels/common/cuda/block.cuh"
 #include "kernels/common/cuda/fast_divide.cuh"
-#include "kernels/common/cuda/unroll.cuh"
 #include "kernels/gated_delta/tiles.cuh"
 
 namespace hebb::HEBB_DEVICE::delta_mma {

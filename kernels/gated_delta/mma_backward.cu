@@ -1,4 +1,3 @@
-#include "kernels/common/cuda/unroll.cuh"
 #include "kernels/gated_delta/tiles.cuh"
 
 // The gradients of keys, queries and gates of the chunked gated delta rule on tensor cores (docs/layers/gdn.md, Chunk

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/common/cuda/column_sums.cuh"
-#include "kernels/common/cuda/packed_lanes.cuh"
 #include "kernels/head_norm/scratch.h"
 
 // A group of lanes a head, a pack of channels a lane where the head is no longer than a warp's packs; what is read

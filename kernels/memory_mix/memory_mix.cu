@@ -1,6 +1,6 @@
 #include "kernels/memory_mix/memory_mix.h"
 
-#include "kernels/common/cuda/packed_lanes.cuh"
+#include "kernels/common/cuda/prelude.cuh"
 
 // One warp a row, in packs; what is read twice comes from L1 the second time. Bound by HBM: the rows in and out once.
 namespace hebb::HEBB_DEVICE {

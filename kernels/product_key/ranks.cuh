@@ -12,7 +12,6 @@
 // key is split twice in a block.
 #include "kernels/common/cuda/async_copy.cuh"
 #include "kernels/common/cuda/mma.cuh"
-#include "kernels/common/cuda/unroll.cuh"
 #include "kernels/product_key/lookup.cuh"
 
 namespace hebb::HEBB_DEVICE {

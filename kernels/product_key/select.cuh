@@ -5,7 +5,6 @@
 // the threads. Numbers are compared as integers, four a load: a bit more than two instructions a comparison of 2 k^2,
 // five of one of k^2 pairs.
 #include "kernels/common/cuda/prelude.cuh"
-#include "kernels/common/cuda/unroll.cuh"
 
 namespace hebb::HEBB_DEVICE {
 

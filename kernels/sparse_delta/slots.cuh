@@ -3,7 +3,6 @@
 // type of the private slots: float, or bf16 in bf16 runs, where each is one line of 128 bytes. All arithmetic is in
 // fp32. The warps share the slots of a token.
 #include "kernels/common/cuda/fast_divide.cuh"
-#include "kernels/common/cuda/prefetch.cuh"
 #include "kernels/sparse_delta/codes.h"
 #include "kernels/sparse_delta/scratch.h"
 
@@ -319,6 +318,13 @@ template <class Stored> struct Memory {
     at.store_slot(slot_of(code), code != kNoSlot, value HEBB_WHERE_ARGUMENT);
   }
 };
+
+/// Asks for the 128-byte line of an address in L2. A hint: what is read there later does not depend on it.
+__device__ __forceinline__ void prefetch_line([[maybe_unused]] const void* global) {
+#ifndef HEBB_SIMT
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+#endif
+}
 
 /// Slots on their way into L2 while other tokens are computed, one a thread: latency and bandwidth of HBM want those of
 /// two tokens under way.

@@ -9,6 +9,7 @@
 #ifdef HEBB_SIMT
 #include "simt.h"
 #define HEBB_UNROLL
+#define HEBB_UNROLL_BY(turns)
 #define HEBB_NOINLINE inline
 // A function that wraps a barrier or collective takes HEBB_WHERE_PARAMETER and passes HEBB_WHERE_ARGUMENT on, so that a
 // fault names the line of the kernel.
@@ -17,7 +18,9 @@
 #define HEBB_WHERE_HERE where
 #define HEBB_WHERE_ARGUMENT , where
 #else
-#define HEBB_UNROLL _Pragma("unroll")
+#define HEBB_PRAGMA(text) _Pragma(#text)
+#define HEBB_UNROLL HEBB_PRAGMA(unroll)  // wholly
+#define HEBB_UNROLL_BY(turns) HEBB_PRAGMA(unroll(turns))
 #define HEBB_NOINLINE __noinline__ inline
 #define HEBB_SHARED(T, name) __shared__ __align__(16)::std::type_identity_t<T> name
 #define HEBB_DYN_SHARED(name) extern __shared__ __align__(128) unsigned char name[]

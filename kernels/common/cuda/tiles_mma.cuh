@@ -13,7 +13,6 @@
 // bf16 7.
 #include "kernels/common/cuda/async_copy.cuh"
 #include "kernels/common/cuda/mma.cuh"
-#include "kernels/common/cuda/unroll.cuh"
 
 namespace hebb::HEBB_DEVICE {
 

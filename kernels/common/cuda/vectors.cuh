@@ -151,6 +151,11 @@ __device__ __forceinline__ void write_pack(T* row, int64_t at, int64_t end, bool
   store_pack(row, at, end, vector, value HEBB_WHERE_ARGUMENT);
 }
 
+/// f(first element) for the packs of N elements that a lane has of a row of `size` elements, which `lanes` lanes share.
+template <int N, class F> __device__ __forceinline__ void each_pack(int64_t size, int lanes, int lane, F&& f) {
+  for (int64_t at = lane * N; at < size; at += lanes * N) { f(at); }
+}
+
 /// Whether 16-byte accesses are possible: rows of `width` elements in packs of N, all at aligned addresses (null is
 /// fine).
 template <int N, class... Pointers> bool can_vectorise(int64_t width, Pointers... pointers) {
