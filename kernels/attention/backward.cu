@@ -73,16 +73,7 @@ __global__ void __launch_bounds__(kThreads) attention_queries_kernel(AttentionBa
 
 /// First token of the space, in [0, tokens], whose bound exceeds `key`; bounds do not decrease.
 __device__ __forceinline__ int64_t first_token_above(const int32_t* bounds, int64_t tokens, int64_t key) {
-  int64_t low = 0, high = tokens;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (bounds[middle] > key) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return low;
+  return first_where(tokens, [&](int64_t token) { return bounds[token] > key; });
 }
 
 // d_k, d_v and d_bias of 64 keys: goes over the rows that see them. Tiles are [key][row] here.
@@ -128,7 +119,7 @@ __global__ void __launch_bounds__(kThreads) attention_keys_kernel(AttentionBackw
   if (a.d_bias != nullptr && blockIdx.y == 0) {
     HEBB_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const float sum = sum_of_16(d_bias[i]);
+      const float sum = warp_sum<16>(d_bias[i]);
       const int64_t line = s.key_line[4 * y + i];
       if (x == 0 && line >= 0) { write(a.d_bias[line], sum, a.accumulate_bias); }
     }

@@ -125,16 +125,7 @@ template <int kRows> struct Intervals {
   }
   /// First row whose interval ends behind the key; kRows if none does.
   __device__ int first_row_behind(int key) const {
-    int low = 0, high = kRows;
-    while (low < high) {
-      const int middle = (low + high) / 2;
-      if (hi[middle] > key) {
-        high = middle;
-      } else {
-        low = middle + 1;
-      }
-    }
-    return low;
+    return first_where(kRows, [&](int row) { return hi[row] > key; });
   }
 };
 

@@ -146,20 +146,6 @@ __device__ __forceinline__ void add_weighted_lines(float (&sums)[4][kColumns], S
   }
 }
 
-/// Sum or maximum over the 16 threads that hold the same own lines.
-__device__ __forceinline__ float sum_of_16(float value HEBB_WHERE_PARAMETER) {
-  HEBB_UNROLL
-  for (int bits = 8; bits > 0; bits /= 2) { value += __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT); }
-  return value;
-}
-__device__ __forceinline__ float max_of_16(float value HEBB_WHERE_PARAMETER) {
-  HEBB_UNROLL
-  for (int bits = 8; bits > 0; bits /= 2) {
-    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT));
-  }
-  return value;
-}
-
 /// Of one own line in the 16 threads that hold it: the running maximum and sum.
 struct Softmax {
   float top = -INFINITY, sum = 0;
@@ -169,7 +155,7 @@ struct Softmax {
     float most = top;
     HEBB_UNROLL
     for (int j = 0; j < N; ++j) { most = fmaxf(most, scores[j]); }
-    most = max_of_16(most HEBB_WHERE_ARGUMENT);
+    most = warp_max<16>(most HEBB_WHERE_ARGUMENT);
     const bool empty = most == -INFINITY;  // no key so far, or only keys with a bias of -inf
     const float shrink = empty ? 1.0f : expf(top - most);
     float added = 0;
@@ -178,7 +164,7 @@ struct Softmax {
       scores[j] = empty ? 0.0f : expf(scores[j] - most);
       added += scores[j];
     }
-    sum = sum * shrink + sum_of_16(added HEBB_WHERE_ARGUMENT);
+    sum = sum * shrink + warp_sum<16>(added HEBB_WHERE_ARGUMENT);
     top = most;
     return shrink;
   }
@@ -209,7 +195,7 @@ __device__ __forceinline__ void load_statistics(Shared& s, const T* d_o, const T
     const int64_t line = s.row_line[4 * y + i];
     float sum = 0;
     for (int c = x; line >= 0 && c < dv; c += 16) { sum += to_float(d_o[line * dv + c]) * to_float(o[line * dv + c]); }
-    sum = sum_of_16(sum HEBB_WHERE_ARGUMENT);
+    sum = warp_sum<16>(sum HEBB_WHERE_ARGUMENT);
     if (x == 0) {
       s.delta[4 * y + i] = sum;
       s.lse[4 * y + i] = line >= 0 ? lse[line] : -INFINITY;

@@ -25,8 +25,8 @@ struct MakeSteps {
       }
       if (t + rule.chunk <= length && start[t + rule.chunk - 1] == begin) { fold = static_cast<int32_t>(t); }
     });
-    read = slots::warp_max_of(read);
-    fold = slots::warp_max_of(fold);
+    read = warp_max(read);
+    fold = warp_max(fold);
     if (lane == 0) {
       const auto size_at = [&](int64_t t, int64_t more) {
         return static_cast<int32_t>(rule.size(t - start[t < 0 ? 0 : t] + more));

@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kThreads) slot_queries_kernel(SlotReadBackward
       along += line >= 0 && c < a.n.d ? to_float(a.q[line * a.n.d + c]) * sums[i][j] : 0.0f;
       sums[i][j] *= temp;
     }
-    along = sum_of_16(along);
+    along = warp_sum<16>(along);
     if (a.temp_sums != nullptr && x == 0 && line >= 0) { a.temp_sums[blockIdx.y * a.queries + line] = along; }
   }
   write_lines(a.d_q, s.row_line, a.n.d, first_column, sums, true);

@@ -42,15 +42,6 @@ __device__ __forceinline__ void each_chunk_start(const int32_t* doc_start, int64
   }
 }
 
-__device__ __forceinline__ int32_t warp_max_of(int32_t value HEBB_WHERE_PARAMETER) {
-  HEBB_UNROLL
-  for (int bits = 16; bits > 0; bits /= 2) {
-    const int32_t other = __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT);
-    value = other > value ? other : value;
-  }
-  return value;
-}
-
 /// Calls f(i), in order, for the places i >= first of ids [count] that hold `id`. All lanes of a warp.
 template <class F>
 __device__ __forceinline__ void each_member(const int32_t* ids, int64_t count, int64_t first, int32_t id, int lane,

@@ -41,8 +41,7 @@ struct Undo : SlotChanges {
                         const Change& change, int64_t width, int lane) const {
     float along = 0;
     if (normalized) {
-      for (int64_t c = lane; c < width; c += 32) { along += slot[c] * d_slot[c]; }
-      along = warp_sum(along);
+      along = warp_sum_of(width, lane, [&](int64_t c) { return slot[c] * d_slot[c]; });
     }
     const int64_t first =
         (change.unit / n.kv_heads * n.length + change.step.fold) * n.kv_heads + change.unit % n.kv_heads;

@@ -175,9 +175,7 @@ struct AddMeasures {
   int64_t blocks;
 
   __device__ void operator()(int64_t which, int lane) const {
-    double sum = 0;
-    for (int64_t i = lane; i < blocks; i += 32) { sum += partial[which * blocks + i]; }
-    sum = warp_sum(sum);
+    const double sum = warp_sum_of(blocks, lane, [&](int64_t i) { return partial[which * blocks + i]; });
     if (lane == 0) { sums[which] += sum; }
   }
 };

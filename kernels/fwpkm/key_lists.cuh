@@ -6,6 +6,7 @@
 // list in place. So nothing is sorted and no block waits for another; what it costs grows with n, as the scores do. For
 // 512 sub-keys the blocks of a chunk are one wave of 128. Bound: instructions, about 12 for 32 entries and pass, 4 us
 // on an H200; a radix sort takes eight launches, 2 to 3 us each.
+#include "kernels/common/cuda/scan.cuh"
 #include "kernels/fwpkm/fast_chunk.cuh"
 
 namespace hebb::HEBB_DEVICE {
@@ -117,12 +118,7 @@ __device__ __forceinline__ void place_lists(ListStage& s HEBB_WHERE_PARAMETER) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   if (warp < kListKeys) {  // kListWarps lanes
     const int own = s.counts[warp][lane];
-    int sum = own;
-    HEBB_UNROLL
-    for (int delta = 1; delta < 32; delta *= 2) {
-      const int other = __shfl_up_sync(kAllLanes, sum, delta, 32 HEBB_WHERE_ARGUMENT);
-      sum += lane >= delta ? other : 0;
-    }
+    const int sum = warp_scan(own, lane HEBB_WHERE_ARGUMENT);
     s.counts[warp][lane] = sum - own;
     if (lane == 31) { s.offsets[warp] = sum; }
   }

@@ -67,11 +67,9 @@ template <class T> struct ErrorByWeight {
     const int64_t target = targets[token];
     if (target < 0) { return; }
     const float* const value = values + slots[g] * width;
-    float sum = 0;
-    for (int64_t c = lane; c < width; c += 32) {
-      sum += value[c] * (to_float(v[target * width + c]) - to_float(vh[token * width + c]));
-    }
-    sum = warp_sum(sum);
+    const float sum = warp_sum_of(width, lane, [&](int64_t c) {
+      return value[c] * (to_float(v[target * width + c]) - to_float(vh[token * width + c]));
+    });
     if (lane == 0) { d_weights[g] = -scale * (w != nullptr ? to_float(w[token]) : 1.0f) * sum; }
   }
 };

@@ -19,22 +19,15 @@ struct Norms {
   int64_t half;
 
   __device__ void operator()(int64_t key, int lane) const {
-    float sum = 0;
-    for (int64_t c = lane; c < half; c += 32) { sum += keys[key * half + c] * keys[key * half + c]; }
-    sum = warp_sum(sum);
+    const float sum = warp_sum_of(half, lane, [&](int64_t c) { return keys[key * half + c] * keys[key * half + c]; });
     if (lane == 0) { norms[key] = sum; }
   }
 };
 
 /// The item of the largest key among the warp's lanes, ties to the lower item, in every lane; items are not negative.
 __device__ __forceinline__ int64_t first_of_warp(int32_t key, int32_t item HEBB_WHERE_PARAMETER) {
-  int64_t best = static_cast<int64_t>(key) * (int64_t{1} << 32) + (INT32_MAX - item);
-  HEBB_UNROLL
-  for (int bits = 16; bits > 0; bits /= 2) {
-    const int64_t other = __shfl_xor_sync(kAllLanes, best, bits, 32 HEBB_WHERE_ARGUMENT);
-    best = other > best ? other : best;
-  }
-  return INT32_MAX - (best & INT32_MAX);
+  const int64_t own = static_cast<int64_t>(key) * (int64_t{1} << 32) + (INT32_MAX - item);
+  return INT32_MAX - (warp_max(own HEBB_WHERE_ARGUMENT) & INT32_MAX);
 }
 
 Found found_of(const FwpkmLookup& a) {

@@ -1,6 +1,7 @@
 #pragma once
 // What the tensor-core kernels of the gated delta rule share: a chunk's gates, numbers in two parts, products of tiles.
 #include "kernels/attention/mma.cuh"
+#include "kernels/common/cuda/scan.cuh"
 #include "kernels/gated_delta/mma.cuh"
 
 namespace hebb::HEBB_DEVICE::delta_mma {
@@ -57,12 +58,7 @@ __device__ __forceinline__ void load_gates(Gates& gates, const GateInputs& in HE
   const int lane = lane_number();
   double gam[2] = {in.g[0], in.g[1]};
   const double pair = gam[0] + gam[1];
-  double sum = pair;
-  HEBB_UNROLL
-  for (int step = 1; step < 32; step *= 2) {
-    const double before = __shfl_up_sync(kAllLanes, sum, step, 32 HEBB_WHERE_ARGUMENT);
-    sum += lane >= step ? before : 0.0;
-  }
+  const double sum = warp_scan(pair, lane HEBB_WHERE_ARGUMENT);
   const double last = __shfl_sync(kAllLanes, sum, 31, 32 HEBB_WHERE_ARGUMENT);
   gam[0] += sum - pair;
   gam[1] = sum;

@@ -14,9 +14,7 @@ constexpr int kSelectThreads = 1024;
 /// a . b of `count` elements by one warp, in every lane.
 template <class T>
 __device__ __forceinline__ float row_dot(int64_t count, const T* a, const T* b, int lane HEBB_WHERE_PARAMETER) {
-  float sum = 0;
-  for (int64_t i = lane; i < count; i += 32) { sum += to_float(a[i]) * to_float(b[i]); }
-  return warp_sum(sum HEBB_WHERE_ARGUMENT);
+  return warp_sum_of(count, lane, [&](int64_t i) { return to_float(a[i]) * to_float(b[i]); } HEBB_WHERE_ARGUMENT);
 }
 
 /// One warp a token.

@@ -27,8 +27,8 @@ struct MakeSteps {
       }
       if (c >= window && t >= 0) { fold = static_cast<int32_t>(t); }
     });
-    read = slots::warp_max_of(read);
-    fold = slots::warp_max_of(fold);
+    read = warp_max(read);
+    fold = warp_max(fold);
     if (lane == 0) {
       const auto chunk_at = [&](int64_t t) { return (t - doc_start[row * length + (t < 0 ? 0 : t)]) / chunk; };
       Step s{read, 0, fold, 0, 0};

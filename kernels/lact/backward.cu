@@ -285,11 +285,7 @@ template <class S> struct GatherBackHidden {
     HEBB_UNROLL
     for (int item = 0; item < 3 * Stage::kRows; ++item) {
       const int number = item / 3, m = item % 3;
-      S sum = shares[number][m];
-      HEBB_UNROLL
-      for (int bits = Stage::kRowLanes / 2; bits > 0; bits /= 2) {  // over the row's channels in the panel
-        sum += __shfl_xor_sync(kAllLanes, sum, bits);
-      }
+      const S sum = warp_sum<Stage::kRowLanes>(shares[number][m]);  // over the row's channels in the panel
       const int64_t r = row + Stage::row(number);
       if (threadIdx.x % Stage::kRowLanes == 0 && r < u.count && panel < a.at.panels) {
         a.part(pair, a.at.shares)[(r * a.at.panels + panel) * 3 + m] = sum;

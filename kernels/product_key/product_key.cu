@@ -28,9 +28,7 @@ template <class T> struct Keys {
                                          int lane HEBB_WHERE_PARAMETER) const {
     const T* const query = q + (row * 2 + codebook) * half;
     const float* const key = keys + ((row % heads * 2 + codebook) * n + i) * half;
-    float sum = 0;
-    for (int64_t c = lane; c < half; c += 32) { sum += to_float(query[c]) * key[c]; }
-    return warp_sum(sum HEBB_WHERE_ARGUMENT);
+    return warp_sum_of(half, lane, [&](int64_t c) { return to_float(query[c]) * key[c]; } HEBB_WHERE_ARGUMENT);
   }
 };
 
@@ -156,9 +154,7 @@ template <class T> struct WeightGradient {
 
   __device__ void operator()(int64_t entry, int lane) const {
     const T *const row = values + slots[entry] * width, *const d = d_r + entry / entries * width;
-    float sum = 0;
-    for (int64_t c = lane; c < width; c += 32) { sum += to_float(row[c]) * to_float(d[c]); }
-    sum = warp_sum(sum);
+    const float sum = warp_sum_of(width, lane, [&](int64_t c) { return to_float(row[c]) * to_float(d[c]); });
     if (lane == 0) { d_weights[entry] = sum; }
   }
 };

@@ -82,16 +82,7 @@ template <class Stored> unsigned threads_for(int64_t writes, int64_t reads) {
 
 /// First of the sequences (ascending) that does not lie before `row` of the batch.
 __device__ __forceinline__ int64_t first_sequence(const SparseDeltaSequence* sequences, int64_t count, int64_t row) {
-  int64_t low = 0, high = count;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (sequences[middle].row < row) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
+  return first_where(count, [&](int64_t i) { return sequences[i].row >= row; });
 }
 
 /// Channels of a lane.

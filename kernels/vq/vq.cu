@@ -16,13 +16,6 @@ using slots::Best;
 
 constexpr float kSmallest = 1.17549435e-38f;  // normal number
 
-/// Sum of f(c) over c < width by one warp.
-template <class F> __device__ __forceinline__ float warp_sum_of(int64_t width, int lane, F&& f HEBB_WHERE_PARAMETER) {
-  float sum = 0;
-  for (int64_t c = lane; c < width; c += 32) { sum += f(c); }
-  return warp_sum(sum HEBB_WHERE_ARGUMENT);
-}
-
 // A warp has one point.
 struct Points {
   float* points;  // null: the codewords themselves

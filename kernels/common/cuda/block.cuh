@@ -42,9 +42,7 @@ __device__ __forceinline__ void block_rows(int64_t rows, int64_t columns, F&& f 
 /// a . b by one warp, in every lane.
 template <class S>
 __device__ __forceinline__ S warp_dot(int64_t count, const S* a, const S* b, int lane HEBB_WHERE_PARAMETER) {
-  S sum = 0;
-  for (int64_t i = lane; i < count; i += 32) { sum += a[i] * b[i]; }
-  return warp_sum(sum HEBB_WHERE_ARGUMENT);
+  return warp_sum_of(count, lane, [&](int64_t i) { return a[i] * b[i]; } HEBB_WHERE_ARGUMENT);
 }
 
 /// A row-major matrix in memory of the block, of less than 2^31 elements.

@@ -40,6 +40,20 @@ __device__ __forceinline__ uint32_t pack_bf16(float first, float second) {
 #endif
 }
 
+/// The first i < count with f(i), which holds from some i on; `count` where it never does.
+template <class I, class F> __device__ __forceinline__ I first_where(I count, F&& f) {
+  I low = 0, high = count;
+  while (low < high) {
+    const I middle = (low + high) / 2;
+    if (f(middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
 /// Factor of the l2 norm from a sum of squares (docs/model.md, Norms).
 __device__ __forceinline__ float l2_scale(float squares) { return 1.0f / sqrtf(squares + 1e-6f); }
 

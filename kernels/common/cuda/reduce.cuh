@@ -5,11 +5,20 @@ namespace hebb::HEBB_DEVICE {
 
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
-/// The sum in every lane, by a butterfly.
-template <class T> __device__ __forceinline__ T warp_sum(T value HEBB_WHERE_PARAMETER) {
+/// The sum over each kLanes neighbouring lanes, in every lane, by a butterfly. All lanes of the warp call.
+template <int kLanes = 32, class T> __device__ __forceinline__ T warp_sum(T value HEBB_WHERE_PARAMETER) {
   HEBB_UNROLL
-  for (int bits = 16; bits > 0; bits /= 2) { value += __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT); }
+  for (int bits = kLanes / 2; bits > 0; bits /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT);
+  }
   return value;
+}
+
+/// The sum of f(i) over i < count by one warp, in every lane.
+template <class F> __device__ __forceinline__ auto warp_sum_of(int64_t count, int lane, F&& f HEBB_WHERE_PARAMETER) {
+  decltype(f(count)) sum = 0;
+  for (int64_t i = lane; i < count; i += 32) { sum += f(i); }
+  return warp_sum(sum HEBB_WHERE_ARGUMENT);
 }
 
 /// The sum over a group of `lanes` neighbouring lanes, a power of two, the first a multiple of it; in every lane of the
@@ -23,10 +32,16 @@ __device__ __forceinline__ float group_sum(float value, int lanes HEBB_WHERE_PAR
   return value;
 }
 
-__device__ __forceinline__ float warp_max(float value HEBB_WHERE_PARAMETER) {
+/// The maximum, as warp_sum.
+template <int kLanes = 32, class T> __device__ __forceinline__ T warp_max(T value HEBB_WHERE_PARAMETER) {
   HEBB_UNROLL
-  for (int bits = 16; bits > 0; bits /= 2) {
-    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT));
+  for (int bits = kLanes / 2; bits > 0; bits /= 2) {
+    const T other = __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT);
+    if constexpr (std::is_same_v<T, float>) {
+      value = fmaxf(value, other);
+    } else {
+      value = other > value ? other : value;
+    }
   }
   return value;
 }

@@ -3,23 +3,26 @@
 
 namespace hebb::HEBB_DEVICE {
 
+/// Sum of the values of the warp's lanes up to this one.
+template <class T> __device__ __forceinline__ T warp_scan(T sum, int lane HEBB_WHERE_PARAMETER) {
+  HEBB_UNROLL
+  for (int delta = 1; delta < 32; delta *= 2) {
+    const T other = __shfl_up_sync(kAllLanes, sum, delta, 32 HEBB_WHERE_ARGUMENT);
+    sum += lane >= delta ? other : T(0);
+  }
+  return sum;
+}
+
 /// Sum of the values of the threads before this one; `total` becomes the sum of all. One-dimensional blocks; all
 /// threads call.
 __device__ __forceinline__ int block_scan(int value, int& total HEBB_WHERE_PARAMETER) {
   HEBB_SHARED(int[32], warp_sums);
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const auto inclusive = [&](int sum) {
-    HEBB_UNROLL
-    for (int delta = 1; delta < 32; delta *= 2) {
-      const int other = __shfl_up_sync(kAllLanes, sum, delta, 32 HEBB_WHERE_ARGUMENT);
-      sum += lane >= delta ? other : 0;
-    }
-    return sum;
-  };
-  const int sum = inclusive(value);
+  const int sum = warp_scan(value, lane HEBB_WHERE_ARGUMENT);
   if (lane == 31) { warp_sums[warp] = sum; }
   __syncthreads(HEBB_WHERE_HERE);
-  const int warps = inclusive(lane < static_cast<int>(blockDim.x / 32) ? warp_sums[lane] : 0);  // in every warp alike
+  const int own = lane < static_cast<int>(blockDim.x / 32) ? warp_sums[lane] : 0;
+  const int warps = warp_scan(own, lane HEBB_WHERE_ARGUMENT);  // in every warp alike
   total = __shfl_sync(kAllLanes, warps, 31, 32 HEBB_WHERE_ARGUMENT);
   const int before = __shfl_sync(kAllLanes, warps, warp > 0 ? warp - 1 : 0, 32 HEBB_WHERE_ARGUMENT);
   __syncthreads(HEBB_WHERE_HERE);  // warp_sums is written again
