@@ -23,13 +23,10 @@ template <class T, int N> struct AddRow {
 void run(Stream& stream, const AddBias& a) {
   const int64_t columns = a.bias.numel();
   dispatch_float(a.y.dtype, [&]<class T>(T) {
-    dispatch_pack<T>(
-        columns,
-        [&](auto pack) {
-          each_element("add_bias", stream, a.y.numel() / columns, columns / pack(),
-                       AddRow<T, pack()>{a.y.as<T>(), a.bias.as<float>(), columns});
-        },
-        a.y.data, a.bias.data);
+    dispatch_pack<T>(columns, {a.y.data, a.bias.data}, [&](auto pack) {
+      each_element("add_bias", stream, a.y.numel() / columns, columns / pack(),
+                   AddRow<T, pack()>{a.y.as<T>(), a.bias.as<float>(), columns});
+    });
   });
 }
 

@@ -65,13 +65,10 @@ struct AddSums {
 template <class T>
 void add_scaled(Stream& stream, const char* name, T* to, const T* from, const Tensor& shape, const Tensor& scale) {
   const int64_t tokens = shape.size(0), channels = shape.numel() / tokens, width = channels / scale.numel();
-  dispatch_pack<T>(
-      width,
-      [&](auto pack) {
-        each_element(name, stream, tokens, channels / pack(),
-                     AddScaledChannels<T, pack()>{to, from, scale.as<float>(), channels, width});
-      },
-      to, from);
+  dispatch_pack<T>(width, {to, from}, [&](auto pack) {
+    each_element(name, stream, tokens, channels / pack(),
+                 AddScaledChannels<T, pack()>{to, from, scale.as<float>(), channels, width});
+  });
 }
 
 }  // namespace
@@ -90,13 +87,10 @@ void run(Stream& stream, const ChannelSkipBackward& a, const ChannelSkipBackward
     }
     if (a.d_scale.defined()) {
       float* const partial = scratch.partial.as<float>();
-      dispatch_pack<T>(
-          channels,
-          [&](auto pack) {
-            each_element("channel_skip_sums", stream, blocks, channels / pack(),
-                         BlockSums<T, pack()>{partial, a.d_y.as<T>(), a.x.as<T>(), tokens, channels});
-          },
-          partial, a.d_y.data, a.x.data);
+      dispatch_pack<T>(channels, {partial, a.d_y.data, a.x.data}, [&](auto pack) {
+        each_element("channel_skip_sums", stream, blocks, channels / pack(),
+                     BlockSums<T, pack()>{partial, a.d_y.as<T>(), a.x.as<T>(), tokens, channels});
+      });
       const int64_t heads = a.d_scale.numel();
       each_warp("channel_skip_scales", stream, heads,
                 AddSums{a.d_scale.as<float>(), partial, blocks, channels, channels / heads});

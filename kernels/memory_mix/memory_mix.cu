@@ -194,26 +194,20 @@ void run(Stream& stream, const MeanGate& a) {
 void run(Stream& stream, const MeanGateBackward& a) {
   dispatch_float(a.g.dtype, [&]<class T>(T) {
     const int64_t width = a.d_x.size(1);
-    dispatch_pack<T>(
-        width,
-        [&](auto pack) {
-          each_element("mean_gate_backward", stream, a.d_x.size(0), width / pack(),
-                       MeanGradient<T, pack()>{a.d_x.as<T>(), a.d_g.as<T>(), a.g.as<T>(), width, a.accumulate});
-        },
-        a.d_x.data);
+    dispatch_pack<T>(width, {a.d_x.data}, [&](auto pack) {
+      each_element("mean_gate_backward", stream, a.d_x.size(0), width / pack(),
+                   MeanGradient<T, pack()>{a.d_x.as<T>(), a.d_g.as<T>(), a.g.as<T>(), width, a.accumulate});
+    });
   });
 }
 
 void run(Stream& stream, const GateMix& m) {
   dispatch_float(m.o.dtype, [&]<class T>(T) {
     const int64_t size = m.o.size(1);
-    dispatch_pack<T>(
-        size,
-        [&](auto pack) {
-          each_element("gate_mix", stream, m.o.size(0), size / pack(),
-                       Mix<T, pack()>{m.o.as<T>(), m.g.as<T>(), m.a.as<T>(), m.b.as<T>(), size});
-        },
-        m.o.data, m.a.data, m.b.data);
+    dispatch_pack<T>(size, {m.o.data, m.a.data, m.b.data}, [&](auto pack) {
+      each_element("gate_mix", stream, m.o.size(0), size / pack(),
+                   Mix<T, pack()>{m.o.as<T>(), m.g.as<T>(), m.a.as<T>(), m.b.as<T>(), size});
+    });
   });
 }
 

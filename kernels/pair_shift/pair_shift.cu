@@ -91,28 +91,20 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T> void backward(Stream& stream, const PairShiftBackward& a) {
-  const int64_t length = a.v.size(1), tokens = a.v.size(0) * length, values = a.v.size(2), keys = a.d_k_out.size(2);
+  const int64_t length = a.v.size(1), tokens = a.v.size(0) * length, values = a.v.size(2);
   const int32_t* doc_start = a.doc_start.as<int32_t>();
-  if (a.d_k.defined()) {
-    dispatch_pack<T>(
-        keys,
-        [&](auto pack) {
-          each_element("pair_shift_backward", stream, tokens, keys / pack(),
-                       PairShiftBackwardBody<T, pack()>{a.d_k.as<T>(), a.d_k_out.as<T>(), nullptr, doc_start, length,
-                                                        keys, a.accumulate_k});
-        },
-        a.d_k.data, a.d_k_out.data);
-  }
-  if (a.d_v.defined()) {
-    dispatch_pack<T>(
-        values,
-        [&](auto pack) {
-          each_element("pair_shift_backward", stream, tokens, values / pack(),
-                       PairShiftBackwardBody<T, pack()>{a.d_v.as<T>(), a.d_v_out.as<T>(), a.shift.as<float>(),
-                                                        doc_start, length, values, a.accumulate_v});
-        },
-        a.d_v.data, a.d_v_out.data);
-  }
+  const auto unshift = [&](const Tensor& d_x, const Tensor& d_out, const float* weight, bool accumulate) {
+    if (d_x.defined()) {
+      const int64_t channels = d_x.size(2);
+      dispatch_pack<T>(channels, {d_x.data, d_out.data}, [&](auto pack) {
+        each_element("pair_shift_backward", stream, tokens, channels / pack(),
+                     PairShiftBackwardBody<T, pack()>{d_x.as<T>(), d_out.as<T>(), weight, doc_start, length, channels,
+                                                      accumulate});
+      });
+    }
+  };
+  unshift(a.d_k, a.d_k_out, nullptr, a.accumulate_k);
+  unshift(a.d_v, a.d_v_out, a.shift.as<float>(), a.accumulate_v);
   if (a.d_shift.defined()) {
     double* const partial = static_cast<double*>(stream_scratch(stream).data);
     const int64_t block_tokens = (tokens + 1023) / 1024, blocks = (tokens + block_tokens - 1) / block_tokens;
@@ -130,14 +122,11 @@ void run(Stream& stream, const PairShiftForward& a) {
   dispatch_float(a.k.dtype, [&]<class T>(T) {
     const auto shift = [&](const Tensor& out, const Tensor& x, const Tensor& previous, const float* weight) {
       const int64_t channels = x.size(2);
-      dispatch_pack<T>(
-          channels,
-          [&](auto pack) {
-            each_element("pair_shift_forward", stream, tokens, channels / pack(),
-                         PairShiftForwardBody<T, pack()>{out.as<T>(), x.as<T>(), previous.as<T>(), weight, doc_start,
-                                                         length, channels});
-          },
-          out.data, x.data, previous.data);
+      dispatch_pack<T>(channels, {out.data, x.data, previous.data}, [&](auto pack) {
+        each_element("pair_shift_forward", stream, tokens, channels / pack(),
+                     PairShiftForwardBody<T, pack()>{out.as<T>(), x.as<T>(), previous.as<T>(), weight, doc_start,
+                                                     length, channels});
+      });
     };
     shift(a.k_out, a.k, a.previous_k, nullptr);
     shift(a.v_out, a.v, a.previous_v, a.shift.as<float>());

@@ -90,24 +90,21 @@ void run(Stream& stream, const Rope& a) {
   const int64_t heads = a.x.size(2), head_width = a.x.size(3), pairs = a.table.size(2);
   dispatch_float(a.x.dtype, [&]<class T>(T) {
     // One width for both kinds of parts of a head: its pairs and what is behind them.
-    dispatch_pack<T>(
-        pairs % kPack<T> == 0 ? head_width : 1,
-        [&](auto pack) {
-          each_element("rope", stream, a.x.size(0) * a.x.size(1), heads * (head_width - pairs) / pack(),
-                       Rotate<T, pack()>{.y = a.y.as<T>(),
-                                         .x = a.x.as<T>(),
-                                         .table = a.table.as<float>(),
-                                         .doc_start = a.doc_start.as<int32_t>(),
-                                         .length = a.x.size(1),
-                                         .first = a.first,
-                                         .width = heads * head_width,
-                                         .head_width = static_cast<int>(head_width),
-                                         .pairs = static_cast<int>(pairs),
-                                         .sign = a.inverse ? -1.0f : 1.0f,
-                                         .by_token = a.by_token,
-                                         .accumulate = a.accumulate});
-        },
-        a.y.data, a.x.data, a.table.data);
+    dispatch_pack<T>(pairs % kPack<T> == 0 ? head_width : 1, {a.y.data, a.x.data, a.table.data}, [&](auto pack) {
+      each_element("rope", stream, a.x.size(0) * a.x.size(1), heads * (head_width - pairs) / pack(),
+                   Rotate<T, pack()>{.y = a.y.as<T>(),
+                                     .x = a.x.as<T>(),
+                                     .table = a.table.as<float>(),
+                                     .doc_start = a.doc_start.as<int32_t>(),
+                                     .length = a.x.size(1),
+                                     .first = a.first,
+                                     .width = heads * head_width,
+                                     .head_width = static_cast<int>(head_width),
+                                     .pairs = static_cast<int>(pairs),
+                                     .sign = a.inverse ? -1.0f : 1.0f,
+                                     .by_token = a.by_token,
+                                     .accumulate = a.accumulate});
+    });
   });
 }
 

@@ -69,13 +69,10 @@ void run(Stream& stream, const SigmoidGateForward& a) {
   const int64_t channels = a.x.size(2);
   dispatch_float(a.x.dtype, [&]<class T>(T) {
     const bool by_head = a.gate.numel() != a.x.numel();
-    dispatch_pack<T>(
-        channels,
-        [&](auto pack) {
-          each_element("sigmoid_gate_forward", stream, a.x.numel() / channels, channels / pack(),
-                       SigmoidGateForwardBody<T, pack()>{a.y.as<T>(), a.x.as<T>(), a.gate.as<T>(), channels, by_head});
-        },
-        a.y.data, a.x.data, by_head ? nullptr : a.gate.data);
+    dispatch_pack<T>(channels, {a.y.data, a.x.data, by_head ? nullptr : a.gate.data}, [&](auto pack) {
+      each_element("sigmoid_gate_forward", stream, a.x.numel() / channels, channels / pack(),
+                   SigmoidGateForwardBody<T, pack()>{a.y.as<T>(), a.x.as<T>(), a.gate.as<T>(), channels, by_head});
+    });
   });
 }
 

@@ -91,20 +91,17 @@ template <class T, int N> struct TokenShiftBackwardBody {
 void run(Stream& stream, const TokenShiftForward& a) {
   const int64_t length = a.x.size(1), channels = a.x.size(2);
   dispatch_float(a.x.dtype, [&]<class T>(T) {
-    dispatch_pack<T>(
-        channels,
-        [&](auto pack) {
-          each_element("token_shift_forward", stream, a.x.size(0) * length, channels / pack(),
-                       TokenShiftForwardBody<T, pack()>{.y = a.y.as<T>(),
-                                                        .x = a.x.as<T>(),
-                                                        .previous = a.previous.as<T>(),
-                                                        .mu = a.mu.as<float>(),
-                                                        .doc_start = a.doc_start.as<int32_t>(),
-                                                        .length = length,
-                                                        .channels = channels,
-                                                        .zero_start = a.zero_start});
-        },
-        a.y.data, a.x.data, a.previous.data, a.mu.data);
+    dispatch_pack<T>(channels, {a.y.data, a.x.data, a.previous.data, a.mu.data}, [&](auto pack) {
+      each_element("token_shift_forward", stream, a.x.size(0) * length, channels / pack(),
+                   TokenShiftForwardBody<T, pack()>{.y = a.y.as<T>(),
+                                                    .x = a.x.as<T>(),
+                                                    .previous = a.previous.as<T>(),
+                                                    .mu = a.mu.as<float>(),
+                                                    .doc_start = a.doc_start.as<int32_t>(),
+                                                    .length = length,
+                                                    .channels = channels,
+                                                    .zero_start = a.zero_start});
+    });
   });
 }
 
@@ -112,23 +109,20 @@ void run(Stream& stream, const TokenShiftBackward& a, const TokenShiftBackwardSc
   const int64_t length = a.x.size(1), channels = a.x.size(2), tokens = a.x.size(0) * length;
   const int64_t blocks = TokenShiftBlocks::count(tokens);
   dispatch_float(a.x.dtype, [&]<class T>(T) {
-    dispatch_pack<T>(
-        channels,
-        [&](auto pack) {
-          each_element("token_shift_backward", stream, blocks, channels / pack(),
-                       TokenShiftBackwardBody<T, pack()>{.d_x = a.d_x.as<T>(),
-                                                         .partial = scratch.partial.as<float>(),
-                                                         .d_y = a.d_y.as<T>(),
-                                                         .x = a.x.as<T>(),
-                                                         .mu = a.mu.as<float>(),
-                                                         .doc_start = a.doc_start.as<int32_t>(),
-                                                         .length = length,
-                                                         .channels = channels,
-                                                         .tokens = tokens,
-                                                         .zero_start = a.zero_start,
-                                                         .accumulate = a.accumulate && a.d_x.defined()});
-        },
-        a.d_x.data, scratch.partial.data, a.d_y.data, a.x.data, a.mu.data);
+    dispatch_pack<T>(channels, {a.d_x.data, scratch.partial.data, a.d_y.data, a.x.data, a.mu.data}, [&](auto pack) {
+      each_element("token_shift_backward", stream, blocks, channels / pack(),
+                   TokenShiftBackwardBody<T, pack()>{.d_x = a.d_x.as<T>(),
+                                                     .partial = scratch.partial.as<float>(),
+                                                     .d_y = a.d_y.as<T>(),
+                                                     .x = a.x.as<T>(),
+                                                     .mu = a.mu.as<float>(),
+                                                     .doc_start = a.doc_start.as<int32_t>(),
+                                                     .length = length,
+                                                     .channels = channels,
+                                                     .tokens = tokens,
+                                                     .zero_start = a.zero_start,
+                                                     .accumulate = a.accumulate && a.d_x.defined()});
+    });
   });
   add_column_sums(stream, a.d_mu, scratch.partial, blocks);
 }

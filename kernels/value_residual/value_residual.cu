@@ -86,14 +86,11 @@ template <class T, int N> struct ValueResidualBackwardBody {
 void run(Stream& stream, const ValueResidualForward& a) {
   const int64_t tokens = a.v.size(0), channels = a.v.size(1);
   dispatch_float(a.v.dtype, [&]<class T>(T) {
-    dispatch_pack<T>(
-        channels,
-        [&](auto pack) {
-          each_element("value_residual_forward", stream, tokens, channels / pack(),
-                       ValueResidualForwardBody<T, pack()>{
-                           a.y.as<T>(), a.v.as<T>(), a.first.as<T>(), {a.mix.data, a.gated}, channels});
-        },
-        a.y.data, a.v.data, a.first.data, a.mix.data);
+    dispatch_pack<T>(channels, {a.y.data, a.v.data, a.first.data, a.mix.data}, [&](auto pack) {
+      each_element("value_residual_forward", stream, tokens, channels / pack(),
+                   ValueResidualForwardBody<T, pack()>{
+                       a.y.as<T>(), a.v.as<T>(), a.first.as<T>(), {a.mix.data, a.gated}, channels});
+    });
   });
 }
 
@@ -102,25 +99,24 @@ void run(Stream& stream, const ValueResidualBackward& a, const ValueResidualBack
   const Tensor& partial = scratch.partial;
   dispatch_float(a.v.dtype, [&]<class T>(T) {
     T* const d_gate = a.gated ? a.d_mix.as<T>() : nullptr;
-    dispatch_pack<T>(
-        channels,
-        [&](auto pack) {
-          each_element("value_residual_backward", stream, blocks, channels / pack(),
-                       ValueResidualBackwardBody<T, pack()>{.d_v = a.d_v.as<T>(),
-                                                            .d_first = a.d_first.as<T>(),
-                                                            .d_mix = d_gate,
-                                                            .partial = partial.as<float>(),
-                                                            .d_y = a.d_y.as<T>(),
-                                                            .v = a.v.as<T>(),
-                                                            .first = a.first.as<T>(),
-                                                            .mix = {a.mix.data, a.gated},
-                                                            .tokens = tokens,
-                                                            .channels = channels,
-                                                            .accumulate_v = a.accumulate_v,
-                                                            .accumulate_first = a.accumulate_first,
-                                                            .accumulate_mix = a.accumulate_mix});
-        },
-        a.d_v.data, a.d_first.data, d_gate, partial.data, a.d_y.data, a.v.data, a.first.data, a.mix.data);
+    dispatch_pack<T>(channels,
+                     {a.d_v.data, a.d_first.data, d_gate, partial.data, a.d_y.data, a.v.data, a.first.data, a.mix.data},
+                     [&](auto pack) {
+                       each_element("value_residual_backward", stream, blocks, channels / pack(),
+                                    ValueResidualBackwardBody<T, pack()>{.d_v = a.d_v.as<T>(),
+                                                                         .d_first = a.d_first.as<T>(),
+                                                                         .d_mix = d_gate,
+                                                                         .partial = partial.as<float>(),
+                                                                         .d_y = a.d_y.as<T>(),
+                                                                         .v = a.v.as<T>(),
+                                                                         .first = a.first.as<T>(),
+                                                                         .mix = {a.mix.data, a.gated},
+                                                                         .tokens = tokens,
+                                                                         .channels = channels,
+                                                                         .accumulate_v = a.accumulate_v,
+                                                                         .accumulate_first = a.accumulate_first,
+                                                                         .accumulate_mix = a.accumulate_mix});
+                     });
   });
   if (!a.gated) { add_column_sums(stream, a.d_mix, partial, blocks); }
 }

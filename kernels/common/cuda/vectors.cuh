@@ -1,7 +1,9 @@
 #pragma once
 // Part of prelude.h: global memory in 16-byte accesses (8 for four bf16), with scalars where rows or ends do not allow
 // them.
+#include <algorithm>
 #include <cstring>
+#include <initializer_list>
 
 #include "core/tensor.h"
 
@@ -173,8 +175,8 @@ template <class F> void dispatch_flag(bool flag, F&& f) {
 
 /// Calls f(N as a constant), N the elements of a pack where rows of `width` elements of T at these addresses can be
 /// accessed in packs, else 1. A kernel of either kind takes `N > 1` for the `vector` of load_pack.
-template <class T, class F, class... Pointers> void dispatch_pack(int64_t width, F&& f, Pointers... pointers) {
-  if (can_vectorise<kPack<T>>(width, pointers...)) {
+template <class T, class F> void dispatch_pack(int64_t width, std::initializer_list<const void*> pointers, F&& f) {
+  if (std::ranges::all_of(pointers, [&](const void* p) { return can_vectorise<kPack<T>>(width, p); })) {
     f(std::integral_constant<int, kPack<T>>{});
   } else {
     f(std::integral_constant<int, 1>{});
