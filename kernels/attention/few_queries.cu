@@ -179,14 +179,6 @@ template <class T> __global__ void __launch_bounds__(kSlice) attention_join_kern
   if (a.lse != nullptr && threadIdx.x == 0) { a.lse[line] = top + logf(sum); }  // -inf without keys
 }
 
-template <class T, int kRows> void launch_few(Stream& stream, const FewQueries<T>& f, int64_t spaces) {
-  const int64_t bytes = int64_t{kRows} * f.in.d * 4;
-  dispatch_flag(can_vectorise<kPack<T>>(f.in.d, f.in.k) && can_vectorise<4>(f.in.dv, f.in.v), [&](auto vector) {
-    HEBB_LAUNCH((attention_few_kernel<T, kRows, vector()>), blocks_for(f.blocks * f.in.kv_heads * spaces, 1), kThreads,
-                bytes, stream, f);
-  });
-}
-
 }  // namespace
 
 void attention::forward_few(Stream& stream, const AttentionForward& a, const Tensor& partial) {
@@ -198,9 +190,14 @@ void attention::forward_few(Stream& stream, const AttentionForward& a, const Ten
                           .lse = a.lse.as<float>()};
     const int64_t rows = f.in.tokens * f.in.group;
     HEBB_ASSERT(rows <= kFewRowsOnGpu);
-    rows == 1   ? launch_few<T, 1>(stream, f, a.k.size(0))
-    : rows <= 4 ? launch_few<T, 4>(stream, f, a.k.size(0))
-                : launch_few<T, kFewRowsOnGpu>(stream, f, a.k.size(0));
+    const unsigned blocks = blocks_for(f.blocks * f.in.kv_heads * a.k.size(0), 1);
+    const bool in_packs = can_vectorise<kPack<T>>(f.in.d, f.in.k) && can_vectorise<4>(f.in.dv, f.in.v);
+    dispatch_number<1, 4, kFewRowsOnGpu>(rows, [&](auto room) {
+      dispatch_flag(in_packs, [&](auto vector) {
+        HEBB_LAUNCH((attention_few_kernel<T, room(), vector()>), blocks, kThreads, int64_t{room()} * f.in.d * 4, stream,
+                    f);
+      });
+    });
     HEBB_LAUNCH((attention_join_kernel<T>), blocks_for(a.q.size(0) * a.q.size(1) * a.q.size(2), 1), kSlice, 0, stream,
                 f);
   });

@@ -438,17 +438,7 @@ template <template <int> class Shared> constexpr bool fits_shared_memory() {
 }
 
 /// Calls f(width as a constant) for heads of up to `width` channels.
-template <class F> void dispatch_padded(int width, F&& f) {
-  if (width <= 32) {
-    f(std::integral_constant<int, 32>{});
-  } else if (width <= 64) {
-    f(std::integral_constant<int, 64>{});
-  } else if (width <= 96) {
-    f(std::integral_constant<int, 96>{});
-  } else {
-    f(std::integral_constant<int, 128>{});
-  }
-}
+template <class F> void dispatch_padded(int width, F&& f) { dispatch_number<32, 64, 96, 128>(width, f); }
 
 void forward(Stream& stream, const AttentionForward& a);
 void backward(Stream& stream, const AttentionBackward& a, const AttentionBackwardScratch& scratch);

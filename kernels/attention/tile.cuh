@@ -241,13 +241,8 @@ Inputs<T> inputs_of(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
 
 /// Calls f(result columns of a thread as a constant, slices of the grid) for results of `width` channels.
 template <class F> void dispatch_width(int64_t width, F&& f) {
-  if (width <= 64) {
-    f(std::integral_constant<int, 4>{}, 1u);
-  } else if (width <= 128) {
-    f(std::integral_constant<int, 8>{}, 1u);
-  } else {
-    f(std::integral_constant<int, kMaxColumns>{}, blocks_for(width, 16 * kMaxColumns));
-  }
+  dispatch_number<4, 8, kMaxColumns>((width + 15) / 16,
+                                     [&](auto columns) { f(columns, blocks_for(width, 16 * columns())); });
 }
 
 /// AttentionForward by blocks of keys whose parts are joined; partial: AttentionForwardScratch.

@@ -305,9 +305,9 @@ template <class F> void dispatch_slices(const DeltaSizes& n, bool additive, F&& 
   const auto rounds = [&](int64_t width) { return (heads * slices(width) + processors - 1) / processors; };
   const bool has_room =
       (n.key_dim <= 64 ? sizeof(Shared<64, 64>) : sizeof(Shared<128, 64>)) <= static_cast<size_t>(shared_bytes());
-  const auto with_slices = [&](auto slice) {
+  dispatch_number<32, 64>(rounds(32) == rounds(64) || !has_room ? 32 : 64, [&](auto slice) {
     const dim3 blocks(blocks_for(heads, 1), blocks_for(n.value_dim, slice));
-    const auto with_rule = [&](auto width) {
+    dispatch_number<64, 128>(n.key_dim, [&](auto width) {
       if constexpr (slice() == 64) {  // has no registers for longer blocks of code
         f(width, slice, std::integral_constant<Rule, Rule::either>{}, blocks);
       } else if (additive) {
@@ -315,18 +315,8 @@ template <class F> void dispatch_slices(const DeltaSizes& n, bool additive, F&& 
       } else {
         f(width, slice, std::integral_constant<Rule, Rule::delta>{}, blocks);
       }
-    };
-    if (n.key_dim <= 64) {
-      with_rule(std::integral_constant<int, 64>{});
-    } else {
-      with_rule(std::integral_constant<int, 128>{});
-    }
-  };
-  if (rounds(32) == rounds(64) || !has_room) {
-    with_slices(std::integral_constant<int, 32>{});
-  } else {
-    with_slices(std::integral_constant<int, 64>{});
-  }
+    });
+  });
 }
 
 }  // namespace hebb::HEBB_DEVICE::delta_mma

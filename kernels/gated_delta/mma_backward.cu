@@ -456,11 +456,9 @@ void backward(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackw
                               .scale = static_cast<float>(a.scale),
                               .additive = a.additive};
   const unsigned blocks = blocks_for(b.count * n.key_heads, 1);
-  if (n.key_dim <= 64) {
-    HEBB_LAUNCH((gated_delta_mma_chunk_kernel<64>), blocks, kBlock, sizeof(Shared<64>), stream, b);
-  } else {
-    HEBB_LAUNCH((gated_delta_mma_chunk_kernel<128>), blocks, kBlock, sizeof(Shared<128>), stream, b);
-  }
+  dispatch_number<64, 128>(n.key_dim, [&](auto width) {
+    HEBB_LAUNCH((gated_delta_mma_chunk_kernel<width()>), blocks, kBlock, sizeof(Shared<width()>), stream, b);
+  });
 }
 
 }  // namespace hebb::HEBB_DEVICE::delta_mma

@@ -89,16 +89,9 @@ void run(Stream& stream, const OrderedSum& args) {
                 .trees = parts / tree,
                 .tree = tree,
                 .vector = can_vectorise<kPack<float>>(count, args.to.data, args.parts.data)};
-  const unsigned blocks = blocks_for(count, kThreads * kPack<float>);
-  if (tree == 1) {
-    HEBB_LAUNCH(ordered_sum_kernel<1>, blocks, kThreads, 0, stream, sum);
-  } else if (tree == 2) {
-    HEBB_LAUNCH(ordered_sum_kernel<2>, blocks, kThreads, 0, stream, sum);
-  } else if (tree == 4) {
-    HEBB_LAUNCH(ordered_sum_kernel<4>, blocks, kThreads, 0, stream, sum);
-  } else {
-    HEBB_LAUNCH(ordered_sum_kernel<kMostLeaves>, blocks, kThreads, 0, stream, sum);
-  }
+  dispatch_number<1, 2, 4, kMostLeaves>(tree, [&](auto leaves) {  // a power of two
+    HEBB_LAUNCH(ordered_sum_kernel<leaves()>, blocks_for(count, kThreads * kPack<float>), kThreads, 0, stream, sum);
+  });
 }
 
 void run(Stream& stream, const SegmentSquares& a) {

@@ -348,26 +348,19 @@ template <class T, class Args> Convolution<T> convolution_of(const Args& a, cons
           .taps = a.weight.defined() ? static_cast<int>(a.weight.size(1)) : 1};
 }
 
-/// Calls f(taps as a constant, channels of a thread as a constant) for filters that scan the tokens; false for others.
-/// kPacked: channels of a thread where `packed`, else one.
-template <int kPacked, class F> bool dispatch_scan(const Tensor& weight, bool packed, F&& f) {
-  static_assert(kMaxScanTaps == 4);
-  const auto with_taps = [&](auto taps) {
+/// Calls f(taps, channels of a thread, whether heads are normed, all as constants) for filters that scan the tokens;
+/// false for others. kPacked: channels of a thread where `packed`, else one; heads are normed in packs only.
+template <int kPacked, class F> bool dispatch_scan(const Tensor& weight, bool packed, bool normed, F&& f) {
+  const int64_t count = weight.defined() ? weight.size(1) : 0;
+  if (count < 2 || count > kMaxScanTaps) { return false; }
+  dispatch_number<2, 3, kMaxScanTaps>(count, [&](auto taps) {
     if (packed) {
-      f(taps, std::integral_constant<int, kPacked>{});
+      dispatch_flag(normed, [&](auto norms) { f(taps, std::integral_constant<int, kPacked>{}, norms); });
     } else {
-      f(taps, std::integral_constant<int, 1>{});
+      f(taps, std::integral_constant<int, 1>{}, std::false_type{});
     }
-  };
-  const int64_t taps = weight.defined() ? weight.size(1) : 0;
-  if (taps == 2) {
-    with_taps(std::integral_constant<int, 2>{});
-  } else if (taps == 3) {
-    with_taps(std::integral_constant<int, 3>{});
-  } else if (taps == 4) {
-    with_taps(std::integral_constant<int, 4>{});
-  }
-  return 2 <= taps && taps <= kMaxScanTaps;
+  });
+  return true;
 }
 
 /// Heads whose norm a scan with N channels a thread takes along: those of a power of two of threads up to a warp; none
@@ -415,20 +408,12 @@ template <class T> void backward(Stream& stream, const ShortConvBackward& a, con
                                             .head_dim = a.head_dim,
                                             .accumulate = false});
   }
-  const bool scans = dispatch_scan<N>(a.weight, packed, [&](auto count, auto pack) {
-    const auto scan = [&](auto normed) {
-      each_element("short_conv_backward_scan", stream, blocks, channels / pack(),
-                   BackwardScan<T, count(), pack(), normed()>{a.d_x.as<T>(), partial, d_z.d_y, d_z.convolution, heads,
-                                                              blocks / rows, a.silu, a.accumulate});
-    };
-    if constexpr (pack() > 1) {
-      if (heads.scale != nullptr) {
-        scan(std::true_type{});
-        return;
-      }
-    }
-    scan(std::false_type{});
-  });
+  const bool scans =
+      dispatch_scan<N>(a.weight, packed, heads.scale != nullptr, [&](auto count, auto pack, auto normed) {
+        each_element("short_conv_backward_scan", stream, blocks, channels / pack(),
+                     BackwardScan<T, count(), pack(), normed()>{a.d_x.as<T>(), partial, d_z.d_y, d_z.convolution, heads,
+                                                                blocks / rows, a.silu, a.accumulate});
+      });
   if (!scans && partial != nullptr) {
     each_element("short_conv_weights", stream, blocks * (taps + 1), channels,
                  WeightGradient<T>{partial, d_z, blocks / rows});
@@ -446,26 +431,16 @@ template <class T> void forward(Stream& stream, const ShortConvForward& a) {
   const int64_t rows = a.x.size(0), blocks = (in.length + kForwardBlock - 1) / kForwardBlock;
   const bool packed = can_vectorise<N>(in.channels, a.y.data, in.x, in.previous, in.weight, in.bias);
   const Heads heads = heads_of<N>(a, packed);
-  bool normed = false;
-  const bool scans = dispatch_scan<N>(a.weight, packed, [&](auto count, auto pack) {
-    const auto scan = [&](auto with_norm) {
-      each_element("short_conv_forward_scan", stream, rows * blocks, in.channels / pack(),
-                   ForwardScan<T, count(), pack(), with_norm()>{a.y.as<T>(), in, heads, blocks, a.silu});
-    };
-    if constexpr (pack() > 1) {
-      if (heads.scale != nullptr) {
-        normed = true;
-        scan(std::true_type{});
-        return;
-      }
-    }
-    scan(std::false_type{});
-  });
+  const bool scans =
+      dispatch_scan<N>(a.weight, packed, heads.scale != nullptr, [&](auto count, auto pack, auto normed) {
+        each_element("short_conv_forward_scan", stream, rows * blocks, in.channels / pack(),
+                     ForwardScan<T, count(), pack(), normed()>{a.y.as<T>(), in, heads, blocks, a.silu});
+      });
   if (!scans) {
     each_element("short_conv_forward", stream, rows * in.length, in.channels,
                  ShortConvForwardBody<T>{a.y.as<T>(), in, a.silu});
   }
-  if (a.scale.defined() && !normed) {
+  if (a.scale.defined() && (!scans || heads.scale == nullptr)) {
     const Tensor y = a.y.view({rows * in.length, in.channels});
     HEBB_DEVICE::run(stream, L2NormForward{.n = y, .scale = a.scale, .x = y, .head_dim = a.head_dim});
   }

@@ -173,6 +173,14 @@ template <class F> void dispatch_flag(bool flag, F&& f) {
   }
 }
 
+/// Calls f(the first of the numbers that is not less than `least`, or the last, as a constant).
+template <int kNumber, int... kMore, class F> void dispatch_number(int64_t least, F&& f) {
+  if constexpr (sizeof...(kMore) > 0) {
+    if (least > kNumber) { return dispatch_number<kMore...>(least, f); }
+  }
+  f(std::integral_constant<int, kNumber>{});
+}
+
 /// Calls f(N as a constant), N the elements of a pack where rows of `width` elements of T at these addresses can be
 /// accessed in packs, else 1. A kernel of either kind takes `N > 1` for the `vector` of load_pack.
 template <class T, class F> void dispatch_pack(int64_t width, std::initializer_list<const void*> pointers, F&& f) {
