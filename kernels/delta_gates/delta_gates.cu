@@ -104,13 +104,8 @@ void run(Stream& stream, const DeltaGatesBackward& a, const DeltaGatesBackwardSc
                                         .accumulate_a = a.accumulate_a,
                                         .accumulate_b = a.accumulate_b});
   });
-  const auto add = [&](const Tensor& out, int64_t from) {
-    if (out.defined()) {
-      add_column_sums(stream, out.as<float>(), 1, {partial + from, DType::f32, blocks, 2 * heads, heads});
-    }
-  };
-  add(a.d_a_log, 0);
-  add(a.d_dt_bias, heads);
+  add_column_sums(stream, a.d_a_log, partial, blocks, 2 * heads);
+  add_column_sums(stream, a.d_dt_bias, partial + heads, blocks, 2 * heads);
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -312,11 +312,7 @@ void run(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackwardSc
   } else {
     on_plain_cores(stream, a, scratch);
   }
-  if (a.d_initial_state.defined()) {
-    const int64_t width = a.d_initial_state.numel();
-    add_column_sums(stream, a.d_initial_state.as<float>(), 1,
-                    {scratch.initial_sums.data, DType::f32, a.k.size(0), width, width});
-  }
+  add_column_sums(stream, a.d_initial_state, scratch.initial_sums, a.k.size(0));
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -232,9 +232,7 @@ void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work, const 
   each_warp("kvm_cool", stream, lines,
             CoolGradients{Elements(a.d_q), sums, Elements(d_q), Elements(a.q), a.window_temp.as<float>(), d,
                           static_cast<int>(heads), a.accumulate_q});
-  if (a.d_window_temp.defined()) {
-    add_column_sums(stream, a.d_window_temp.as<float>(), 1, {sums, DType::f32, lines / heads, heads, heads});
-  }
+  add_column_sums(stream, a.d_window_temp, sums, lines / heads, heads);
 }
 
 /// Runs the updates again, then takes them back from the last step to the first.
@@ -347,16 +345,9 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
   ReverseScan<T> scan{{update, gradients}, read, Elements(a.d_k), Elements(a.d_v), a.d_gate.as<float>(), units, count};
   scan.replay(stream);
   scan.back(stream);
-  if (temp_sums != nullptr) {
-    add_column_sums(stream, a.d_state_temp.as<float>(), 1,
-                    {temp_sums, DType::f32, slices * queries / heads, heads, heads});
-  }
-  if (a.d_norm_weight.defined()) {
-    add_column_sums(stream, a.d_norm_weight.as<float>(), 1, {gradients.norm, DType::f32, items, 2 * d, d});
-  }
-  if (a.d_norm_bias.defined()) {
-    add_column_sums(stream, a.d_norm_bias.as<float>(), 1, {gradients.norm + d, DType::f32, items, 2 * d, d});
-  }
+  add_column_sums(stream, a.d_state_temp, temp_sums, slices * queries / heads, heads);
+  add_column_sums(stream, a.d_norm_weight, gradients.norm, items, 2 * d);
+  add_column_sums(stream, a.d_norm_bias, gradients.norm + d, items, 2 * d);
 }
 
 }  // namespace

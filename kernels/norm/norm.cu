@@ -321,13 +321,8 @@ template <class T> void backward(Stream& stream, const NormBackward& a, const No
       });
     });
   });
-  const auto add_partials = [&](const Tensor& out, int64_t offset) {
-    if (out.defined()) {
-      add_column_sums(stream, out.as<float>(), 1, {f.partial + offset, DType::f32, blocks, 2 * width, width});
-    }
-  };
-  add_partials(a.d_weight, 0);
-  if (is_layer) { add_partials(a.d_bias, width); }
+  add_column_sums(stream, a.d_weight, f.partial, blocks, 2 * width);
+  if (is_layer) { add_column_sums(stream, a.d_bias, f.partial + width, blocks, 2 * width); }
 }
 
 }  // namespace

@@ -377,16 +377,12 @@ void add_partials(Stream& stream, const ShortConvBackward& a, const Tensor& sums
   const int64_t channels = a.x.size(2), blocks = a.x.size(0) * ShortConvBlocks::count(a.x.size(1)),
                 stride = (taps + 1) * channels;
   const float* const partial = sums.as<float>();
-  if (a.d_weight.defined() && in_order) {
-    add_column_sums(stream, a.d_weight.as<float>(), 1, {partial, DType::f32, blocks, stride, taps * channels});
-  }
+  if (in_order) { add_column_sums(stream, a.d_weight, partial, blocks, stride); }
   for (int64_t tap = 0; a.d_weight.defined() && !in_order && tap < taps; ++tap) {
     add_column_sums(stream, a.d_weight.as<float>() + taps - 1 - tap, taps,
                     {partial + tap * channels, DType::f32, blocks, stride, channels});
   }
-  if (a.d_bias.defined()) {
-    add_column_sums(stream, a.d_bias.as<float>(), 1, {partial + taps * channels, DType::f32, blocks, stride, channels});
-  }
+  add_column_sums(stream, a.d_bias, partial + taps * channels, blocks, stride);
 }
 
 template <class T> void backward(Stream& stream, const ShortConvBackward& a, const ShortConvBackwardScratch& scratch) {

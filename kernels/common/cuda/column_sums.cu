@@ -83,6 +83,12 @@ void add_column_sums(Stream& stream, const Tensor& out, const Tensor& partial, i
   }
 }
 
+void add_column_sums(Stream& stream, const Tensor& out, const float* partial, int64_t blocks, int64_t stride) {
+  if (out.defined()) {
+    add_column_sums(stream, out.as<float>(), 1, {partial, DType::f32, blocks, stride, out.numel()});
+  }
+}
+
 void run(Stream& stream, const ColumnSums& a) { add_column_sums(stream, a.out, a.x, a.x.numel() / a.out.numel()); }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -14,7 +14,9 @@ struct Rows2D {
 /// workspace. Bound: HBM, `in` once.
 void add_column_sums(Stream& stream, float* out, int64_t step, const Rows2D& in);
 
-/// The usual case: the second stage of a sum over blocks, partial [blocks, columns].
+/// The usual case: the second stage of a sum over blocks, partial [blocks, columns]. out undefined: not wanted.
 void add_column_sums(Stream& stream, const Tensor& out, const Tensor& partial, int64_t blocks);
+/// The same with `stride` elements from block to block.
+void add_column_sums(Stream& stream, const Tensor& out, const float* partial, int64_t blocks, int64_t stride);
 
 }  // namespace hebb::HEBB_DEVICE
