@@ -1,5 +1,6 @@
 #include "kernels/attention/mma.cuh"
 #include "kernels/common/cuda/column_sums.cuh"
+#include "kernels/dictionary/own_tokens.cuh"
 #include "kernels/kvm/slots.cuh"
 
 // Windows first, by the attention kernels with the log-sum-exp of everything read. Then the updates run again with the
@@ -189,14 +190,9 @@ struct CoolGradients {
 
 /// Gradients of the windows, and of their temperature.
 void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work, const AttentionBackwardScratch& scratch) {
-  const Shape tokens{a.q.size(0), a.q.size(1)};
-  const Tensor lo{work.take<int32_t>(tokens.numel()), DType::i32, tokens},
-      hi{work.take<int32_t>(tokens.numel()), DType::i32, tokens};
-  HEBB_DEVICE::run(stream, VisibleKeys{.lo = lo,
-                                       .hi = hi,
-                                       .doc_start = a.doc_start,
-                                       .range = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window},
-                                       .offset = 0});
+  const int64_t tokens = a.q.size(0) * a.q.size(1);
+  auto *const lo = work.take<int32_t>(tokens), *const hi = work.take<int32_t>(tokens);
+  const slots::OwnTokens own(stream, a, a.rule.window, lo, hi);
   const bool heats = a.window_temp.defined();
   const int64_t d = a.q.size(3), lines = a.q.numel() / d, heads = a.q.size(2);
   Tensor q = a.q, d_q = a.d_q;
@@ -206,27 +202,7 @@ void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work, const 
     each_element("kvm_heat", stream, lines, d,
                  HeatQueries{Elements(q), Elements(a.q), a.window_temp.as<float>(), d, static_cast<int>(heads)});
   }
-  HEBB_DEVICE::run(stream,
-                   AttentionBackward{.d_q = d_q,
-                                     .d_k = a.d_k,
-                                     .d_v = a.d_v,
-                                     .d_bias = {},
-                                     .d_o = a.d_o,
-                                     .q = q,
-                                     .k = a.k,
-                                     .v = a.v,
-                                     .o = a.o,
-                                     .lse = a.lse,
-                                     .lo = lo,
-                                     .hi = hi,
-                                     .bias = {},
-                                     .scale = a.rule.scale,
-                                     .accumulate_q = !heats && a.accumulate_q,
-                                     .accumulate_k = a.accumulate_k,
-                                     .accumulate_v = a.accumulate_v,
-                                     .accumulate_bias = false,
-                                     .has_other_keys = true},
-                   scratch);
+  slots::attend_own_backward(stream, a, own, d_q, q, a.rule.scale, !heats && a.accumulate_q, scratch);
   if (!heats) { return; }
   auto* const sums = work.take<float>(lines);
   each_warp("kvm_cool", stream, lines,

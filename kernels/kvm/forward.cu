@@ -1,5 +1,6 @@
 #include "kernels/attention/mma.cuh"
 #include "kernels/common/cuda/block.cuh"
+#include "kernels/dictionary/own_tokens.cuh"
 #include "kernels/dictionary/slot_compare.cuh"
 #include "kernels/kvm/slots.cuh"
 
@@ -134,29 +135,15 @@ KvmForwardWork parts_of(WorkParts& work, const KvmForward& a, int64_t count, int
 /// The tokens of each query's window that this pass holds.
 void attend_window(Stream& stream, const KvmForward& a, const KvmForwardWork& p, WorkParts& work,
                    bool on_tensor_cores) {
-  const Shape tokens{a.q.size(0), a.q.size(1)};
-  const Tensor lo{p.lo, DType::i32, tokens}, hi{p.hi, DType::i32, tokens},
-      lse{p.own_lse, DType::f32, {tokens[0], tokens[1], a.q.size(2)}};
-  HEBB_DEVICE::run(stream, VisibleKeys{.lo = lo,
-                                       .hi = hi,
-                                       .doc_start = a.doc_start,
-                                       .range = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window},
-                                       .offset = 0});
   Tensor q = a.q;
   if (a.window_temp.defined()) {
     q.data = work.take<float>(q.numel());
     each_element(
-        "kvm_heat", stream, lse.numel(), q.size(3),
+        "kvm_heat", stream, q.numel() / q.size(3), q.size(3),
         HeatQueries{Elements(q), Elements(a.q), a.window_temp.as<float>(), q.size(3), static_cast<int>(q.size(2))});
   }
-  HEBB_DEVICE::run(
-      stream,
-      AttentionForward{
-          .o = a.o, .lse = lse, .q = q, .k = a.k, .v = a.v, .lo = lo, .hi = hi, .bias = {}, .scale = a.rule.scale},
-      AttentionForwardScratch{.partial = {}, .on_tensor_cores = on_tensor_cores});
-  if (a.lse.defined()) {
-    each_element("kvm_lse", stream, 1, lse.numel(), slots::CopyFloats{a.lse.as<float>(), p.own_lse});
-  }
+  const slots::OwnTokens own(stream, a, a.rule.window, p.lo, p.hi);
+  slots::attend_own(stream, a, own, q, a.rule.scale, p.own_lse, on_tensor_cores);
 }
 
 /// One update: from the chunk that leaves the window to the slots.

@@ -1,4 +1,4 @@
-#include "kernels/attention/mma.cuh"
+#include "kernels/dictionary/own_tokens.cuh"
 #include "kernels/dictionary/undo.cuh"
 #include "kernels/ovq/scratch.h"
 
@@ -67,38 +67,6 @@ struct UndoStep {
   }
 };
 
-void attend_own(Stream& stream, const OvqBackward& a, int32_t* lo, int32_t* hi,
-                const AttentionBackwardScratch& scratch) {
-  const Shape tokens{a.q.size(0), a.q.size(1)};
-  const Tensor first{lo, DType::i32, tokens}, last{hi, DType::i32, tokens};
-  HEBB_DEVICE::run(stream, VisibleKeys{.lo = first,
-                                       .hi = last,
-                                       .doc_start = a.doc_start,
-                                       .range = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = 1},
-                                       .offset = 0});
-  HEBB_DEVICE::run(stream,
-                   AttentionBackward{.d_q = a.d_q,
-                                     .d_k = a.d_k,
-                                     .d_v = a.d_v,
-                                     .d_bias = {},
-                                     .d_o = a.d_o,
-                                     .q = a.q,
-                                     .k = a.k,
-                                     .v = a.v,
-                                     .o = a.o,
-                                     .lse = a.lse,
-                                     .lo = first,
-                                     .hi = last,
-                                     .bias = {},
-                                     .scale = 1.0,
-                                     .accumulate_q = a.accumulate_q,
-                                     .accumulate_k = a.accumulate_k,
-                                     .accumulate_v = a.accumulate_v,
-                                     .accumulate_bias = false,
-                                     .has_other_keys = true},
-                   scratch);
-}
-
 struct OvqBackwardWork {
   int32_t *lo, *hi;
   Step* steps;
@@ -145,9 +113,10 @@ template <class T> void backward(Stream& stream, const OvqBackward& a, const Ovq
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), chunk = a.rule.chunk;
   const int64_t count = slots::steps_of(length, chunk);
   const OvqBackwardWork s = parts_of(a, scratch, count);
-  attend_own(stream, a, s.lo, s.hi,
-             {.statistics = {s.statistics, DType::f32, {attention_statistics(a.q.shape, scratch.on_tensor_cores)}},
-              .on_tensor_cores = scratch.on_tensor_cores});
+  slots::attend_own_backward(
+      stream, a, slots::OwnTokens(stream, a, 1, s.lo, s.hi), a.d_q, a.q, 1.0, a.accumulate_q,
+      {.statistics = {s.statistics, DType::f32, {attention_statistics(a.q.shape, scratch.on_tensor_cores)}},
+       .on_tensor_cores = scratch.on_tensor_cores});
   each_warp("ovq_steps", stream, batch * count, MakeSteps{s.steps, a.doc_start.as<int32_t>(), a.rule, length, count});
   auto *const d_keys = scratch.d_dictionary.keys.as<float>(), *const d_values = scratch.d_dictionary.values.as<float>();
   slots::fill(stream, d_keys, scratch.d_dictionary.keys.numel(), 0.0f);

@@ -4,6 +4,7 @@
 #include "kernels/attention/mma.cuh"
 #include "kernels/common/cuda/block.cuh"
 #include "kernels/dictionary/fold.cuh"
+#include "kernels/dictionary/own_tokens.cuh"
 #include "kernels/dictionary/slot_compare.cuh"
 #include "kernels/ovq/scratch.h"
 
@@ -218,24 +219,6 @@ void store_stream_keys(Stream& stream, const OvqRule& rule, StreamKey* keys, int
   }
 }
 
-/// The tokens of each query's own chunk that this pass holds.
-void attend_own(Stream& stream, const OvqForward& a, const Tensor& lo, const Tensor& hi, const Tensor& lse,
-                bool on_tensor_cores) {
-  HEBB_DEVICE::run(stream, VisibleKeys{.lo = lo,
-                                       .hi = hi,
-                                       .doc_start = a.doc_start,
-                                       .range = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = 1},
-                                       .offset = 0});
-  HEBB_DEVICE::run(
-      stream,
-      AttentionForward{
-          .o = a.o, .lse = lse, .q = a.q, .k = a.k, .v = a.v, .lo = lo, .hi = hi, .bias = {}, .scale = 1.0},
-      AttentionForwardScratch{.partial = {}, .on_tensor_cores = on_tensor_cores});
-  if (a.lse.defined()) {
-    each_element("ovq_lse", stream, 1, lse.numel(), slots::CopyFloats{a.lse.as<float>(), lse.as<float>()});
-  }
-}
-
 /// One pass; `choose` and the comparison lack their step.
 template <class T> struct Pass {
   const OvqForward& a;
@@ -282,9 +265,7 @@ template <class T> void forward(Stream& stream, const OvqForward& a, const OvqFo
   const bool on_tensor_cores = scratch.on_tensor_cores;
   const int64_t group = on_tensor_cores ? ovq_group(length, chunk) : 1;
   const OvqForwardWork p = parts_of(a, scratch, count, tiles, group);
-  const Shape tokens{batch, length};
-  attend_own(stream, a, {p.lo, DType::i32, tokens}, {p.hi, DType::i32, tokens},
-             {p.own_lse, DType::f32, {batch, length, a.q.size(2)}}, on_tensor_cores);
+  slots::attend_own(stream, a, slots::OwnTokens(stream, a, 1, p.lo, p.hi), a.q, 1.0, p.own_lse, on_tensor_cores);
   each_warp("ovq_steps", stream, batch * count, MakeSteps{p.steps, a.doc_start.as<int32_t>(), a.rule, length, count});
   const ReadLayout n = slots::layout_of(a, p.steps, count);
   if (a.ids.defined() && !a.forced) { slots::fill(stream, a.ids.as<int32_t>(), a.ids.numel(), -1); }
