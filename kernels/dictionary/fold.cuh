@@ -1,6 +1,5 @@
 #pragma once
 // Dictionaries of ovq on the GPU: the plan of a pass, and folding a chunk in (docs/layers/ovq.md, Update).
-#include "kernels/attention/visible_keys.h"
 #include "kernels/common/cuda/load_store.cuh"
 #include "kernels/dictionary/slot_attention.cuh"
 #include "kernels/ovq/ovq.h"

@@ -198,11 +198,11 @@ struct DictionaryParts {
 template <class T> struct SlotRead {
   ReadLayout n;
   Slots<T> slots;
-  Ring<T> ring;
+  Ring<T> ring = {};
   const T* q;
   T* o;
   float* lse;
-  const float *own_lse, *slot_temp, *ring_temp;  // temperatures [H], or null
+  const float *own_lse, *slot_temp = nullptr, *ring_temp = nullptr;  // temperatures [H], or null
   float scale;
   Steps steps = {};  // one, but for tensor cores
   DictionaryParts parts = {};
@@ -214,11 +214,11 @@ template <class T> struct SlotReadBackward {
   ReadLayout n;
   Slots<T> slots;
   const T *q, *d_o, *o;
-  const float *lse, *slot_temp;
-  T* d_q;                    // added to
-  float *d_keys, *d_values;  // [B, K, R, D], [B, K, R, Dv]: added to
-  float* temp_sums;          // [slices, B, T, H]: of q . d_q / temperature, or null
-  int64_t queries;           // B T H
+  const float *lse, *slot_temp = nullptr;
+  T* d_q;                      // added to
+  float *d_keys, *d_values;    // [B, K, R, D], [B, K, R, Dv]: added to
+  float* temp_sums = nullptr;  // [slices, B, T, H]: of q . d_q / temperature, or null
+  int64_t queries;             // B T H
   float scale;
   Steps steps = {};  // one, but for tensor cores
   const float* statistics =
@@ -264,14 +264,14 @@ class WorkParts {
   float *next_, *end_;
 };
 
-template <class Args> ReadLayout layout_of(const Args& a, const Step* steps, int64_t count) {
+template <class Args> ReadLayout layout_of(const Args& a, int64_t chunk, const Step* steps, int64_t count) {
   return {.doc_start = a.doc_start.template as<int32_t>(),
           .steps = steps,
           .length = a.q.size(1),
-          .chunk = a.rule.chunk,
+          .chunk = chunk,
           .count = count,
           .heads = static_cast<int>(a.q.size(2)),
-          .kv_heads = static_cast<int>(a.k.size(2)),
+          .kv_heads = static_cast<int>(a.v.size(2)),
           .d = static_cast<int>(a.q.size(3)),
           .dv = static_cast<int>(a.v.size(3))};
 }

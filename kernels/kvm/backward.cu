@@ -1,4 +1,3 @@
-#include "kernels/attention/mma.cuh"
 #include "kernels/common/cuda/column_sums.cuh"
 #include "kernels/dictionary/own_tokens.cuh"
 #include "kernels/kvm/slots.cuh"
@@ -275,7 +274,7 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
   }
   auto* const steps = work.take<Step>(batch * count);
   make_steps(stream, a, steps, count);
-  const ReadLayout n = slots::layout_of(a, steps, count);
+  const ReadLayout n = slots::layout_of(a, a.rule.chunk, steps, count);
   const SlotGradients gradients = slot_gradients(stream, a, scratch.d_slots, work);
   auto* const versions = scratch.versions.as<float>();
   const Versions kept{versions,

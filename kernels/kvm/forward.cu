@@ -1,4 +1,3 @@
-#include "kernels/attention/mma.cuh"
 #include "kernels/common/cuda/block.cuh"
 #include "kernels/dictionary/own_tokens.cuh"
 #include "kernels/dictionary/slot_compare.cuh"
@@ -185,7 +184,7 @@ template <class T> void forward(Stream& stream, const KvmForward& a, const KvmFo
   const KvmForwardWork p = parts_of(work, a, count, tiles, most, on_tensor_cores);
   attend_window(stream, a, p, work, on_tensor_cores);
   make_steps(stream, a, p.steps, count);
-  const ReadLayout n = slots::layout_of(a, p.steps, count);
+  const ReadLayout n = slots::layout_of(a, a.rule.chunk, p.steps, count);
   if (a.routes.defined() && !a.forced) { slots::fill(stream, a.routes.as<int32_t>(), a.routes.numel(), -1); }
   const Codes codes = a.forced ? Codes{a.routes.as<int32_t>(), true} : Codes{p.codes, false};
   Update update{n,

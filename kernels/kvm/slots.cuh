@@ -1,7 +1,6 @@
 #pragma once
 // State slots of kvm on the GPU: the plan of a pass, memory keys, and what tokens do to slots (docs/layers/kvm.md). One
 // warp has one token of the chunk that leaves the window, or one slot.
-#include "kernels/attention/visible_keys.h"
 #include "kernels/common/cuda/load_store.cuh"
 #include "kernels/dictionary/slot_attention.cuh"
 #include "kernels/kvm/scratch.h"

@@ -121,7 +121,7 @@ template <class T> void backward(Stream& stream, const OvqBackward& a, const Ovq
   auto *const d_keys = scratch.d_dictionary.keys.as<float>(), *const d_values = scratch.d_dictionary.values.as<float>();
   slots::fill(stream, d_keys, scratch.d_dictionary.keys.numel(), 0.0f);
   slots::fill(stream, d_values, scratch.d_dictionary.values.numel(), 0.0f);
-  const ReadLayout n = slots::layout_of(a, s.steps, count);
+  const ReadLayout n = slots::layout_of(a, a.rule.chunk, s.steps, count);
   const SlotChanges changes{n, a.rule, Dictionary(scratch.dictionary), s.kept};
   auto* const ids = a.ids.as<int32_t>();
   const int64_t group = s.kept.group, room = changes.dictionary.room;
@@ -139,11 +139,9 @@ template <class T> void backward(Stream& stream, const OvqBackward& a, const Ovq
                                   .d_o = a.d_o.as<T>(),
                                   .o = a.o.as<T>(),
                                   .lse = a.lse.as<float>(),
-                                  .slot_temp = nullptr,
                                   .d_q = a.d_q.as<T>(),
                                   .d_keys = d_keys,
                                   .d_values = d_values,
-                                  .temp_sums = nullptr,
                                   .queries = a.lse.numel(),
                                   .scale = 1.0f};
   const Undo undo{changes, ids, d_keys, d_values, Elements(a.d_k), Elements(a.d_v)};

@@ -1,7 +1,6 @@
 #include <string>
 
 #include "core/random.h"
-#include "kernels/attention/mma.cuh"
 #include "kernels/common/cuda/block.cuh"
 #include "kernels/dictionary/fold.cuh"
 #include "kernels/dictionary/own_tokens.cuh"
@@ -267,7 +266,7 @@ template <class T> void forward(Stream& stream, const OvqForward& a, const OvqFo
   const OvqForwardWork p = parts_of(a, scratch, count, tiles, group);
   slots::attend_own(stream, a, slots::OwnTokens(stream, a, 1, p.lo, p.hi), a.q, 1.0, p.own_lse, on_tensor_cores);
   each_warp("ovq_steps", stream, batch * count, MakeSteps{p.steps, a.doc_start.as<int32_t>(), a.rule, length, count});
-  const ReadLayout n = slots::layout_of(a, p.steps, count);
+  const ReadLayout n = slots::layout_of(a, a.rule.chunk, p.steps, count);
   if (a.ids.defined() && !a.forced) { slots::fill(stream, a.ids.as<int32_t>(), a.ids.numel(), -1); }
   if (a.rule.random && !a.forced) { store_stream_keys(stream, a.rule, p.keys, a.k.size(2)); }
   const ChunkItems keys{Elements(a.k), Elements(a.pending_k), n.d}, values{Elements(a.v), Elements(a.pending_v), n.dv};
@@ -279,8 +278,6 @@ template <class T> void forward(Stream& stream, const OvqForward& a, const OvqFo
                           .o = a.o.as<T>(),
                           .lse = a.lse.as<float>(),
                           .own_lse = p.own_lse,
-                          .slot_temp = nullptr,
-                          .ring_temp = nullptr,
                           .scale = 1.0f,
                           .parts = slots::parts_of(n, batch, group, room, p.parts, on_tensor_cores),
                           .on_tensor_cores = on_tensor_cores,

@@ -1,5 +1,4 @@
 #include "kernels/attention/scratch.h"
-#include "kernels/attention/visible_keys.h"
 #include "kernels/dictionary/slot_attention.cuh"
 #include "kernels/vq/scratch.h"
 
@@ -81,18 +80,16 @@ struct Join {
 };
 
 void read(Stream& stream, const VqRead& a, const VqReadScratch& scratch) {
-  const int64_t batch = a.q.size(0), length = a.q.size(1), heads = a.q.size(2), kv_heads = a.v.size(2), d = a.q.size(3),
-                dv = a.v.size(3);
+  const int64_t batch = a.q.size(0), length = a.q.size(1), heads = a.q.size(2), kv_heads = a.v.size(2), d = a.q.size(3);
   const int64_t points = a.points.size(1), tokens = batch * length, count = (length + a.chunk - 1) / a.chunk;
   HEBB_ASSERT(scratch.work.numel() >= vq_read_work(a.q.shape, a.v.shape, a.chunk, points));
   auto* const memory = scratch.work.as<float>();
-  auto* const kq = reinterpret_cast<float*>(memory);
   float* const own_lse = memory + (tokens * kv_heads * d + 3) / 4 * 4;
   auto *const lo = reinterpret_cast<int32_t*>(own_lse + tokens * heads), *const hi = lo + tokens;
   auto* const steps = reinterpret_cast<Step*>(hi + tokens);
   auto* const parts = reinterpret_cast<float*>(steps + batch * count);
   const auto* const doc_start = a.doc_start.as<int32_t>();
-  const Tensor keys{kq, DType::f32, {batch, length, kv_heads, d}}, first{lo, DType::i32, {batch, length}},
+  const Tensor keys{memory, DType::f32, {batch, length, kv_heads, d}}, first{lo, DType::i32, {batch, length}},
       last{hi, DType::i32, {batch, length}}, lse{own_lse, DType::f32, {batch, length, heads}};
   HEBB_DEVICE::run(stream, VqGather{keys, a.points, a.ids});
   each_element("vq_intervals", stream, batch, length, Intervals{lo, hi, doc_start, length, a.chunk});
@@ -103,25 +100,14 @@ void read(Stream& stream, const VqRead& a, const VqReadScratch& scratch) {
       AttentionForwardScratch{});
   each_element("vq_steps", stream, batch, count,
                MakeSteps{steps, doc_start, length, a.chunk, count, static_cast<int32_t>(points)});
-  const ReadLayout n{.doc_start = doc_start,
-                     .steps = steps,
-                     .length = length,
-                     .chunk = a.chunk,
-                     .count = count,
-                     .heads = static_cast<int>(heads),
-                     .kv_heads = static_cast<int>(kv_heads),
-                     .d = static_cast<int>(d),
-                     .dv = static_cast<int>(dv)};
+  const ReadLayout n = slots::layout_of(a, a.chunk, steps, count);
   auto *const means = a.dictionary.means.as<float>(), *const log_counts = a.dictionary.log_counts.as<float>();
   slots::SlotRead<float> read{.n = n,
                               .slots = {a.points.as<float>(), means, log_counts, points, true},
-                              .ring = {},
                               .q = a.q.as<float>(),
                               .o = a.o.as<float>(),
                               .lse = nullptr,
                               .own_lse = own_lse,
-                              .slot_temp = nullptr,
-                              .ring_temp = nullptr,
                               .scale = 1.0f,
                               .parts = slots::parts_of(n, batch, 1, points, parts, false)};
   for (int64_t step = 0; step < count; ++step) {
