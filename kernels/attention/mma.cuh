@@ -333,23 +333,9 @@ __device__ __forceinline__ void pack_weights(uint32_t (&weights)[kRowTiles][kCol
   }
 }
 
-__device__ __forceinline__ uint32_t load_pair(const bf16* from) {
-#ifdef HEBB_SIMT
-  uint32_t pair;
-  std::memcpy(&pair, from, sizeof(pair));
-  return pair;
-#else
-  return *reinterpret_cast<const uint32_t*>(from);
-#endif
-}
+__device__ __forceinline__ uint32_t load_pair(const bf16* from) { return load_words<1>(from).word[0]; }
 
-__device__ __forceinline__ void store_pair(bf16* to, uint32_t pair) {
-#ifdef HEBB_SIMT
-  std::memcpy(to, &pair, sizeof(pair));
-#else
-  *reinterpret_cast<uint32_t*>(to) = pair;
-#endif
-}
+__device__ __forceinline__ void store_pair(bf16* to, uint32_t pair) { store_words<1>(to, {{pair}}); }
 
 /// to[line(row)] = or += factors[row] * sums[row] for the warp's rows of `width` channels, `stride` apart. Two channels
 /// a store.

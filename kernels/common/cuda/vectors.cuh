@@ -9,7 +9,7 @@
 
 namespace hebb::HEBB_DEVICE {
 
-/// What one access moves: 4 words, or 2.
+/// What one access moves: 4 words, 2 or 1.
 template <int kWords> struct alignas(4 * kWords) Words { uint32_t word[kWords]; };
 
 using Word4 = Words<4>;
@@ -23,9 +23,8 @@ template <int N, class T> constexpr int kWords = N * sizeof(T) == 8 ? 2 : 4;
 template <int kWords> __device__ __forceinline__ Words<kWords> load_words(const void* from HEBB_WHERE_PARAMETER) {
 #ifdef HEBB_SIMT
   if (reinterpret_cast<uintptr_t>(from) % sizeof(Words<kWords>) != 0) {
-    ::simt::fault(kWords == 4 ? "16-byte load from an address that is not a multiple of 16"
-                              : "8-byte load from an address that is not a multiple of 8",
-                  where);
+    const std::string bytes = std::to_string(sizeof(Words<kWords>));
+    ::simt::fault(bytes + "-byte load from an address that is not a multiple of " + bytes, where);
   }
   Words<kWords> value;
   std::memcpy(&value, from, sizeof value);
@@ -39,9 +38,8 @@ template <int kWords>
 __device__ __forceinline__ void store_words(void* to, const Words<kWords>& value HEBB_WHERE_PARAMETER) {
 #ifdef HEBB_SIMT
   if (reinterpret_cast<uintptr_t>(to) % sizeof value != 0) {
-    ::simt::fault(kWords == 4 ? "16-byte store to an address that is not a multiple of 16"
-                              : "8-byte store to an address that is not a multiple of 8",
-                  where);
+    const std::string bytes = std::to_string(sizeof value);
+    ::simt::fault(bytes + "-byte store to an address that is not a multiple of " + bytes, where);
   }
   std::memcpy(to, &value, sizeof value);
 #else
