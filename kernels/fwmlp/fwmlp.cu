@@ -19,28 +19,18 @@ struct Products {
   /// c [m, n] (+)= a [m, k] b, b [k, n] or, transposed, [n, k].
   void times(int64_t m, int64_t n, int64_t k, const Tensor& a, const Tensor& b, bool transposed, bool accumulate,
              const Tensor& c) const {
-    HEBB_DEVICE::run(stream, Gemm{.c = c,
-                                  .a = a,
-                                  .b = b,
-                                  .m = m,
-                                  .n = n,
-                                  .k = k,
-                                  .trans_b = transposed,
-                                  .accumulate = accumulate,
-                                  .tf32 = tf32});
+    multiply({.c = c, .a = a, .b = b, .m = m, .n = n, .k = k, .trans_b = transposed, .accumulate = accumulate});
   }
   /// c [m, n] (+)= aT b over `rows` rows: the gradient of a weight.
   void outer(int64_t m, int64_t n, int64_t rows, const Tensor& a, const Tensor& b, bool accumulate,
              const Tensor& c) const {
-    HEBB_DEVICE::run(stream, Gemm{.c = c,
-                                  .a = a,
-                                  .b = b,
-                                  .m = m,
-                                  .n = n,
-                                  .k = rows,
-                                  .trans_a = true,
-                                  .accumulate = accumulate,
-                                  .tf32 = tf32});
+    multiply({.c = c, .a = a, .b = b, .m = m, .n = n, .k = rows, .trans_a = true, .accumulate = accumulate});
+  }
+
+ private:
+  void multiply(Gemm gemm) const {
+    gemm.tf32 = tf32;
+    HEBB_DEVICE::run(stream, gemm);
   }
 };
 
@@ -150,7 +140,7 @@ struct Step {
   const float *weights, *gradient;
   float rate, clip;
 
-  __device__ void operator()(int64_t i) const {
+  __device__ void operator()(int64_t, int64_t i) const {
     const float g = gradient[i];
     next[i] = weights[i] - rate * (g < -clip ? -clip : g > clip ? clip : g);
   }
@@ -161,7 +151,7 @@ struct Direction {
   const float *gradient, *d_next;
   float rate, clip;
 
-  __device__ void operator()(int64_t i) const {
+  __device__ void operator()(int64_t, int64_t i) const {
     tangent[i] = clip == INFINITY || fabsf(gradient[i]) < clip ? -rate * d_next[i] : 0.0f;
   }
 };
@@ -171,7 +161,7 @@ struct Hand {
   float* d_weights;
   const float* d_next;
 
-  __device__ void operator()(int64_t i) const { d_weights[i] = d_next != nullptr ? d_next[i] : 0.0f; }
+  __device__ void operator()(int64_t, int64_t i) const { d_weights[i] = d_next != nullptr ? d_next[i] : 0.0f; }
 };
 
 struct Tangent {
@@ -240,21 +230,6 @@ struct SecondOrder {
   }
 };
 
-/// f(i) for flat elements i < count.
-template <class F> struct Flat {
-  F f;
-  int64_t count;
-
-  __device__ void operator()(int64_t row, int64_t column) const {
-    const int64_t i = row * kEachThreads + column;
-    if (i < count) { f(i); }
-  }
-};
-
-template <class F> void each_flat(const char* name, Stream& stream, int64_t count, const F& f) {
-  each_element(name, stream, (count + kEachThreads - 1) / kEachThreads, kEachThreads, Flat<F>{f, count});
-}
-
 template <class T>
 Pairs<T> pairs_of(const FwmlpPairs& p, const Tensor& vh, const FastChunk& chunk, const FwmlpSizes& s) {
   const double pairs = static_cast<double>(p.count > 0 ? p.count : 1);
@@ -299,9 +274,9 @@ template <class T> void step(Stream& stream, const FwmlpStep& a, const FwmlpStep
                ActivationGradient{scratch.d_act.as<float>(), scratch.d_hid.as<float>(), a.kept.act.as<float>(), h});
   product.outer(2 * h, s.key_dim, rows, scratch.d_act, a.kept.q, false, g.in);
   sum_rows(stream, rows, 2 * h, scratch.d_act, false, g.b_in);
-  each_flat("fwmlp_step", stream, s.total(),
-            Step{a.next.as<float>(), a.weights.as<float>(), a.gradient.as<float>(), static_cast<float>(a.rate),
-                 clip_of(a.clip)});
+  each_element("fwmlp_step", stream, 1, s.total(),
+               Step{a.next.as<float>(), a.weights.as<float>(), a.gradient.as<float>(), static_cast<float>(a.rate),
+                    clip_of(a.clip)});
 }
 
 /// One call of FwmlpBackward.
@@ -320,9 +295,9 @@ template <class T> struct FwmlpBackwardTask {
   /// for x's b_down.
   void tangents(const Weights& x) {
     each_element("fwmlp_residual", stream, rows, dv, Residual<T>{scratch.residual.as<float>(), pairs});
-    each_flat("fwmlp_direction", stream, s.total(),
-              Direction{scratch.tangent.as<float>(), a.gradient.as<float>(), a.d_next.as<float>(),
-                        static_cast<float>(a.rate), clip_of(a.clip)});
+    each_element("fwmlp_direction", stream, 1, s.total(),
+                 Direction{scratch.tangent.as<float>(), a.gradient.as<float>(), a.d_next.as<float>(),
+                           static_cast<float>(a.rate), clip_of(a.clip)});
     product.times(rows, 2 * h, s.key_dim, a.kept.q, x.in, true, false, scratch.t_act);
     each_element(
         "fwmlp_tangent", stream, rows, h,
@@ -358,7 +333,7 @@ template <class T> struct FwmlpBackwardTask {
   }
   void to_weights() {
     const Weights d(a.d_weights, s);
-    each_flat("fwmlp_hand", stream, s.total(), Hand{a.d_weights.as<float>(), a.d_next.as<float>()});
+    each_element("fwmlp_hand", stream, 1, s.total(), Hand{a.d_weights.as<float>(), a.d_next.as<float>()});
     if (second) { product.outer(dv, h, rows, scratch.residual, scratch.t_hid, true, d.down); }
     product.outer(dv, h, rows, scratch.y, a.kept.hid, true, d.down);
     sum_rows(stream, rows, dv, scratch.y, true, d.b_down);
