@@ -32,15 +32,10 @@ __global__ void __launch_bounds__(kThreads) convert_kernel(To* to, const From* f
 }
 
 // To and from fp64, which only small parts of models take.
-struct ToDouble {
-  double* to;
-  const float* from;
-  __device__ void operator()(int64_t, int64_t i) const { to[i] = static_cast<double>(from[i]); }
-};
-struct ToFloat {
-  float* to;
-  const double* from;
-  __device__ void operator()(int64_t, int64_t i) const { to[i] = static_cast<float>(from[i]); }
+template <class To, class From> struct Cast {
+  To* to;
+  const From* from;
+  __device__ void operator()(int64_t, int64_t i) const { to[i] = static_cast<To>(from[i]); }
 };
 
 }  // namespace
@@ -65,21 +60,19 @@ void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
 void convert(Stream& stream, const Tensor& to, const Tensor& from) {
   const int64_t count = to.numel();
   const bool vector = can_vectorise<kPack<bf16>>(count, to.data, from.data);
-  const auto launch = [&](auto* out, const auto* in) {
-    using To = std::remove_pointer_t<decltype(out)>;
-    using From = std::remove_const_t<std::remove_pointer_t<decltype(in)>>;
+  const auto launch = [&]<class To, class From>(To* out, const From* in) {
     HEBB_LAUNCH((convert_kernel<To, From>), blocks_for(count, kThreads * kPack<bf16>), kThreads, 0, stream, out, in,
                 count, vector);
   };
   if (count == 0) { return; }
   if (to.dtype == DType::bf16) {
-    launch(to.as<bf16>(), static_cast<const float*>(from.as<float>()));
+    launch(to.as<bf16>(), from.as<float>());
   } else if (from.dtype == DType::bf16) {
-    launch(to.as<float>(), static_cast<const bf16*>(from.as<bf16>()));
+    launch(to.as<float>(), from.as<bf16>());
   } else if (to.dtype == DType::f64) {
-    each_element("widen", stream, 1, count, ToDouble{to.as<double>(), from.as<float>()});
+    each_element("widen", stream, 1, count, Cast<double, float>{to.as<double>(), from.as<float>()});
   } else {
-    each_element("narrow", stream, 1, count, ToFloat{to.as<float>(), from.as<double>()});
+    each_element("narrow", stream, 1, count, Cast<float, double>{to.as<float>(), from.as<double>()});
   }
 }
 

@@ -75,7 +75,7 @@ void add_scaled(Stream& stream, const char* name, T* to, const T* from, const Te
 
 void run(Stream& stream, const ChannelSkipForward& a) {
   dispatch_float(a.y.dtype, [&]<class T>(T) {
-    add_scaled(stream, "channel_skip_forward", a.y.as<T>(), static_cast<const T*>(a.x.as<T>()), a.y, a.scale);
+    add_scaled<T>(stream, "channel_skip_forward", a.y.as<T>(), a.x.as<T>(), a.y, a.scale);
   });
 }
 
@@ -83,7 +83,7 @@ void run(Stream& stream, const ChannelSkipBackward& a, const ChannelSkipBackward
   const int64_t tokens = a.d_y.size(0), channels = a.d_y.numel() / tokens, blocks = ChannelSkipBlocks::count(tokens);
   dispatch_float(a.d_y.dtype, [&]<class T>(T) {
     if (a.d_x.defined()) {
-      add_scaled(stream, "channel_skip_backward", a.d_x.as<T>(), static_cast<const T*>(a.d_y.as<T>()), a.d_y, a.scale);
+      add_scaled<T>(stream, "channel_skip_backward", a.d_x.as<T>(), a.d_y.as<T>(), a.d_y, a.scale);
     }
     if (a.d_scale.defined()) {
       float* const partial = scratch.partial.as<float>();

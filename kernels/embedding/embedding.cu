@@ -26,10 +26,8 @@ __global__ void __launch_bounds__(kThreads)
 void run(Stream& stream, const EmbeddingForward& a) {
   const int64_t tokens = a.ids.numel(), width = a.table.size(1);
   if (tokens == 0) { return; }
-  dispatch_float(a.y.dtype, [&](auto y) {
-    dispatch_float(a.table.dtype, [&](auto table) {
-      using Y = decltype(y);
-      using Table = decltype(table);
+  dispatch_float(a.y.dtype, [&]<class Y>(Y) {
+    dispatch_float(a.table.dtype, [&]<class Table>(Table) {
       HEBB_LAUNCH((embedding_forward_kernel<Y, Table>), blocks_for(tokens, 1), kThreads, 0, stream, a.y.as<Y>(),
                   a.table.as<Table>(), a.ids.as<int32_t>(), width,
                   can_vectorise<kPack<bf16>>(width, a.y.data, a.table.data));

@@ -336,9 +336,7 @@ void run(Stream& stream, const L2NormBackward& a) {
 }
 
 void run(Stream& stream, const GatedNormForward& a) {
-  dispatch_gated(a.o.dtype, a.y.dtype, [&](auto o, auto y) {
-    using O = decltype(o);
-    using T = decltype(y);
+  dispatch_gated(a.o.dtype, a.y.dtype, [&]<class O, class T>(O, T) {
     dispatch_flag(has_whole_packs<T>(a, a.y.data), [&](auto whole) {
       const GatedForward<O, T, whole()> f{a.y.as<T>(), gated_heads<O, T, whole()>(a)};
       each_group("gated_norm_forward", stream, a.o.numel() / a.head_dim, f.in.lanes, f);
@@ -348,9 +346,9 @@ void run(Stream& stream, const GatedNormForward& a) {
 
 void run(Stream& stream, const GatedNormBackward& a, const GatedNormBackwardScratch& scratch) {
   if (a.o.numel() > 0) {
-    dispatch_gated(a.o.dtype, a.d_y.dtype, [&](auto o, auto y) {
-      dispatch_flag(has_whole_packs<decltype(y)>(a, a.d_o.data, a.d_z.data, a.d_y.data),
-                    [&](auto whole) { backward<decltype(o), decltype(y), whole()>(stream, a, scratch); });
+    dispatch_gated(a.o.dtype, a.d_y.dtype, [&]<class O, class T>(O, T) {
+      dispatch_flag(has_whole_packs<T>(a, a.d_o.data, a.d_z.data, a.d_y.data),
+                    [&](auto whole) { backward<O, T, whole()>(stream, a, scratch); });
     });
   }
 }

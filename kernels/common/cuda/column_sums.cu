@@ -55,8 +55,7 @@ void add_column_sums(Stream& stream, float* out, int64_t step, const Rows2D& in)
   const int64_t slices = std::clamp<int64_t>(in.rows / kSliceRows, 1, std::clamp<int64_t>(room, 1, 64));
   const int64_t slice_rows = (in.rows + slices - 1) / slices;
   float* const parts = static_cast<float*>(scratch.data);
-  const auto sum_slices = [&](auto zero, auto pack) {
-    using T = decltype(zero);
+  const auto sum_slices = [&]<class T>(T, auto pack) {
     const unsigned tiles = blocks_for(in.columns, kColumns * pack());
     const bool is_last = slices == 1;
     HEBB_LAUNCH((column_sums_kernel<T, pack()>), dim3(tiles, static_cast<unsigned>(slices)), threads, 0, stream,
