@@ -123,8 +123,8 @@ __device__ __forceinline__ void pass_chunk(StateRows<kWidth / 16, kTiles>& d_sta
   }
   const int64_t stride = a.n.value_heads * a.n.value_dim;
   const int length = static_cast<int>(stage.chunk.length);
-  constexpr bool kHasRegisters = kWidth + kSlice < 192;
-  x.template each_pair_within<kHasRegisters>(length, channels, [&](float first, float second, int row, int c) {
+  constexpr bool kUniform = kHasRegisters<kWidth, kSlice>;
+  x.template each_pair_within<kUniform>(length, channels, [&](float first, float second, int row, int c) {
     const int64_t to = value_at + row * stride + c;
     const float beta = stage.gates.beta[row];
     SplitPair(first, second).store(a.adjoints.high + to, a.adjoints.low() + to);
@@ -140,6 +140,7 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_adjoint_kernel(De
   const HeadSlice<kSlice> at(n);
   at.begin(s.inputs, n, a.in, a.chunks, a.doc_start, a.d_o, a.scale, a.additive);
   const int dk = static_cast<int>(n.key_dim);
+  constexpr bool kUniform = kHasRegisters<kWidth, kSlice>;
   StateRows<kWidth / 16, kSlice / 32> d_state;
   // Each thread adds up its own part of the documents' gradients.
   const auto add_to_initial = [&](bool is_first) {
@@ -156,12 +157,9 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_adjoint_kernel(De
   run_pipeline<true, true>(s, [&](int, const Stage<kWidth, kSlice>& stage, const Pairs& pairs) {
     if (next_state >= 0) {
       bf16* const to = a.d_starts + (next_state * n.value_heads + at.head) * n.state() + at.first_channel;
-      d_state.template each_pair_within <
-          kWidth + kSlice<192>(
-                       dk, at.channels,
-                       [&](float first, float second, int row, int c) {
-                         attention_mma::store_pair(to + row * n.value_dim + c, pack_bf16(first, second));
-                       });
+      d_state.template each_pair_within<kUniform>(dk, at.channels, [&](float first, float second, int row, int c) {
+        attention_mma::store_pair(to + row * n.value_dim + c, pack_bf16(first, second));
+      });
     }
     const int64_t value_at = (stage.chunk.token * n.value_heads + at.head) * n.value_dim + at.first_channel;
     pass_chunk(d_state, a, stage, pairs, value_at, at.channels, is_additive<kRule>(a.additive));

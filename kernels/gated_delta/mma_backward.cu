@@ -130,11 +130,9 @@ __device__ __forceinline__ void add_pairs(Sums& sums, const TileOf<kChunk, kChun
   const int lane = lane_number();
   HEBB_UNROLL_BY(1)  // registers are short: turns must not be mixed
   for (int c = kTransposed ? first_row : 0; c < (kTransposed ? kChunk : first_row + 16); c += 16) {
-    const int at = kTransposed ? (c + lane / 16 * 8 + lane % 8) * kStride<kChunk> + first_row + lane / 8 % 2 * 8
-                               : (first_row + lane % 16) * kStride<kChunk> + c + lane / 16 * 8;
     uint32_t high[4], low[4];
-    load_matrices<4, kTransposed>(high, &weights[0].data[at] HEBB_WHERE_ARGUMENT);
-    load_matrices<4, kTransposed>(low, &weights[1].data[at] HEBB_WHERE_ARGUMENT);
+    load_left<kTransposed>(high, weights[0], first_row, c HEBB_WHERE_ARGUMENT);
+    load_left<kTransposed>(low, weights[1], first_row, c HEBB_WHERE_ARGUMENT);
     HEBB_UNROLL
     for (int j = 0; j < kTiles; j += 2) {
       uint32_t right[4];

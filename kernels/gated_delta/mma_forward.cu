@@ -135,9 +135,9 @@ __device__ __forceinline__ void pass_chunk(StateRows<kWidth / 16, kTiles>& state
   const int64_t stride = a.n.value_heads * a.n.value_dim;
   const int64_t value_at = (stage.chunk.token * a.n.value_heads + at.head) * a.n.value_dim + at.first_channel;
   const int length = static_cast<int>(stage.chunk.length);
-  constexpr bool kHasRegisters = kWidth + kSlice < 192;
   auto& results = kRecomputes ? errors : answers;
-  results.template each_pair_within<kHasRegisters>(length, at.channels, [&](float first, float second, int row, int c) {
+  constexpr bool kUniform = kHasRegisters<kWidth, kSlice>;
+  results.template each_pair_within<kUniform>(length, at.channels, [&](float first, float second, int row, int c) {
     const int64_t to = value_at + row * stride + c;
     if constexpr (kRecomputes) {
       SplitPair(first, second).store(a.errors.high + to, a.errors.low() + to);

@@ -12,6 +12,8 @@ using attention_mma::TileOf;
 using attention_mma::warp_number;
 
 constexpr int kChunk = 64;
+/// Of a scan with these widths of keys and slices: whether there are registers for a second copy of the code.
+template <int kWidth, int kSlice> constexpr bool kHasRegisters = kWidth + kSlice < 192;
 constexpr int kStateWarps = 4;  // the first of a block that scans chunks
 
 /// Gates of a chunk.
