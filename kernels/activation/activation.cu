@@ -71,6 +71,7 @@ __global__ void relu2_backward_kernel(T* d_x, const T* d_y, const T* x, int64_t 
 /// T.
 template <class T, class KernelOf, class... Pointers>
 void launch_flat(const char* name, KernelOf kernel_of, Stream& stream, int64_t count, Pointers... pointers) {
+  if (count == 0) { return; }
   const int64_t packs = (count + kPack<T> - 1) / kPack<T>;
   dispatch_flag(can_vectorise<kPack<T>>(count, pointers...), [&](auto vector) {
     launch(name, kernel_of(vector), blocks_for(packs, kThreads), kThreads, 0, stream, pointers..., count);
@@ -80,43 +81,32 @@ void launch_flat(const char* name, KernelOf kernel_of, Stream& stream, int64_t c
 }  // namespace
 
 void run(Stream& stream, const SwigluForward& a) {
-  if (a.y.numel() > 0) {
-    dispatch_float(a.y.dtype, [&]<class T>(T) {
-      launch_flat<T>(
-          "swiglu_forward", [](auto vector) { return swiglu_forward_kernel<T, vector()>; }, stream, a.y.numel(),
-          a.y.as<T>(), a.gate.as<T>(), a.up.as<T>());
-    });
-  }
+  dispatch_float(a.y.dtype, [&]<class T>(T) {
+    const auto kernel = [](auto vector) { return swiglu_forward_kernel<T, vector()>; };
+    launch_flat<T>("swiglu_forward", kernel, stream, a.y.numel(), a.y.as<T>(), a.gate.as<T>(), a.up.as<T>());
+  });
 }
 
 void run(Stream& stream, const SwigluBackward& a) {
-  if (a.d_y.numel() > 0) {
-    dispatch_float(a.d_y.dtype, [&]<class T>(T) {
-      launch_flat<T>(
-          "swiglu_backward", [](auto vector) { return swiglu_backward_kernel<T, vector()>; }, stream, a.d_y.numel(),
-          a.d_gate.as<T>(), a.d_up.as<T>(), a.d_y.as<T>(), a.gate.as<T>(), a.up.as<T>());
-    });
-  }
+  dispatch_float(a.d_y.dtype, [&]<class T>(T) {
+    const auto kernel = [](auto vector) { return swiglu_backward_kernel<T, vector()>; };
+    launch_flat<T>("swiglu_backward", kernel, stream, a.d_y.numel(), a.d_gate.as<T>(), a.d_up.as<T>(), a.d_y.as<T>(),
+                   a.gate.as<T>(), a.up.as<T>());
+  });
 }
 
 void run(Stream& stream, const Relu2Forward& a) {
-  if (a.y.numel() > 0) {
-    dispatch_float(a.y.dtype, [&]<class T>(T) {
-      launch_flat<T>(
-          "relu2_forward", [](auto vector) { return relu2_forward_kernel<T, vector()>; }, stream, a.y.numel(),
-          a.y.as<T>(), a.x.as<T>());
-    });
-  }
+  dispatch_float(a.y.dtype, [&]<class T>(T) {
+    const auto kernel = [](auto vector) { return relu2_forward_kernel<T, vector()>; };
+    launch_flat<T>("relu2_forward", kernel, stream, a.y.numel(), a.y.as<T>(), a.x.as<T>());
+  });
 }
 
 void run(Stream& stream, const Relu2Backward& a) {
-  if (a.d_y.numel() > 0) {
-    dispatch_float(a.d_y.dtype, [&]<class T>(T) {
-      launch_flat<T>(
-          "relu2_backward", [](auto vector) { return relu2_backward_kernel<T, vector()>; }, stream, a.d_y.numel(),
-          a.d_x.as<T>(), a.d_y.as<T>(), a.x.as<T>());
-    });
-  }
+  dispatch_float(a.d_y.dtype, [&]<class T>(T) {
+    const auto kernel = [](auto vector) { return relu2_backward_kernel<T, vector()>; };
+    launch_flat<T>("relu2_backward", kernel, stream, a.d_y.numel(), a.d_x.as<T>(), a.d_y.as<T>(), a.x.as<T>());
+  });
 }
 
 }  // namespace hebb::HEBB_DEVICE

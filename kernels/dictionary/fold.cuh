@@ -111,14 +111,6 @@ struct Kept {
   slots::OldSlots slots() const { return {table, key_copies, value_copies, log_counts, versions, group}; }
 };
 
-/// The step size is a choice of the rule.
-__device__ __forceinline__ float step_size(const OvqRule& rule, bool fresh, int64_t count_before, int64_t hits) {
-  if (fresh) { return 1.0f; }
-  const double constant = static_cast<double>(hits) * rule.rate;
-  return rule.rate > 0 ? static_cast<float>(constant < 1.0 ? constant : 1.0)
-                       : static_cast<float>(hits) / static_cast<float>(count_before + hits);
-}
-
 /// What the step's chunk does to one slot: found by the slot's first key in it.
 struct Change {
   int64_t unit, first, slot, before,
@@ -151,7 +143,13 @@ struct SlotChanges {
     __syncwarp();  // every lane has read the count
     return c;
   }
-  __device__ float step_size_of(const Change& c) const { return step_size(rule, c.fresh, c.before, c.hits); }
+  /// The step size is a choice of the rule.
+  __device__ float step_size(const Change& c) const {
+    if (c.fresh) { return 1.0f; }
+    const double constant = static_cast<double>(c.hits) * rule.rate;
+    return rule.rate > 0 ? static_cast<float>(constant < 1.0 ? constant : 1.0)
+                         : static_cast<float>(c.hits) / static_cast<float>(c.before + c.hits);
+  }
 };
 
 /// Folds a step's chunk in, slot by slot.
@@ -187,7 +185,7 @@ struct Fold : SlotChanges {
   /// slot += w (mean of its keys - slot), then unit norm where asked for; returns 1 / norm.
   __device__ float blend(float* slot, const ChunkItems& all, const Change& change, bool normalize, int lane) const {
     const ChunkItems::Items items = all.chunk(n, change.unit, change.step);
-    const float w = step_size_of(change);
+    const float w = step_size(change);
     float squares = 0;
     for (int64_t base = 0; base < all.width; base += 32) {
       const int64_t c = base + lane;

@@ -45,7 +45,7 @@ struct Undo : SlotChanges {
     }
     const int64_t first =
         (change.unit / n.kv_heads * n.length + change.step.fold) * n.kv_heads + change.unit % n.kv_heads;
-    const float w = step_size_of(change), part = w / static_cast<float>(change.hits);
+    const float w = step_size(change), part = w / static_cast<float>(change.hits);
     for (int64_t base = 0; base < width; base += 32) {
       const int64_t c = base + lane;
       const bool exists = c < width;

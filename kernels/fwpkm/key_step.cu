@@ -74,6 +74,21 @@ template <class T> struct ErrorByWeight {
   }
 };
 
+/// Moves the keys against the gradient, the sum of gamma (q - key) or gamma q over the lists' readers.
+template <class T, class Args, class Before>
+void move_keys(Stream& stream, const Args& a, const Keys<T>& in, const KeyLists& lists, const float* gamma,
+               const Before& before) {
+  add_to_keys(stream,
+              {a.next.template as<float>(),
+               a.next_norms.template as<float>(),
+               in.keys,
+               nullptr,
+               static_cast<float>(-a.rate),
+               1,
+               {{lists, gamma, nullptr}, {}}},
+              in, before);
+}
+
 template <class T>
 void entropy_step(Stream& stream, const FwpkmEntropyStep& a, const FwpkmEntropyStepScratch& scratch) {
   const Keys<T> in = keys_of<T>(a);
@@ -86,15 +101,8 @@ void entropy_step(Stream& stream, const FwpkmEntropyStep& a, const FwpkmEntropyS
   const KeyIndex index{entries, targets, scratch.lists.as<int32_t>(), in.chunks, in.heads, in.n, in.k};
   make_key_lists(stream, index, {usage, probs, 1.0f / count});
   const int width = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(in.k < 32 ? in.k : 32)));
-  add_to_keys(stream,
-              {a.next.as<float>(),
-               a.next_norms.as<float>(),
-               in.keys,
-               nullptr,
-               static_cast<float>(-a.rate),
-               1,
-               {{index.of_chunk(0), gamma, nullptr}, {}}},
-              in, EntropyWeights{gamma, usage, probs, a.lookup.scores.as<float>(), entries, count, width});
+  move_keys(stream, a, in, index.of_chunk(0), gamma,
+            EntropyWeights{gamma, usage, probs, a.lookup.scores.as<float>(), entries, count, width});
 }
 
 template <class T> void memory_step(Stream& stream, const FwpkmMemoryStep& a, const FwpkmMemoryStepScratch& scratch) {
@@ -112,15 +120,7 @@ template <class T> void memory_step(Stream& stream, const FwpkmMemoryStep& a, co
   if (in.is_idw) { each_warp("fwpkm_scale_scores", stream, rows * entries * 2, ScaleScores<T>{gamma, index, in}); }
   const KeyIndex lists{index, nullptr, scratch.lists.as<int32_t>(), in.chunks, in.heads, in.n, in.k};
   make_key_lists(stream, lists, {});
-  add_to_keys(stream,
-              {a.next.as<float>(),
-               a.next_norms.as<float>(),
-               in.keys,
-               nullptr,
-               static_cast<float>(-a.rate),
-               1,
-               {{lists.of_chunk(0), gamma, nullptr}, {}}},
-              in, NothingBefore{});
+  move_keys(stream, a, in, lists.of_chunk(0), gamma, NothingBefore{});
 }
 
 }  // namespace

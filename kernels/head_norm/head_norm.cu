@@ -1,7 +1,5 @@
 #include "kernels/head_norm/head_norm.h"
 
-#include <algorithm>
-
 #include "kernels/common/cuda/column_sums.cuh"
 #include "kernels/head_norm/scratch.h"
 

@@ -1,4 +1,3 @@
-#include "kernels/common/cuda/column_sums.cuh"
 #include "kernels/mesanet/chunk.cuh"
 #include "kernels/mesanet/scratch.h"
 

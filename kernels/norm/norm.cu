@@ -223,14 +223,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_backward_kernel(BackwardArgu
         for (int j = 0; j < N; ++j) { other[j] = a.rho * g[p][j]; }
         store_pack(a.d_branch + begin, at, a.width, kVector, other);
       }
-      if (a.d_h != nullptr) {
-        if (a.accumulate) {
-          load_pack(other, a.d_h + begin, at, a.width, kVector);
-          HEBB_UNROLL
-          for (int j = 0; j < N; ++j) { g[p][j] += other[j]; }
-        }
-        store_pack(a.d_h + begin, at, a.width, kVector, g[p]);
-      }
+      if (a.d_h != nullptr) { write_pack(a.d_h + begin, at, a.width, kVector, g[p], a.accumulate); }
     }
   }
   float* const partial = a.partial + blockIdx.x * 2 * a.width;

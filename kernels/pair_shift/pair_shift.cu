@@ -1,7 +1,5 @@
 #include "kernels/pair_shift/pair_shift.h"
 
-#include <algorithm>
-
 #include "kernels/common/cuda/fast_divide.cuh"
 #include "kernels/pair_shift/scratch.h"
 

@@ -219,6 +219,24 @@ void select_mma(Stream& stream, const ProductKeyTopK& a, const Keys<bf16>& in) {
   }
 }
 
+template <class T>
+void backward(Stream& stream, const ProductKeyBackward& a, const ProductKeyBackwardScratch& scratch) {
+  const Keys<T> keys = keys_of<T>(a);
+  const int64_t rows = a.slots.numel() / keys.k;
+  float* const d_sums = scratch.d_sums.as<float>();
+  each_warp("product_key_sums", stream, rows,
+            SumGradient{d_sums, a.d_weights.as<float>(), a.weights.as<float>(), keys.k});
+  if (a.d_q.defined()) {
+    each_element("product_key_queries", stream, 2 * rows, keys.half,
+                 QueryGradient<T>{a.d_q.as<T>(), d_sums, a.slots.as<int32_t>(), keys, a.accumulate});
+  }
+  for (int codebook = 0; a.d_keys.defined() && codebook < 2; ++codebook) {
+    scatter_rows(stream, a.d_keys.as<float>(), keys.heads * 2 * keys.n, keys.half, a.slots.numel(),
+                 {a.slots.as<int32_t>(), keys.n, keys.heads, keys.k, codebook},
+                 {keys.q + codebook * keys.half, a.q.dtype, 2 * keys.half, keys.k, d_sums});
+  }
+}
+
 }  // namespace
 
 void run(Stream& stream, const ProductKeyTopK& a, const ProductKeyTopKScratch& scratch) {
@@ -228,15 +246,13 @@ void run(Stream& stream, const ProductKeyTopK& a, const ProductKeyTopKScratch& s
     if constexpr (std::is_same_v<T, bf16>) {
       if (scratch.on_tensor_cores) { return select_mma(stream, a, keys); }
     }
-    {
-      const SelectionSize size(keys.n, keys.k);
-      const int64_t all = a.slots.size(0), word = static_cast<int64_t>(sizeof(float)),
-                    of_token = 2 * (size.padded + keys.half) * word;
-      const int64_t tokens = std::clamp<int64_t>(kScoreBytes / of_token, 1, kTokens);
-      HEBB_LAUNCH(product_key_kernel<T>, blocks_for((all + tokens - 1) / tokens * keys.heads, 1), kSelectThreads,
-                  size.bytes(tokens) + tokens * 2 * keys.half * word, stream, a.slots.as<int32_t>(), a.sums.as<float>(),
-                  keys, size, all, static_cast<int>(tokens));
-    }
+    const SelectionSize size(keys.n, keys.k);
+    const int64_t all = a.slots.size(0), word = static_cast<int64_t>(sizeof(float)),
+                  of_token = 2 * (size.padded + keys.half) * word;
+    const int64_t tokens = std::clamp<int64_t>(kScoreBytes / of_token, 1, kTokens);
+    HEBB_LAUNCH(product_key_kernel<T>, blocks_for((all + tokens - 1) / tokens * keys.heads, 1), kSelectThreads,
+                size.bytes(tokens) + tokens * 2 * keys.half * word, stream, a.slots.as<int32_t>(), a.sums.as<float>(),
+                keys, size, all, static_cast<int>(tokens));
   });
 }
 
@@ -273,28 +289,6 @@ void run(Stream& stream, const SlotReadBackward& a) {
                  {a.d_r.data, a.d_r.dtype, width, entries, a.weights.as<float>()});
   }
 }
-
-namespace {
-
-template <class T>
-void backward(Stream& stream, const ProductKeyBackward& a, const ProductKeyBackwardScratch& scratch) {
-  const Keys<T> keys = keys_of<T>(a);
-  const int64_t rows = a.slots.numel() / keys.k;
-  float* const d_sums = scratch.d_sums.as<float>();
-  each_warp("product_key_sums", stream, rows,
-            SumGradient{d_sums, a.d_weights.as<float>(), a.weights.as<float>(), keys.k});
-  if (a.d_q.defined()) {
-    each_element("product_key_queries", stream, 2 * rows, keys.half,
-                 QueryGradient<T>{a.d_q.as<T>(), d_sums, a.slots.as<int32_t>(), keys, a.accumulate});
-  }
-  for (int codebook = 0; a.d_keys.defined() && codebook < 2; ++codebook) {
-    scatter_rows(stream, a.d_keys.as<float>(), keys.heads * 2 * keys.n, keys.half, a.slots.numel(),
-                 {a.slots.as<int32_t>(), keys.n, keys.heads, keys.k, codebook},
-                 {keys.q + codebook * keys.half, a.q.dtype, 2 * keys.half, keys.k, d_sums});
-  }
-}
-
-}  // namespace
 
 void run(Stream& stream, const ProductKeyBackward& a, const ProductKeyBackwardScratch& scratch) {
   dispatch_float(a.q.dtype, [&]<class S>(S) { backward<S>(stream, a, scratch); });

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/common/cuda/add_slices.cuh"
 #include "kernels/sparse_delta/slots.cuh"
 
@@ -374,7 +372,7 @@ void run(Stream& stream, const SparseDeltaBackward& a, const SparseDeltaBackward
   float* const sums = a.d_memory.defined() ? scratch.sums.as<float>() : nullptr;
   if (sums != nullptr) { zero_bytes(stream, sums, scratch.sums.bytes()); }
   const int64_t batch = a.in.batch;
-  const auto launch = [&]<class Stored>(Stored) {
+  dispatch_float(a.in.place_type, [&]<class Stored>(Stored) {
     const Inputs<Stored> in = inputs_of<Stored>(a.in, scratch.table, {});
     HEBB_ASSERT(a.products.by_token.size(0) == in.slices && a.in.uses.paired_read.defined());
     const unsigned blocks = blocks_for(batch * in.heads * in.slices, 1),
@@ -387,12 +385,7 @@ void run(Stream& stream, const SparseDeltaBackward& a, const SparseDeltaBackward
     }
     HEBB_LAUNCH(sparse_delta_value_kernel<Stored>, blocks, threads, 0, stream, a.d_v.as<float>(), out,
                 scratch.d_u.as<float>(), a.d_y.as<float>(), a.error.as<float>(), in, a.accumulate);
-  };
-  if (a.in.place_type == DType::bf16) {
-    launch(bf16{});
-  } else {
-    launch(0.0f);
-  }
+  });
 }
 
 void run(Stream& stream, const SparseDeltaScan& a, const SparseDeltaScanScratch& scratch) {

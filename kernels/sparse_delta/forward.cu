@@ -259,17 +259,13 @@ void run(Stream& stream, const SparseDeltaDecay& a) {
 }
 
 void run(Stream& stream, const SparseDeltaForward& a, const SparseDeltaForwardScratch& scratch) {
-  const auto launch = [&]<class Stored>(Stored) {
+  const DType places = scratch.table.defined() ? scratch.table.dtype : DType::f32;
+  HEBB_ASSERT(places == DType::f32 || !a.state.defined());
+  dispatch_float(places, [&]<class Stored>(Stored) {
     const Inputs<Stored> in = inputs_of<Stored>(a.in, scratch.table, a.state);
     HEBB_LAUNCH(sparse_delta_forward_kernel<Stored>, blocks_for(a.in.batch * in.heads * in.slices, 1),
                 threads_for<Stored>(in.writes, in.reads), 0, stream, a.y.as<float>(), a.error.as<float>(), in);
-  };
-  if (scratch.table.defined() && scratch.table.dtype == DType::bf16) {
-    HEBB_ASSERT(!a.state.defined());
-    launch(bf16{});
-  } else {
-    launch(0.0f);
-  }
+  });
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -7,17 +7,13 @@
 
 namespace hebb::HEBB_DEVICE {
 
-#ifdef HEBB_SIMT
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 threads, int64_t shared_bytes,
             Stream& stream, Arguments&&... arguments) {
+#ifdef HEBB_SIMT
   ::simt::launch(name, kernel, blocks, threads, shared_bytes, static_cast<::simt::Stream*>(native_stream(stream)),
                  arguments...);
-}
 #else
-template <class... Parameters, class... Arguments>
-void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 threads, int64_t shared_bytes,
-            Stream& stream, Arguments&&... arguments) {
   static_assert((std::is_trivially_copyable_v<Parameters> && ...), "kernel parameters are copied as bytes");
 
   const void* function = reinterpret_cast<const void*>(kernel);
@@ -34,8 +30,8 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 t
       },
       parameters);
   check_launch(static_cast<int>(error), name);
-}
 #endif
+}
 
 /// Blocks of `threads` that cover `items`; a grid's first dimension holds 2^31 - 1.
 inline unsigned blocks_for(int64_t items, int64_t threads) {

@@ -57,11 +57,7 @@ template <class I, class F> __device__ __forceinline__ I first_where(I count, F&
 /// Factor of the l2 norm from a sum of squares (docs/model.md, Norms).
 __device__ __forceinline__ float l2_scale(float squares) { return 1.0f / sqrtf(squares + 1e-6f); }
 
-}  // namespace hebb::HEBB_DEVICE
-
 #ifndef HEBB_SIMT
-namespace hebb::HEBB_DEVICE {
-
 /// sigmoid of formulas.h in half the instructions and without a branch: an exact division has one for each element, in
 /// which the elements of a pack wait for each other. Within 1 ulp of it; 2^-126 where it is less; NaN stays NaN.
 __device__ __forceinline__ float sigmoid(float x) {
@@ -70,6 +66,6 @@ __device__ __forceinline__ float sigmoid(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(divisor));
   return fmaf(inverse, fmaf(-divisor, inverse, 1.0f), inverse);
 }
+#endif
 
 }  // namespace hebb::HEBB_DEVICE
-#endif

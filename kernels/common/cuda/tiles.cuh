@@ -117,8 +117,8 @@ void each_tile(const char* name, Stream& stream, bool in_tf32, int64_t batches, 
                const F& f) {
   const int64_t row_tiles = (rows + kTileSize - 1) / kTileSize, column_tiles = (columns + kTileSize - 1) / kTileSize;
   if (batches > 0 && row_tiles > 0 && column_tiles > 0) {
-    auto *kernel = tile_kernel < sizeof(S) == sizeof(float) ? kBlocks : 1, PlainStage<S>,
-         F > ;  // fp64 takes twice the registers
+    constexpr int kFitting = sizeof(S) == sizeof(float) ? kBlocks : 1;  // fp64 takes twice the registers
+    auto* kernel = tile_kernel<kFitting, PlainStage<S>, F>;
     size_t bytes = sizeof(PlainStage<S>);
     if constexpr (sizeof(S) == sizeof(float)) {
       kernel = in_tf32 ? tile_kernel<kBlocks, MmaStage, F> : kernel;

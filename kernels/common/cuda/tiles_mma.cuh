@@ -169,8 +169,7 @@ __device__ __forceinline__ void multiply_tiles(MmaStage& s, const Operand<kA>& a
 template <bool kA, bool kB>
 __device__ __forceinline__ void tile_product(MmaStage& s, const Operand<kA>& a, int64_t row, const Operand<kB>& b,
                                              int64_t column, int64_t depth, MmaStage::Sums& sums HEBB_WHERE_PARAMETER) {
-  MmaStage::Sums* const to[1] = {&sums};
-  multiply_tiles<1>(s, a, row, b, {b.data}, column, depth, to HEBB_WHERE_ARGUMENT);
+  multiply_tiles<1>(s, a, row, b, {b.data}, column, depth, {&sums} HEBB_WHERE_ARGUMENT);
 }
 
 /// The same for b and a second matrix that lies like it: a is read once.
@@ -178,8 +177,7 @@ template <bool kA, bool kB>
 __device__ __forceinline__ void tile_products(MmaStage& s, const Operand<kA>& a, int64_t row, const Operand<kB>& b,
                                               const float* second, int64_t column, int64_t depth, MmaStage::Sums& sums,
                                               MmaStage::Sums& second_sums HEBB_WHERE_PARAMETER) {
-  MmaStage::Sums* const to[2] = {&sums, &second_sums};
-  multiply_tiles<2>(s, a, row, b, {b.data, second}, column, depth, to HEBB_WHERE_ARGUMENT);
+  multiply_tiles<2>(s, a, row, b, {b.data, second}, column, depth, {&sums, &second_sums} HEBB_WHERE_ARGUMENT);
 }
 
 }  // namespace hebb::HEBB_DEVICE
