@@ -67,14 +67,7 @@ class LineParser {
   }
 
   bool object(int depth, bool is_top) {
-    if (depth > kMaxDepth) { return fail("JSON is nested too deeply", "at most 200 levels"); }
-    ++at_;
-    skip_space();
-    if (peek() == '}') {
-      ++at_;
-      return true;
-    }
-    while (true) {
+    return elements(depth, '}', ", or }", [&] {
       std::string key;
       if (peek() != '"') { return fail("broken JSON", "a member name"); }
       if (!string(is_top ? &key : nullptr)) { return false; }
@@ -82,37 +75,31 @@ class LineParser {
       if (peek() != ':') { return fail("broken JSON", ":"); }
       ++at_;
       skip_space();
-      if (!(is_top ? member(key) : value(depth))) { return false; }
-      skip_space();
-      if (peek() == '}') {
-        ++at_;
-        return true;
-      }
-      if (peek() != ',') { return fail("broken JSON", ", or }"); }
-      ++at_;
-      skip_space();
-    }
+      return is_top ? member(key) : value(depth);
+    });
   }
 
   bool array(int depth) {
+    return elements(depth, ']', ", or ]", [&] { return value(depth); });
+  }
+
+  /// What stands between brackets, with commas between; `expected` behind an element.
+  template <class Element> bool elements(int depth, char close, const char* expected, const Element& element) {
     if (depth > kMaxDepth) { return fail("JSON is nested too deeply", "at most 200 levels"); }
     ++at_;
     skip_space();
-    if (peek() == ']') {
-      ++at_;
-      return true;
-    }
-    while (true) {
-      if (!value(depth)) { return false; }
-      skip_space();
-      if (peek() == ']') {
+    if (peek() != close) {
+      while (true) {
+        if (!element()) { return false; }
+        skip_space();
+        if (peek() == close) { break; }
+        if (peek() != ',') { return fail("broken JSON", expected); }
         ++at_;
-        return true;
+        skip_space();
       }
-      if (peek() != ',') { return fail("broken JSON", ", or ]"); }
-      ++at_;
-      skip_space();
     }
+    ++at_;
+    return true;
   }
 
   // A member of the outermost object.
