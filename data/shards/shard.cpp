@@ -12,19 +12,6 @@
 namespace hebb {
 namespace {
 
-int64_t widen(TokenType type, const uint8_t* bytes) {
-  switch (type) {
-    case TokenType::u8: return *bytes;
-    case TokenType::i8: return load_le<int8_t>(bytes);
-    case TokenType::u16: return load_le<uint16_t>(bytes);
-    case TokenType::i16: return load_le<int16_t>(bytes);
-    case TokenType::u32: return load_le<uint32_t>(bytes);
-    case TokenType::i32: return load_le<int32_t>(bytes);
-    case TokenType::i64: return load_le<int64_t>(bytes);
-  }
-  return 0;
-}
-
 // Returns whether all tokens are in [0, vocab_size); one pass without branches on the values.
 template <class Token> bool copy_tokens(const uint8_t* bytes, int64_t count, int64_t vocab_size, int32_t* out) {
   bool fits = true;
@@ -34,19 +21,6 @@ template <class Token> bool copy_tokens(const uint8_t* bytes, int64_t count, int
     out[i] = static_cast<int32_t>(token);
   }
   return fits;
-}
-
-bool copy_tokens(TokenType type, const uint8_t* bytes, int64_t count, int64_t vocab_size, int32_t* out) {
-  switch (type) {
-    case TokenType::u8: return copy_tokens<uint8_t>(bytes, count, vocab_size, out);
-    case TokenType::i8: return copy_tokens<int8_t>(bytes, count, vocab_size, out);
-    case TokenType::u16: return copy_tokens<uint16_t>(bytes, count, vocab_size, out);
-    case TokenType::i16: return copy_tokens<int16_t>(bytes, count, vocab_size, out);
-    case TokenType::u32: return copy_tokens<uint32_t>(bytes, count, vocab_size, out);
-    case TokenType::i32: return copy_tokens<int32_t>(bytes, count, vocab_size, out);
-    case TokenType::i64: return copy_tokens<int64_t>(bytes, count, vocab_size, out);
-  }
-  return false;
 }
 
 bool is_megatron_index(std::span<const uint8_t> bytes) {
@@ -215,7 +189,9 @@ void Shard::split_documents(int64_t split_token, bool split_before) {
   if (tokens_ > starts_.back()) { starts_.push_back(tokens_); }
 }
 
-int64_t Shard::token(int64_t i) const { return widen(type_, data_ + i * token_width(type_)); }
+int64_t Shard::token(int64_t i) const {
+  return with_token_type(type_, [&]<class T>(T) -> int64_t { return load_le<T>(data_ + i * token_width(type_)); });
+}
 
 uint64_t Shard::byte_offset(int64_t token) const {
   return static_cast<uint64_t>(data_offset_ + token * token_width(type_));
@@ -223,7 +199,9 @@ uint64_t Shard::byte_offset(int64_t token) const {
 
 void Shard::read(int64_t begin, int64_t count, int64_t vocab_size, int32_t* out) const {
   HEBB_ASSERT(begin >= 0 && count >= 0 && begin + count <= tokens_);
-  if (copy_tokens(type_, data_ + begin * token_width(type_), count, vocab_size, out)) { return; }
+  const bool fits = with_token_type(
+      type_, [&]<class T>(T) { return copy_tokens<T>(data_ + begin * token_width(type_), count, vocab_size, out); });
+  if (fits) { return; }
   for (int64_t i = begin; i < begin + count; ++i) {
     const int64_t id = token(i);
     if (id < 0 || id >= vocab_size) {

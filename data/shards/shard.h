@@ -12,9 +12,9 @@
 namespace hebb {
 
 struct ShardOptions {
-  std::string format = "auto";         // "auto" (hebb, llm.c, Megatron by its index), "raw_u16", "raw_u32", "megatron"
-  std::optional<int64_t> split_token;  // makes documents of a file without an index
-  bool split_before = false;           // the token starts a document; otherwise it ends one
+  std::string format = "auto";  // "auto" (hebb, llm.c, Megatron by its index), "raw_u16", "raw_u32", "megatron"
+  std::optional<int64_t> split_token = {};  // makes documents of a file without an index
+  bool split_before = false;                // the token starts a document; otherwise it ends one
 };
 
 /// One read-only token file, memory-mapped, with its documents (docs/formats/shards.md).

@@ -10,22 +10,16 @@
 namespace hebb {
 namespace {
 
-struct MegatronType {
-  bool holds_tokens;
-  TokenType type;
-  const char* name;
-};
-
-MegatronType megatron_type(const std::string& name, uint8_t code) {
+TokenType megatron_type(const std::string& name, uint8_t code) {
   switch (code) {
-    case 1: return {true, TokenType::u8, "u8"};
-    case 2: return {true, TokenType::i8, "i8"};
-    case 3: return {true, TokenType::i16, "i16"};
-    case 4: return {true, TokenType::i32, "i32"};
-    case 5: return {true, TokenType::i64, "i64"};
-    case 6: return {false, TokenType::u8, "f64"};
-    case 7: return {false, TokenType::u8, "f32"};
-    case 8: return {true, TokenType::u16, "u16"};
+    case 1: return TokenType::u8;
+    case 2: return TokenType::i8;
+    case 3: return TokenType::i16;
+    case 4: return TokenType::i32;
+    case 5: return TokenType::i64;
+    case 6:
+    case 7: fail_at_byte(name, 17, "dtype", code == 6 ? "f64" : "f32", "an integer type, because tokens are integers");
+    case 8: return TokenType::u16;
     default: fail_at_byte(name, 17, "dtype", std::to_string(code), "a code from 1 to 8");
   }
 }
@@ -82,29 +76,12 @@ void fail_at_byte(const std::string& name, uint64_t offset, const std::string& w
 }
 
 int64_t token_width(TokenType type) {
-  switch (type) {
-    case TokenType::u8:
-    case TokenType::i8: return 1;
-    case TokenType::u16:
-    case TokenType::i16: return 2;
-    case TokenType::u32:
-    case TokenType::i32: return 4;
-    case TokenType::i64: return 8;
-  }
-  return 0;
+  return with_token_type(type, []<class T>(T) { return static_cast<int64_t>(sizeof(T)); });
 }
 
 const char* token_type_name(TokenType type) {
-  switch (type) {
-    case TokenType::u8: return "u8";
-    case TokenType::i8: return "i8";
-    case TokenType::u16: return "u16";
-    case TokenType::i16: return "i16";
-    case TokenType::u32: return "u32";
-    case TokenType::i32: return "i32";
-    case TokenType::i64: return "i64";
-  }
-  return "";
+  static constexpr const char* kNames[] = {"u8", "i8", "u16", "i16", "u32", "i32", "i64"};
+  return kNames[static_cast<size_t>(type)];
 }
 
 int64_t check_index(std::span<const uint8_t> bytes, const std::string& name, int64_t tokens) {
@@ -161,17 +138,11 @@ MegatronIndex parse_megatron_index(std::span<const uint8_t> bytes, const std::st
   }
   const auto version = load_le<uint64_t>(bytes.data() + 9);
   if (version != 1) { fail_at_byte(name, 9, "version", std::to_string(version), "1"); }
-  const MegatronType type = megatron_type(name, bytes[17]);
-  if (!type.holds_tokens) {
-    fail_at_byte(name, 17, "dtype", type.name, "an integer type, because tokens are integers");
-  }
-  const MegatronArrays arrays = megatron_arrays(bytes, name);
-  const int64_t width = token_width(type.type);
-
-  check_boundaries(arrays, name);
-
   MegatronIndex index;
-  index.type = type.type;
+  index.type = megatron_type(name, bytes[17]);
+  const MegatronArrays arrays = megatron_arrays(bytes, name);
+  const int64_t width = token_width(index.type);
+  check_boundaries(arrays, name);
   index.starts.reserve(arrays.boundaries);
   uint64_t document = 0;
   for (uint64_t i = 0; i <= arrays.sequences; ++i) {

@@ -21,6 +21,19 @@ template <class T> T load_le(const uint8_t* bytes) {
 
 /// How tokens are stored in a file.
 enum class TokenType { u8, i8, u16, i16, u32, i32, i64 };
+/// Calls f(T()) with the type T of a token.
+template <class F> auto with_token_type(TokenType type, const F& f) {
+  switch (type) {
+    case TokenType::u8: return f(uint8_t());
+    case TokenType::i8: return f(int8_t());
+    case TokenType::u16: return f(uint16_t());
+    case TokenType::i16: return f(int16_t());
+    case TokenType::u32: return f(uint32_t());
+    case TokenType::i32: return f(int32_t());
+    case TokenType::i64: break;
+  }
+  return f(int64_t());
+}
 int64_t token_width(TokenType type);
 const char* token_type_name(TokenType type);
 
