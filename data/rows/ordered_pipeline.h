@@ -32,8 +32,6 @@ template <class Item> class OrderedPipeline {
 
   OrderedPipeline(Limits limits, Produce produce, Size size, MakeWork make_work)
       : limits_(limits), produce_(std::move(produce)), size_(std::move(size)), make_work_(std::move(make_work)) {}
-  OrderedPipeline(const OrderedPipeline&) = delete;
-  OrderedPipeline& operator=(const OrderedPipeline&) = delete;
 
   void run(int workers, const Consume& consume) {
     const Stopper stopper{*this};  // joins, also when consume() or an item throws

@@ -65,14 +65,10 @@ void rename_file(const fs::path& from, const fs::path& to) {
 
 // Token count and CRC are known only when the last document has been written.
 void patch_header(const fs::path& path, const std::array<int32_t, kShardHeaderInts>& header) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (fd < 0) { throw_system(path, "cannot open for the header", errno); }
-  const ssize_t done = ::pwrite(fd, header.data(), sizeof header, 0);
-  const int error = done == static_cast<ssize_t>(sizeof header) && ::fsync(fd) == 0 ? 0 : errno;
-  ::close(fd);
-  if (error != 0 || done != static_cast<ssize_t>(sizeof header)) {
-    throw_system(path, "cannot write the header", error);
-  }
+  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!file.is_open()) { throw_system(path, "cannot open for the header", errno); }
+  const bool is_whole = ::pwrite(file.fd(), header.data(), sizeof header, 0) == static_cast<ssize_t>(sizeof header);
+  if (!is_whole || ::fsync(file.fd()) != 0) { throw_system(path, "cannot write the header", errno); }
 }
 
 }  // namespace

@@ -29,15 +29,10 @@ constexpr size_t kBlock = 256 * 1024;
 
 class PlainFile final : public ByteSource {
  public:
-  explicit PlainFile(const fs::path& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) { fail("cannot open"); }
-    ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
+  explicit PlainFile(const fs::path& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (!file_.is_open()) { fail("cannot open"); }
+    ::posix_fadvise(file_.fd(), 0, 0, POSIX_FADV_SEQUENTIAL);
   }
-  ~PlainFile() override {
-    if (fd_ >= 0) { ::close(fd_); }
-  }
-  PlainFile(const PlainFile&) = delete;
-  PlainFile& operator=(const PlainFile&) = delete;
 
   size_t read(char* out, size_t size) override {
     size_t got = std::min(size, head_.size());
@@ -67,7 +62,7 @@ class PlainFile final : public ByteSource {
  private:
   size_t read_file(char* out, size_t size) {
     while (true) {
-      const ssize_t got = ::read(fd_, out, size);
+      const ssize_t got = ::read(file_.fd(), out, size);
       if (got >= 0) { return static_cast<size_t>(got); }
       if (errno != EINTR) { fail("cannot read"); }
     }
@@ -79,7 +74,7 @@ class PlainFile final : public ByteSource {
     throw DataError(path_.string(), message);
   }
   fs::path path_;
-  int fd_;
+  Descriptor file_;
   std::string head_;
   uint64_t offset_ = 0;
 };
@@ -117,8 +112,6 @@ class GzipFile final : public CompressedFile {
     if (::inflateInit2(&stream_, kGzipOnly) != Z_OK) { throw MemoryError(where(), "no memory for gzip"); }
   }
   ~GzipFile() override { ::inflateEnd(&stream_); }
-  GzipFile(const GzipFile&) = delete;
-  GzipFile& operator=(const GzipFile&) = delete;
 
   size_t read(char* out, size_t size) override {
     stream_.next_out = reinterpret_cast<Bytef*>(out);
@@ -176,8 +169,6 @@ class ZstdFile final : public CompressedFile {
     check(::ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, kZstdWindowLog));
   }
   ~ZstdFile() override { ::ZSTD_freeDStream(stream_); }
-  ZstdFile(const ZstdFile&) = delete;
-  ZstdFile& operator=(const ZstdFile&) = delete;
 
   size_t read(char* out, size_t size) override {
     ZSTD_outBuffer output{out, size, 0};

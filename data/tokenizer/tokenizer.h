@@ -43,8 +43,6 @@ class Tokenizer {
   /// model lacks; DataError for an unreadable or damaged model file.
   static std::shared_ptr<const Tokenizer> load(const TokenizerConfig& config);
   ~Tokenizer();
-  Tokenizer(const Tokenizer&) = delete;
-  Tokenizer& operator=(const Tokenizer&) = delete;
 
   const TokenizerConfig& config() const { return config_; }
   int32_t vocab_size() const { return static_cast<int32_t>(surfaces_.size()); }
