@@ -1,7 +1,5 @@
 #include "data/tokenizer/bpe_encoder.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -169,10 +167,7 @@ void BpeEncoder::encode_part(std::string_view part, Scratch& scratch, std::vecto
 }
 
 void BpeEncoder::merge_part(std::string_view part, Scratch& scratch, std::vector<int32_t>& ids) const {
-  if (part.size() > static_cast<size_t>(INT32_MAX)) {
-    throw DataError("", "text without a place to cut it", fmt::format("{:d} bytes", part.size()), "less than 2 GiB");
-  }
-  scratch.clear();
+  scratch.start(part);
   for (size_t at = 0; at < part.size();) {
     const size_t begin = at;
     const char32_t c = utf8_decode(part, at);

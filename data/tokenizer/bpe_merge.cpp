@@ -1,5 +1,9 @@
 #include "data/tokenizer/bpe_merge.h"
 
+#include <fmt/core.h>
+
+#include "core/error.h"
+
 namespace hebb {
 namespace {
 
@@ -12,7 +16,10 @@ constexpr auto kComesLater = [](const auto& a, const auto& b) {
 
 BpeScratch::BpeScratch() : slots_(kSlots) {}
 
-void BpeScratch::clear() {
+void BpeScratch::start(std::string_view part) {
+  if (part.size() > static_cast<size_t>(INT32_MAX)) {
+    throw DataError("", "text without a place to cut it", fmt::format("{:d} bytes", part.size()), "less than 2 GiB");
+  }
   nodes_.clear();
   heap_.clear();
 }

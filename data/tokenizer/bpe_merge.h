@@ -32,8 +32,8 @@ class BpeScratch {
     int32_t previous, next;
     uint32_t begin, end;  // bytes of the part
   };
-  /// Starts a new part.
-  void clear();
+  /// Starts with a new part. Throws DataError where it is too long.
+  void start(std::string_view part);
   /// Puts a symbol that stands for bytes begin to end behind the others.
   void append(int32_t symbol, uint32_t begin, uint32_t end);
   /// Merges, again and again, the adjacent pair of the highest score, the leftmost first among equals. Cost: n log n.

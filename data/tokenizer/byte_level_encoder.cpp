@@ -1,8 +1,5 @@
 #include "data/tokenizer/byte_level_encoder.h"
 
-#include <fmt/core.h>
-
-#include "core/error.h"
 #include "data/tokenizer/nfc.h"
 
 namespace hebb {
@@ -67,14 +64,11 @@ void ByteLevelEncoder::encode_words(std::string_view text, Scratch& scratch, std
 }
 
 void ByteLevelEncoder::merge_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
-  if (word.size() > static_cast<size_t>(INT32_MAX)) {
-    throw DataError("", "text without a place to cut it", fmt::format("{:d} bytes", word.size()), "less than 2 GiB");
-  }
   if (!words_.empty()) {
     const auto found = words_.find(word);
     if (found != words_.end()) { return ids.push_back(found->second); }
   }
-  scratch.clear();
+  scratch.start(word);
   for (uint32_t i = 0; i < word.size(); ++i) {
     scratch.append(byte_ids_[static_cast<unsigned char>(word[i])], i, i + 1);
   }

@@ -109,17 +109,11 @@ constexpr std::string_view kQwen2 =
 
 }  // namespace
 
-bool PreTokenizer::find(std::string_view regex, Pattern& pattern) {
-  if (regex == kGpt2 || regex == kGpt2Short) {
-    pattern = Pattern::gpt2;
-  } else if (regex == kLlama3 || regex == kCl100k) {
-    pattern = Pattern::digits;
-  } else if (regex == kQwen2) {
-    pattern = Pattern::one_digit;
-  } else {
-    return false;
-  }
-  return true;
+std::optional<PreTokenizer::Pattern> PreTokenizer::find(std::string_view regex) {
+  if (regex == kGpt2 || regex == kGpt2Short) { return Pattern::gpt2; }
+  if (regex == kLlama3 || regex == kCl100k) { return Pattern::digits; }
+  if (regex == kQwen2) { return Pattern::one_digit; }
+  return std::nullopt;
 }
 
 size_t PreTokenizer::next(std::string_view text, size_t at) const {

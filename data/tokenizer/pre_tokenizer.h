@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <optional>
 #include <string_view>
 
 namespace hebb {
@@ -14,8 +15,8 @@ class PreTokenizer {
     digits      // cl100k, Llama 3, OLMo 2: as one_digit, with up to three digits
   };
 
-  /// The pattern of a regular expression, by its exact text. False for one that is not known.
-  static bool find(std::string_view regex, Pattern& pattern);
+  /// The pattern of a regular expression, by its exact text; nothing for one that is not known.
+  static std::optional<Pattern> find(std::string_view regex);
 
   explicit PreTokenizer(Pattern pattern = Pattern::whole) : pattern_(pattern) {}
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <optional>
 #include <unordered_map>
 
 #include "core/error.h"
@@ -90,23 +91,15 @@ class ByteCharacters {
       bytes_[c] = byte;
     }
   }
-  /// The bytes of a token; its own UTF-8 where one of its characters stands for none.
-  std::string bytes_of(const std::string& token) const {
+  /// The bytes of a token; nothing where one of its characters stands for none: such a token never comes from text.
+  std::optional<std::string> bytes_of(const std::string& token) const {
     std::string bytes;
     for (size_t at = 0; at < token.size();) {
       const char32_t c = utf8_decode(token, at);
-      if (c >= bytes_.size() || bytes_[c] < 0) { return token; }
+      if (c >= bytes_.size() || bytes_[c] < 0) { return std::nullopt; }
       bytes += static_cast<char>(bytes_[c]);
     }
     return bytes;
-  }
-  /// Whether every character stands for a byte: other tokens never come from text.
-  bool stands_for_bytes(const std::string& token) const {
-    for (size_t at = 0; at < token.size();) {
-      const char32_t c = utf8_decode(token, at);
-      if (c >= bytes_.size() || bytes_[c] < 0) { return false; }
-    }
-    return true;
   }
 
  private:
@@ -128,10 +121,9 @@ Ids read_vocab(const Value& vocab, const ByteCharacters& characters, TokenizerJs
     if (is_used[static_cast<size_t>(id)]) { value.refuse(fmt::format("id {:d} twice", id), "an id for each token"); }
     is_used[static_cast<size_t>(id)] = true;
     ids.emplace(token, id);
-    std::string bytes = characters.bytes_of(token);
-    const bool comes_from_text = characters.stands_for_bytes(token);
-    if (bytes.size() == 1 && comes_from_text) { out.byte_ids[static_cast<unsigned char>(bytes[0])] = id; }
-    out.vocab.push_back({std::move(bytes), id, comes_from_text});
+    const std::optional<std::string> bytes = characters.bytes_of(token);
+    if (bytes && bytes->size() == 1) { out.byte_ids[static_cast<unsigned char>((*bytes)[0])] = id; }
+    out.vocab.push_back({bytes.value_or(token), id, bytes.has_value()});
   }
   out.vocab_size = static_cast<int32_t>(is_used.size());
   if (const auto* lacking = std::find(out.byte_ids.begin(), out.byte_ids.end(), -1); lacking != out.byte_ids.end()) {
@@ -251,9 +243,11 @@ void read_split(const Value& stage, TokenizerJson& out) {
   if (behavior.string() != (invert.boolean(false) ? "Removed" : "Isolated")) {
     behavior.refuse("\"Isolated\", or \"Removed\" with invert true");
   }
-  if (!PreTokenizer::find(pattern.string(), out.pattern)) {
+  const auto known = PreTokenizer::find(pattern.string());
+  if (!known) {
     pattern.refuse("\"" + pattern.string() + "\"", "the regular expression of GPT-2, cl100k, Llama 3 or Qwen 2");
   }
+  out.pattern = *known;
 }
 
 void read_pre_tokenizer(const Value& stage, TokenizerJson& out) {
