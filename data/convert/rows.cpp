@@ -47,10 +47,7 @@ void each_line(std::string_view text, const std::function<void(std::string_view 
 }  // namespace
 
 void each_row(const std::string& path, const std::string& container, const Use& use) {
-  TextInputOptions options;
-  options.inputs = {path};
-  options.format = TextInputOptions::Format::text;
-  RawReader reader(options);
+  RawReader reader({.inputs = {path}, .format = TextInputOptions::Format::text});
   for (RawDocument raw; reader.next(raw);) {
     if (!raw.failure.empty()) { throw DataError("", raw.failure); }
     const std::string file = reader.files()[raw.file].string();

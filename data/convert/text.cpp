@@ -155,7 +155,7 @@ void convert_lambada(const ConvertOptions& o, ConvertSink& sink) {
 }
 
 void convert_wikitext(const ConvertOptions& o, ConvertSink& sink) {
-  TextInputOptions options;
+  TextInputOptions options{.format = TextInputOptions::Format::text};
   for (const fs::path& file : expand_paths(o.raw)) {
     if (is_jsonl(file)) {
       each_row(file.string(), "", [&](const Json& row) { add_page(text_of(row, "page"), row.origin().str(), sink); });
@@ -163,7 +163,6 @@ void convert_wikitext(const ConvertOptions& o, ConvertSink& sink) {
       options.inputs.push_back(file.string());
     }
   }
-  options.format = TextInputOptions::Format::text;
   TextReader reader(options);
   for (std::string text; reader.next(text);) { wikitext_pages(text, sink); }
 }

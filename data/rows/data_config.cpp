@@ -174,24 +174,22 @@ std::string DataConfig::place(const std::string& path) const { return located(or
 PackingOptions resolve_packing(const PackingConfig& own, const PackingConfig& inherited, bool document_mask) {
   const std::string packing = choose<std::string>(own.packing, inherited.packing, "stream");
   const std::string shuffle = choose<std::string>(own.shuffle, inherited.shuffle, "rows");
-  PackingOptions options;
-  options.packing = packing == "stream" ? Packing::stream : packing == "block" ? Packing::block : Packing::document;
-  options.shuffle_documents = shuffle == "documents" || shuffle == "documents+rows";
-  options.shuffle_rows = shuffle == "rows" || shuffle == "documents+rows";
-  options.min_document_tokens = choose<int64_t>(own.min_document_tokens, inherited.min_document_tokens, 0);
-  options.first_row_only = choose<std::string>(own.document_rows, inherited.document_rows, "all") == "first";
-  options.pad_tail = choose<std::string>(own.tail, inherited.tail, "drop") == "pad";
-  options.mask_cross_document_targets =
-      choose<bool>(own.mask_cross_document_targets, inherited.mask_cross_document_targets, bool{document_mask});
-  return options;
+  return {.packing = packing == "stream"  ? Packing::stream
+                     : packing == "block" ? Packing::block
+                                          : Packing::document,
+          .shuffle_documents = shuffle == "documents" || shuffle == "documents+rows",
+          .shuffle_rows = shuffle == "rows" || shuffle == "documents+rows",
+          .min_document_tokens = choose<int64_t>(own.min_document_tokens, inherited.min_document_tokens, 0),
+          .first_row_only = choose<std::string>(own.document_rows, inherited.document_rows, "all") == "first",
+          .pad_tail = choose<std::string>(own.tail, inherited.tail, "drop") == "pad",
+          .mask_cross_document_targets = choose<bool>(own.mask_cross_document_targets,
+                                                      inherited.mask_cross_document_targets, bool{document_mask})};
 }
 
 ShardOptions resolve_shard_options(const SourceConfig& source, const PackingConfig& inherited) {
-  ShardOptions options;
-  options.format = source.format;
-  options.split_token = source.packing.split_token ? source.packing.split_token : inherited.split_token;
-  options.split_before = choose<std::string>(source.packing.split, inherited.split, "after") == "before";
-  return options;
+  return {.format = source.format,
+          .split_token = source.packing.split_token ? source.packing.split_token : inherited.split_token,
+          .split_before = choose<std::string>(source.packing.split, inherited.split, "after") == "before"};
 }
 
 SyntheticTask resolve_task(const SyntheticConfig& config, const std::string& where, uint64_t seed,

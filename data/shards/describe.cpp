@@ -107,45 +107,39 @@ std::vector<fs::path> unlisted_shards(const fs::path& dataset_json, const std::s
 }  // namespace
 
 std::string describe_shards(const std::string& path, const std::string& format) {
-  if (const auto dataset_json = find_dataset(path)) {
+  const auto dataset_json = find_dataset(path);
+  std::string text;
+  std::set<fs::path> seen;
+  if (dataset_json) {
     const Dataset dataset = read_dataset(*dataset_json);
-    std::string text = describe(dataset);
-    std::set<fs::path> seen;
+    text = describe(dataset);
     for (size_t i = 0; i < dataset.shards.size(); ++i) {
       seen.insert(dataset.shard_path(i).lexically_normal());
       text += describe(open_dataset_shard(dataset, i));
     }
-    for (const fs::path& file : unlisted_shards(*dataset_json, seen)) { text += describe(Shard::open(file, {})); }
-    return text;
   }
-  ShardOptions options;
-  options.format = format;
-  std::string text;
-  for (const fs::path& file : expand_paths(path)) { text += describe(Shard::open(file, options)); }
+  const ShardOptions options{.format = dataset_json ? "auto" : format};
+  for (const fs::path& file : dataset_json ? unlisted_shards(*dataset_json, seen) : expand_paths(path)) {
+    text += describe(Shard::open(file, options));
+  }
   return text;
 }
 
 VerifyReport verify_shards(const std::string& path, const std::string& format) {
   Verifier verifier;
-  ShardOptions options;
-  options.format = format;
   const auto dataset_json = find_dataset(path);
-  if (!dataset_json) {
-    for (const fs::path& file : expand_paths(path)) {
-      verifier.check([&] { return Shard::open(file, options); });
-    }
-    return std::move(verifier.report);
-  }
   std::set<fs::path> seen;
-  try {
-    const Dataset dataset = read_dataset(*dataset_json);
-    for (size_t i = 0; i < dataset.shards.size(); ++i) {
-      seen.insert(dataset.shard_path(i).lexically_normal());
-      verifier.check([&] { return open_dataset_shard(dataset, i); });
-    }
-  } catch (const DataError& error) { verifier.report.problems.push_back(error.what()); }
-  for (const fs::path& file : unlisted_shards(*dataset_json, seen)) {
-    verifier.check([&] { return Shard::open(file, options); });
+  if (dataset_json) {
+    try {
+      const Dataset dataset = read_dataset(*dataset_json);
+      for (size_t i = 0; i < dataset.shards.size(); ++i) {
+        seen.insert(dataset.shard_path(i).lexically_normal());
+        verifier.check([&] { return open_dataset_shard(dataset, i); });
+      }
+    } catch (const DataError& error) { verifier.report.problems.push_back(error.what()); }
+  }
+  for (const fs::path& file : dataset_json ? unlisted_shards(*dataset_json, seen) : expand_paths(path)) {
+    verifier.check([&] { return Shard::open(file, {.format = format}); });
   }
   return std::move(verifier.report);
 }

@@ -133,19 +133,18 @@ void check(const EncodeOptions& options) {
 ShardWriterOptions writer_options(const EncodeOptions& options, const Tokenizer& tokenizer) {
   TokenizerConfig stored = options.tokenizer;
   stored.file = tokenizer_copy_name(stored);
-  ShardWriterOptions writer;
-  writer.directory = options.out;
-  writer.vocab_size = tokenizer.vocab_size();
-  writer.bos = tokenizer.special().bos;
-  writer.eos = tokenizer.special().eos;
-  writer.tokenizer_hash = tokenizer.hash();
-  writer.tokenizer = Fields::write(stored);
-  if (tokenizer.model_bytes().empty()) { writer.tokenizer.erase("file"); }
-  writer.model_file = stored.file;
-  writer.model_bytes = tokenizer.model_bytes();
-  writer.shard_tokens = options.shard_tokens;
-  writer.overwrite = options.overwrite;
-  return writer;
+  Json described = Fields::write(stored);
+  if (tokenizer.model_bytes().empty()) { described.erase("file"); }
+  return {.directory = options.out,
+          .vocab_size = tokenizer.vocab_size(),
+          .bos = tokenizer.special().bos,
+          .eos = tokenizer.special().eos,
+          .tokenizer_hash = tokenizer.hash(),
+          .tokenizer = std::move(described),
+          .model_file = stored.file,
+          .model_bytes = tokenizer.model_bytes(),
+          .shard_tokens = options.shard_tokens,
+          .overwrite = options.overwrite};
 }
 
 void require_documents(const EncodeOptions& options, const TextCounts& counts) {

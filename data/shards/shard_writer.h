@@ -13,14 +13,14 @@ namespace hebb {
 enum class DatasetSplit { train, validation };
 
 struct ShardWriterOptions {
-  fs::path directory;                   // created if it does not exist
-  int64_t vocab_size = 0;               // uint16 tokens up to 65,536, uint32 above
-  int32_t bos = -1, eos = -1;           // ids, -1 = the tokenizer has none
-  uint64_t tokenizer_hash = 0;          // fnv1a64 of the model file ("bytes": of that word), 0 = unknown
-  Json tokenizer;                       // "tokenizer" object of dataset.json, written as it is
-  std::string model_file, model_bytes;  // the tokenizer's model beside dataset.json; none when empty
-  int64_t shard_tokens = 100'000'000;   // a shard is closed when the next document would exceed this
-  bool overwrite = false;               // replace a data set that is already there
+  fs::path directory = {};                        // created if it does not exist
+  int64_t vocab_size = 0;                         // uint16 tokens up to 65,536, uint32 above
+  int32_t bos = -1, eos = -1;                     // ids, -1 = the tokenizer has none
+  uint64_t tokenizer_hash = 0;                    // fnv1a64 of the model file ("bytes": of that word), 0 = unknown
+  Json tokenizer = {};                            // "tokenizer" object of dataset.json, written as it is
+  std::string model_file = {}, model_bytes = {};  // the tokenizer's model beside dataset.json; none when empty
+  int64_t shard_tokens = 100'000'000;             // a shard is closed when the next document would exceed this
+  bool overwrite = false;                         // replace a data set that is already there
 };
 
 /// One shard as dataset.json lists it.
@@ -47,8 +47,6 @@ class ShardWriter {
 
   explicit ShardWriter(ShardWriterOptions options);
   ~ShardWriter();  // without finish(): removes the temporary files
-  ShardWriter(const ShardWriter&) = delete;
-  ShardWriter& operator=(const ShardWriter&) = delete;
 
   /// Appends one document (at least one token, special ids included) to the split's open shard.
   void add_document(std::span<const int32_t> tokens, DatasetSplit split = DatasetSplit::train);

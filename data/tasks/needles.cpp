@@ -103,10 +103,7 @@ void fields(Fields& f, NeedleOptions& o) {
 
 HaystackWords::HaystackWords(HaystackSource source) : source_(std::move(source)) {
   if (!source_.path.empty()) {
-    TextInputOptions options;
-    options.inputs = {source_.path};
-    options.field = source_.field;
-    files_ = std::make_unique<TextReader>(options);
+    files_ = std::make_unique<TextReader>(TextInputOptions{.inputs = {source_.path}, .field = source_.field});
   }
 }
 

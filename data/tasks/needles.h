@@ -15,8 +15,8 @@ namespace hebb {
 
 /// Where a haystack's words come from: documents of files, or the built-in haystack (one document without end).
 struct HaystackSource {
-  std::string path, field;  // empty path: built in
-  uint64_t seed = 0;        // of the built-in sentences
+  std::string path = {}, field = {};  // empty path: built in
+  uint64_t seed = 0;                  // of the built-in sentences
 };
 void fields(Fields& f, HaystackSource& source);
 
@@ -44,7 +44,7 @@ class HaystackWords {
 struct NeedleOptions {
   uint64_t seed = 42;
   std::string needle = "The code of {key} is {value}.", question = "The code of {key} is ";
-  std::vector<double> depths;  // of the needles, 0 to 1; empty: drawn
+  std::vector<double> depths = {};  // of the needles, 0 to 1; empty: drawn
 };
 /// Keys `needle`, `question`, `depths`.
 void fields(Fields& f, NeedleOptions& options);

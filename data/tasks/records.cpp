@@ -122,10 +122,7 @@ void fields(Fields& f, AnswerRecord& r) {
 }
 
 void each_json_line(const std::string& path, const std::function<void(Json line)>& use) {
-  TextInputOptions options;
-  options.inputs = {path};
-  options.format = TextInputOptions::Format::jsonl;
-  RawReader reader(options);
+  RawReader reader({.inputs = {path}, .format = TextInputOptions::Format::jsonl});
   for (RawDocument raw; reader.next(raw);) {
     if (!raw.failure.empty()) { throw DataError("", raw.failure); }
     const std::string file = reader.files()[raw.file].string();

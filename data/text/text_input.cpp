@@ -16,11 +16,9 @@ namespace {
 constexpr size_t kBlock = 256 * 1024;
 
 bool drop_ending(std::string& name, std::string_view ending) {
-  if (name.size() <= ending.size() || name.compare(name.size() - ending.size(), ending.size(), ending) != 0) {
-    return false;
-  }
-  name.resize(name.size() - ending.size());
-  return true;
+  const bool is_there = name.size() > ending.size() && name.ends_with(ending);
+  if (is_there) { name.resize(name.size() - ending.size()); }
+  return is_there;
 }
 
 bool looks_like_jsonl(const fs::path& path) {
@@ -36,10 +34,7 @@ bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") ==
 // "corpus.jsonl.gz:17: byte 5123 of the uncompressed text"
 std::string place(const RawDocument& raw, const std::vector<fs::path>& files, size_t at) {
   std::string where = files[raw.file].string();
-  if (raw.is_jsonl) {
-    where += ':';
-    where += std::to_string(raw.line);
-  }
+  if (raw.is_jsonl) { where += fmt::format(":{:d}", raw.line); }
   where += fmt::format(": byte {:d}", raw.offset + at);
   return raw.is_compressed ? where + " of the uncompressed text" : where;
 }

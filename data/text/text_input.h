@@ -15,13 +15,13 @@ namespace hebb {
 struct TextInputOptions {
   enum class Format { automatic, text, jsonl };
 
-  std::vector<std::string>
-      inputs;  // files, folders (all files below), patterns, "-" (standard input); each in byte order of the path
-  Format format = Format::automatic;  // automatic: .jsonl, .ndjson, .json (before .gz, .zst) are JSONL
-  std::string field;                  // JSONL member with the text; empty: "text", else "content"
-  std::optional<std::string> split;   // text files: separates documents; without it a file is one
-  bool replace_invalid = false;       // invalid UTF-8 becomes U+FFFD instead of an error
-  uint64_t skip_bad = 0;              // so many bad lines, documents or streams may be left out
+  // Files, folders (all files below), patterns, "-" (standard input); each in byte order of the path.
+  std::vector<std::string> inputs = {};
+  Format format = Format::automatic;      // automatic: .jsonl, .ndjson, .json (before .gz, .zst) are JSONL
+  std::string field = {};                 // JSONL member with the text; empty: "text", else "content"
+  std::optional<std::string> split = {};  // text files: separates documents; without it a file is one
+  bool replace_invalid = false;           // invalid UTF-8 becomes U+FFFD instead of an error
+  uint64_t skip_bad = 0;                  // so many bad lines, documents or streams may be left out
 };
 
 /// A line or a document as it stands in the file, or the reason why the file could not be read on.
