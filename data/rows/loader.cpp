@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/join.h"
 
 namespace hebb {
 namespace {
@@ -16,20 +17,6 @@ constexpr int64_t kFirstChecksumBytes = int64_t{256} << 20;
 constexpr int64_t kChecksumBytesPerBatch = int64_t{64} << 20;
 
 std::string source_path(size_t i) { return fmt::format("data.sources.{:d}", i); }
-
-RowSourceContext make_context(const LoaderOptions& options, uint64_t seed) {
-  RowSourceContext context;
-  context.seed = seed;
-  context.sequence_length = options.sequence_length;
-  context.batch_size = options.batch_size;
-  context.vocab_size = options.vocab_size;
-  context.document_mask = options.document_mask;
-  return context;
-}
-
-uint64_t data_seed(const DataConfig& config, const LoaderOptions& options) {
-  return config.seed.value_or(options.seed);
-}
 
 void check_batch_arithmetic(const LoaderOptions& o) {
   HEBB_ASSERT(o.batch_size >= 1 && o.micro_batch_size >= 1 && o.sequence_length >= 1 && o.vocab_size >= 1);
@@ -42,13 +29,12 @@ void check_batch_arithmetic(const LoaderOptions& o) {
   }
 }
 
-std::vector<std::unique_ptr<RowSource>> open_sources(const DataConfig& config, const LoaderOptions& options,
-                                                     uint64_t seed) {
+std::vector<std::unique_ptr<RowSource>> open_sources(const DataConfig& config, const LoaderOptions& options) {
   check_batch_arithmetic(options);
   std::vector<std::unique_ptr<RowSource>> sources;
   for (size_t i = 0; i < config.sources.size(); ++i) {
     sources.push_back(make_row_source(config.sources[i], config, source_path(i), static_cast<int64_t>(i),
-                                      make_context(options, seed)));
+                                      row_source_context(config, options)));
   }
   return sources;
 }
@@ -106,6 +92,14 @@ std::vector<int64_t> read_taken(const Json& state) {
 
 }  // namespace
 
+RowSourceContext row_source_context(const DataConfig& config, const LoaderOptions& options) {
+  return {.seed = config.seed.value_or(options.seed),
+          .sequence_length = options.sequence_length,
+          .batch_size = options.batch_size,
+          .vocab_size = options.vocab_size,
+          .document_mask = options.document_mask};
+}
+
 MicroBatch::MicroBatch(int64_t rows, int64_t length) : rows(rows), length(length) {
   const auto size = static_cast<size_t>(rows * length);
   inputs.resize(size);
@@ -120,8 +114,8 @@ RowView MicroBatch::view(int64_t row) {
 
 Loader::Loader(const DataConfig& config, const LoaderOptions& options)
     : options_(options),
-      seed_(data_seed(config, options)),
-      sources_(open_sources(config, options, seed_)),
+      seed_(config.seed.value_or(options.seed)),
+      sources_(open_sources(config, options)),
       mixture_(source_weights(config, sources_)),
       checksums_(shards_of_rank(sources_, options)),
       taken_(sources_.size(), 0) {
@@ -266,9 +260,8 @@ std::vector<std::string> Loader::restore(const Json& state, bool allow_change) {
   std::vector<int64_t> taken = read_taken(state);
   std::vector<std::string> changes = differences(state);
   if (!changes.empty() && !allow_change) {
-    std::string what = "the data differs from that of the checkpoint (--allow-data-change continues with it): ";
-    for (const std::string& change : changes) { what += (&change == &changes.front() ? "" : "; ") + change; }
-    throw DataError("data", what);
+    throw DataError("data", "the data differs from that of the checkpoint (--allow-data-change continues with it): " +
+                                join(changes, "; "));
   }
   stop();
   ready_.clear();

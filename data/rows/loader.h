@@ -28,6 +28,9 @@ struct LoaderOptions {
   uint64_t tokenizer_hash = 0;   // that the files must name, if they name one; 0 = that of the first file that does
 };
 
+/// What training sources need to know of the run.
+RowSourceContext row_source_context(const DataConfig& config, const LoaderOptions& options);
+
 /// Rows of one rank for one forward and backward pass, row-major.
 struct MicroBatch {
   MicroBatch() = default;
@@ -62,8 +65,6 @@ class Loader {
 
   Loader(const DataConfig& config, const LoaderOptions& options);
   ~Loader();
-  Loader(const Loader&) = delete;
-  Loader& operator=(const Loader&) = delete;
 
   Batch next_batch();
 

@@ -1,6 +1,7 @@
 #include "data/rows/packing.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "core/error.h"
 #include "core/random.h"
@@ -12,12 +13,8 @@ constexpr int32_t kIgnored = -100;
 
 // Largest i in [0, n) with at(i) <= value, for an ascending `at` with at(0) <= value.
 template <class At> int64_t last_not_above(int64_t n, int64_t value, At at) {
-  int64_t low = 0, high = n;
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    (at(middle) <= value ? low : high) = middle;
-  }
-  return low;
+  const auto places = std::views::iota(int64_t{0}, n);
+  return std::ranges::upper_bound(places, value, {}, at) - places.begin() - 1;
 }
 
 }  // namespace

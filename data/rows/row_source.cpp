@@ -101,10 +101,7 @@ class TaskRows final : public RowSource {
   // All that the rows depend on.
   std::string describe_task() const {
     std::string text = task_.task;
-    const auto add = [&](uint64_t value) {
-      text += ' ';
-      text += std::to_string(value);
-    };
+    const auto add = [&](uint64_t value) { text += fmt::format(" {:d}", value); };
     add(task_.seed);
     for (const int64_t value : {task_.length_block, task_.vocab, task_.word, task_.queries, task_.copies,
                                 task_.functions, task_.dim, task_.x_max, task_.coef_max, task_.pairs}) {

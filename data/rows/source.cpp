@@ -3,8 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 
 #include "core/hash.h"
 
@@ -54,10 +52,7 @@ uint64_t TokenSource::fingerprint() const {
     for (const Shard& shard : shards_) {
       const auto tokens = static_cast<uint64_t>(shard.tokens());
       const uint32_t crc = shard.stored_crc() ? *shard.stored_crc() : shard.compute_crc();
-      std::array<uint8_t, 12> bytes{};
-      std::memcpy(bytes.data(), &tokens, 8);
-      std::memcpy(bytes.data() + 8, &crc, 4);
-      hash = fnv1a64(bytes.data(), bytes.size(), hash);
+      hash = fnv1a64(&crc, sizeof crc, fnv1a64(&tokens, sizeof tokens, hash));
     }
     fingerprint_ = hash;
   }

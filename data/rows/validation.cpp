@@ -38,8 +38,7 @@ bool has_same_tokens(const Shard& a, const Shard& b) {
 void require_other_files(const SourceConfig& training, const std::string& training_name, const RowSource& own,
                          const std::string& where) {
   if (training.type != "shards") { return; }
-  ShardOptions options;  // without split_token, which would read whole files
-  options.format = training.format;
+  const ShardOptions options{.format = training.format};  // without split_token, which would read whole files
   for (const Shard& shard : open_shards(training.path, options)) {
     for (const Shard* held : own.shards()) {
       if (has_same_tokens(shard, *held)) {
@@ -71,12 +70,7 @@ ValidationSource::ValidationSource(const DataConfig& config, size_t index, const
     : name_(config.validation[index].name), length_(options.sequence_length) {
   const ValidationConfig& validation = config.validation[index];
   const std::string where = fmt::format("data.validation.{:d}", index);
-  RowSourceContext context;
-  context.seed = config.seed.value_or(options.seed);
-  context.sequence_length = options.sequence_length;
-  context.batch_size = options.batch_size;
-  context.vocab_size = options.vocab_size;
-  context.document_mask = options.document_mask;
+  RowSourceContext context = row_source_context(config, options);
   context.is_shuffled = false;
   source_ = make_row_source(held_out_files(validation.source, config.place(where + ".path")), config, where,
                             static_cast<int64_t>(index), context);
