@@ -59,6 +59,19 @@ Asked asked(const Json& row, const char* flat_key) {
   return {text_of(row, flat_key), labelled_choices(row)};
 }
 
+/// Rows whose answerKey is the label of an option; `word` puts what is asked into words.
+template <class Word>
+void convert_asked(const ConvertOptions& o, ConvertSink& sink, const char* flat_key, const Word& word) {
+  each_row(o.raw, "", [&](const Json& row) {
+    const Asked a = asked(row, flat_key);
+    ChoiceRecord r;
+    r.choices = a.choices.texts;
+    word(a, r);
+    r.gold = {a.choices.find(row, "answerKey")};
+    sink.add(r, row.origin().str());
+  });
+}
+
 /// PIQA's own labels: one a line in another file.
 std::vector<Json> piqa_labels(const std::string& raw) {
   fs::path file = raw;
@@ -109,35 +122,18 @@ void convert_piqa(const ConvertOptions& o, ConvertSink& sink) {
 }
 
 void convert_arc(const ConvertOptions& o, ConvertSink& sink) {
-  each_row(o.raw, "", [&](const Json& row) {
-    const Asked a = asked(row, "question");
-    ChoiceRecord r;
-    r.context = question_and_answer(a.question);
-    r.choices = a.choices.texts;
-    r.gold = {a.choices.find(row, "answerKey")};
-    sink.add(r, row.origin().str());
-  });
+  convert_asked(o, sink, "question",
+                [](const Asked& a, ChoiceRecord& r) { r.context = question_and_answer(a.question); });
 }
 
 void convert_openbookqa(const ConvertOptions& o, ConvertSink& sink) {
-  each_row(o.raw, "", [&](const Json& row) {
-    const Asked a = asked(row, "question_stem");
-    ChoiceRecord r;
-    r.context = a.question;
-    r.choices = a.choices.texts;
-    r.gold = {a.choices.find(row, "answerKey")};
-    sink.add(r, row.origin().str());
-  });
+  convert_asked(o, sink, "question_stem", [](const Asked& a, ChoiceRecord& r) { r.context = a.question; });
 }
 
 void convert_commonsenseqa(const ConvertOptions& o, ConvertSink& sink) {
-  each_row(o.raw, "", [&](const Json& row) {
-    const Asked a = asked(row, "question");
-    ChoiceRecord r;
+  convert_asked(o, sink, "question", [](const Asked& a, ChoiceRecord& r) {
     r.context = "Question: " + lettered(a.question, a.choices.texts);
     r.choices = letters(a.choices.texts.size());
-    r.gold = {a.choices.find(row, "answerKey")};
-    sink.add(r, row.origin().str());
   });
 }
 

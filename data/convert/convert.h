@@ -10,14 +10,16 @@ namespace hebb {
 
 /// Which data set becomes evaluation records (docs/verbs/data.md, convert).
 struct ConvertOptions {
-  std::string name;           // one of converters()
-  std::string raw;            // the data set's own file; mmlu: the folder with dev/ and test/
-  std::string template_file;  // longbench: wording in place of the built-in one; empty: none
-  int64_t shots = 5;          // mmlu: solved examples in front
+  std::string name = {};           // one of converters()
+  std::string raw = {};            // the data set's own file; mmlu: the folder with dev/ and test/
+  std::string template_file = {};  // longbench: wording in place of the built-in one; empty: none
+  int64_t shots = 5;               // mmlu: solved examples in front
 };
 
+struct ConvertSink;
 struct Converter {
   std::string name, kind, reads;  // kind of the records; what files it takes, for help texts
+  void (*run)(const ConvertOptions& options, ConvertSink& sink);
 };
 const std::vector<Converter>& converters();
 
