@@ -203,18 +203,15 @@ bool RulerMaker::has(const RulerTask& task) const {
 }
 
 std::string RulerMaker::essay(int64_t count) {
-  std::string text;
-  const auto add = [&](const std::string& word) { text.append(text.empty() ? "" : " ").append(word); };
-  if (!material_.essay.empty()) {
-    for (int64_t i = 0; i < count; ++i) { add(material_.essay[static_cast<size_t>(i) % material_.essay.size()]); }
-    return text;
-  }
-  std::vector<std::string> more;
-  if (count > static_cast<int64_t>(built_in_words_.size())) {
-    built_in_essay_.piece(count - static_cast<int64_t>(built_in_words_.size()), more);
+  const auto wanted = static_cast<size_t>(count);
+  if (material_.essay.empty() && wanted > built_in_words_.size()) {
+    std::vector<std::string> more;
+    built_in_essay_.piece(static_cast<int64_t>(wanted - built_in_words_.size()), more);
     built_in_words_.insert(built_in_words_.end(), more.begin(), more.end());
   }
-  for (int64_t i = 0; i < count; ++i) { add(built_in_words_[static_cast<size_t>(i)]); }
+  const std::vector<std::string>& words = material_.essay.empty() ? built_in_words_ : material_.essay;
+  std::string text;
+  for (size_t i = 0; i < wanted; ++i) { text.append(i > 0 ? " " : "").append(words[i % words.size()]); }
   return text;
 }
 
