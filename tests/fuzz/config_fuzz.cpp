@@ -1,6 +1,3 @@
-#include <cstddef>
-#include <cstdint>
-
 #include "tests/fuzz/targets.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -47,13 +47,11 @@ inline void convert(std::string_view bytes) {
     });
   } catch (const DataError&) {}
   for (const Converter& converter : converters()) {
-    ConvertOptions options;
-    options.name = converter.name;
-    options.raw = memory.path();
     Progress quiet;
     std::string lines;
     try {
-      convert_records(options, quiet, [&](std::string_view line) { lines += std::string(line) + "\n"; });
+      convert_records({.name = converter.name, .raw = memory.path()}, quiet,
+                      [&](std::string_view line) { lines += std::string(line) + "\n"; });
     } catch (const DataError&) { continue; }
     const MemoryFile written(lines);
     expect(record_file(written.path(), converter.kind), "what a converter writes are records");

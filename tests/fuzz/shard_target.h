@@ -1,22 +1,11 @@
 #pragma once
 // What the libFuzzer program for shards and the fast test of mutated shards run.
-#include <cstdint>
-#include <cstring>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "core/hash.h"
 #include "data/rows/packing.h"
 #include "data/shards/shard.h"
+#include "tests/fuzz/targets.h"
 
 namespace hebb::fuzz {
-
-inline void expect_shard(bool ok, const char* property) {
-  if (!ok) { throw std::logic_error(property); }
-}
 
 /// Every row of an epoch in every packing is made of tokens of the source.
 inline void shard_rows(const TokenSource& source, bool with_options) {
@@ -32,7 +21,7 @@ inline void shard_rows(const TokenSource& source, bool with_options) {
       const RowPlan plan = order.plan(k);
       order.fill(plan, int64_t{1} << 31, inputs.data(), targets.data(), doc_ids.data());
       const int64_t valid = order.valid_targets(plan);
-      expect_shard(valid >= 0 && valid <= kLength, "a row has between 0 and T targets");
+      expect(valid >= 0 && valid <= kLength, "a row has between 0 and T targets");
     }
   }
 }
@@ -65,11 +54,11 @@ inline bool shard(std::string_view input) {
     std::vector<Shard> shards;
     shards.push_back(Shard::from_bytes("fuzz.bin", std::string(rest.substr(0, size)), index, options));
     const Shard& opened = shards[0];
-    expect_shard(opened.document_start(0) == 0, "documents start at 0");
+    expect(opened.document_start(0) == 0, "documents start at 0");
     for (int64_t d = 0; d < opened.documents(); ++d) {
-      expect_shard(opened.document_start(d) <= opened.document_start(d + 1), "documents ascend");
+      expect(opened.document_start(d) <= opened.document_start(d + 1), "documents ascend");
     }
-    expect_shard(opened.document_start(opened.documents()) == opened.tokens(), "documents cover the tokens");
+    expect(opened.document_start(opened.documents()) == opened.tokens(), "documents cover the tokens");
     opened.require_crc(opened.compute_crc());
     shard_rows(TokenSource("fuzz", std::move(shards)), (flags & 64) != 0);
   } catch (const DataError&) { return false; }

@@ -3,7 +3,6 @@
 // on any input: parsers may refuse it with their own error class, everything else is a defect and
 // leaves as another exception.
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <optional>
@@ -14,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/fields.h"
+#include "core/files.h"
 #include "core/json.h"
 #include "core/safetensors.h"
 
@@ -102,16 +102,14 @@ inline void config(std::string_view text) {
 /// A file in memory, by path.
 class MemoryFile {
  public:
-  explicit MemoryFile(std::string_view bytes) : fd_(::memfd_create("fuzz", MFD_CLOEXEC)) {
-    expect(fd_ >= 0 && ::write(fd_, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()), "memory file");
+  explicit MemoryFile(std::string_view bytes) : file_(::memfd_create("fuzz", MFD_CLOEXEC)) {
+    expect(file_.is_open(), "memory file");
+    write_all(file_, "memory file", bytes);
   }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-  ~MemoryFile() { ::close(fd_); }
-  std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
+  std::string path() const { return "/proc/self/fd/" + std::to_string(file_.fd()); }
 
  private:
-  int fd_;
+  Descriptor file_;
 };
 
 inline void safetensors_file(std::string_view bytes) {

@@ -38,12 +38,12 @@ inline void jsonl_line(std::string_view bytes) {
 inline void text_file(std::string_view bytes) {
   const MemoryFile memory(bytes);
   for (const bool is_jsonl : {true, false}) {
-    TextInputOptions options;
-    options.inputs = {memory.path()};
-    options.format = is_jsonl ? TextInputOptions::Format::jsonl : TextInputOptions::Format::text;
-    options.split = "\n";
-    options.replace_invalid = true;
-    options.skip_bad = 1000;
+    const TextInputOptions options{
+        .inputs = {memory.path()},
+        .format = is_jsonl ? TextInputOptions::Format::jsonl : TextInputOptions::Format::text,
+        .split = "\n",
+        .replace_invalid = true,
+        .skip_bad = 1000};
     TextReader reader(options);
     uint64_t documents = 0, text_bytes = 0;
     try {
