@@ -113,7 +113,7 @@ TEST_CASE("the resolved section reads back as itself", "[fast]") {
 TEST_CASE("wrong data sections name the key, what was found and what was expected", "[fast]") {
   const auto check = [](const std::string& text, const char* message) {
     INFO(text);
-    CHECK_THAT(error_of(text), Catch::Contains(message));
+    CHECK_THAT(error_of(text), Contains(message));
   };
   const std::string of_paths = R"({"sources": [{"path": "/a", )", of_tasks = R"({"sources": [{"type": "synthetic", )";
   const std::string validation = R"({"sources": [{"path": "/a"}], "validation": [)";
@@ -154,7 +154,7 @@ TEST_CASE("all 64 bits of a seed count", "[fast]") {
   CHECK_FALSE(read_config(R"({"seed": null, "sources": [{"path": "/a"}]})").seed);
   for (const char* seed : {"-1", "0.5", "\"1\"", "1e+30", "true"}) {
     const std::string text = std::string("{\"seed\": ") + seed + R"(, "sources": [{"path": "/a"}]})";
-    CHECK(error_of(text).find("data.seed: found " + std::string(seed)) != std::string::npos);
+    CHECK_THAT(error_of(text), Contains("data.seed: found " + std::string(seed)));
   }
 }
 
@@ -166,15 +166,5 @@ TEST_CASE("lengths that do not fit the run are reported", "[fast]") {
   config.length = 60;
   CHECK(task_error(config) == "data.sources.0.length: give either length or lengths, not both");
   config.lengths.clear();
-  CHECK(task_error(config).find("data.sources.0.length: found 60, expected at least 217 tokens") == 0);
-}
-
-TEST_CASE("the reference page lists every data key once per object", "[fast]") {
-  const auto described = Fields::describe<DataConfig>("data");
-  const auto count = [&](const std::string& path) {
-    return std::count_if(described.begin(), described.end(), [&](const auto& entry) { return entry.path == path; });
-  };
-  CHECK(count("data.seed") == 1);
-  CHECK(count("data.packing") == 1);
-  CHECK(count("data.validation") == 1);
+  CHECK(task_error(config).starts_with("data.sources.0.length: found 60, expected at least 217 tokens"));
 }

@@ -8,7 +8,7 @@
 #include "data/shards/describe.h"
 #include "data/tokenizer/sentencepiece_model.h"
 #include "data/tokenizer/train_tokenizer.h"
-#include "tests/data/compress.h"
+#include "tests/data/shard_builder.h"
 #include "tests/data/text_samples.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
@@ -16,12 +16,7 @@
 namespace {
 
 EncodeOptions bytes_options(const fs::path& in, const fs::path& out) {
-  EncodeOptions options;
-  options.input.inputs = {in.string()};
-  options.tokenizer = {"bytes", "", false, true};
-  options.out = out;
-  options.workers = 2;
-  return options;
+  return {.input = {.inputs = {in.string()}}, .tokenizer = {"bytes", "", false, true}, .out = out, .workers = 2};
 }
 
 EncodeReport encode(const EncodeOptions& options) {
@@ -32,15 +27,10 @@ EncodeReport encode(const EncodeOptions& options) {
 /// Texts of the documents of every shard whose name starts with `prefix`, special ids as {id}.
 std::vector<std::string> stored_documents(const fs::path& folder, const std::string& prefix) {
   std::vector<std::string> texts;
-  for (const Shard& shard : open_shards((folder / (prefix + "_*.bin")).string(), {})) {
-    for (int64_t d = 0; d < shard.documents(); ++d) {
-      const int64_t begin = shard.document_start(d);
-      std::vector<int32_t> tokens(static_cast<size_t>(shard.document_start(d + 1) - begin));
-      shard.read(begin, static_cast<int64_t>(tokens.size()), *shard.vocab_size(), tokens.data());
-      texts.emplace_back();
-      for (const int32_t token : tokens) {
-        texts.back() += token < 256 ? std::string(1, static_cast<char>(token)) : "{" + std::to_string(token) + "}";
-      }
+  for (const auto& tokens : read_documents(open_shards((folder / (prefix + "_*.bin")).string(), {}))) {
+    texts.emplace_back();
+    for (const int32_t token : tokens) {
+      texts.back() += token < 256 ? std::string(1, static_cast<char>(token)) : "{" + std::to_string(token) + "}";
     }
   }
   return texts;
@@ -187,10 +177,10 @@ FOLDER_TEST("the first error in document order is reported, and nothing looks fi
   options.input.inputs.push_back((folder / "in/b.jsonl").string());
   for (const int workers : {1, 5}) {
     options.workers = workers;
-    CHECK_THROWS_WITH(encode(options), Catch::Contains("broken JSON (found the end of the line, expected a value)"));
+    CHECK_THROWS_WITH(encode(options), Contains("broken JSON (found the end of the line, expected a value)"));
   }
   options.input.skip_bad = 1;
-  CHECK_THROWS_WITH(encode(options), Catch::Contains("(found a number, expected a string member"));
+  CHECK_THROWS_WITH(encode(options), Contains("(found a number, expected a string member"));
   options.input.skip_bad = 2;
   CHECK_THROWS_AS(encode(options), DataError);  // b.jsonl
   for (const auto& entry : fs::directory_iterator(folder / "out")) { FAIL("left behind: " << entry.path()); }
@@ -226,15 +216,12 @@ FOLDER_TEST("a data set is replaced only when asked", "[fast]") {
 namespace {
 
 TrainTokenizerOptions train_options(const fs::path& in) {
-  TrainTokenizerOptions options;
-  options.input.inputs = {in.string()};
-  options.vocab_size = 600;
-  return options;
+  return {.input = {.inputs = {in.string()}}, .vocab_size = 600};
 }
 
-std::string train(const TrainTokenizerOptions& options) {
+TrainedTokenizer train(const TrainTokenizerOptions& options) {
   Progress quiet;
-  return train_tokenizer(options, quiet).model;
+  return train_tokenizer(options, quiet);
 }
 
 }  // namespace
@@ -244,7 +231,7 @@ FOLDER_TEST("a trained tokenizer has the settings that the specification names a
   TrainTokenizerOptions options = train_options(in);
   options.vocab_size = 500;
   options.model_type = GENERATE(std::string("bpe"), std::string("unigram"));
-  const std::string model = train(options);
+  const std::string model = train(options).model;
   const SentencePieceModel parsed = parse_sentencepiece_model(model, "model");
   CHECK(parsed.pieces.size() == 500);
   CHECK(parsed.byte_fallback);
@@ -285,8 +272,7 @@ FOLDER_TEST("training takes documents in the order of the permutation until the 
   options.vocab_size = 285;
   options.seed = 6;
   options.train_bytes = 4000;
-  Progress quiet;
-  const TrainedTokenizer trained = train_tokenizer(options, quiet);
+  const TrainedTokenizer trained = train(options);
   CHECK(trained.input.documents == 40);
   CHECK(trained.bytes >= 4000);
   CHECK(trained.bytes < 4000 + 600);
@@ -298,7 +284,7 @@ FOLDER_TEST("training takes documents in the order of the permutation until the 
   }
   options.train_bytes = 1'000'000;
   options.vocab_size = 320;
-  CHECK(train_tokenizer(options, quiet).documents == 40);
+  CHECK(train(options).documents == 40);
 }
 
 FOLDER_TEST("the same input and seed train the same model, another seed another one", "[fast]") {
@@ -306,10 +292,10 @@ FOLDER_TEST("the same input and seed train the same model, another seed another 
   options.input.split = "\n";
   options.train_bytes = 30'000;
   options.vocab_size = 500;
-  const std::string model = train(options);
-  CHECK(train(options) == model);
+  const std::string model = train(options).model;
+  CHECK(train(options).model == model);
   options.seed = 1;
-  CHECK(train(options) != model);
+  CHECK(train(options).model != model);
 }
 
 FOLDER_TEST("long lines are cut at white space, and reserved characters cost nothing but themselves", "[fast]") {
@@ -322,11 +308,10 @@ FOLDER_TEST("long lines are cut at white space, and reserved characters cost not
           "keptalso\n";
   TrainTokenizerOptions options = train_options(folder.write("in.txt", text));
   options.vocab_size = 300;
-  Progress quiet;
-  const TrainedTokenizer trained = train_tokenizer(options, quiet);
+  const TrainedTokenizer trained = train(options);
   CHECK(trained.cut_lines == 6 + 2);
   CHECK(trained.lines == 7 + 3 + 2);
-  CHECK(trained.model.find("longline") != std::string::npos);
+  CHECK_THAT(trained.model, Contains("longline"));
 }
 
 FOLDER_TEST("training options and inputs that do not fit are refused", "[fast]") {
@@ -337,7 +322,7 @@ FOLDER_TEST("training options and inputs that do not fit are refused", "[fast]")
   options.vocab_size = 5'000'000'000;
   CHECK_THROWS_WITH(train(options), "--vocab-size: found 5000000000, " + expected);
   options.vocab_size = 5000;
-  CHECK_THROWS_WITH(train(options), Catch::Matchers::StartsWith("--vocab-size") && Catch::Contains("Vocabulary size"));
+  CHECK_THROWS_WITH(train(options), Catch::Matchers::StartsWith("--vocab-size") && Contains("Vocabulary size"));
   options.vocab_size = 262;
   CHECK_THROWS_AS(train(options), ConfigError);
   options = train_options(folder / "in.txt");
@@ -358,12 +343,12 @@ FOLDER_TEST("training options and inputs that do not fit are refused", "[fast]")
 
 FOLDER_TEST("a SentencePiece data set carries its model", "[fast]") {
   const fs::path in = folder.write("in.txt", training_text(300) + "\xE2\x96\x81");
-  const std::string model = train(train_options(in));
+  const std::string model = train(train_options(in)).model;
   EncodeOptions options = bytes_options(in, folder / "out");
   options.tokenizer = {"sentencepiece", folder.write("m.model", model).string(), true, true};
   const EncodeReport report = encode(options);
   CHECK(report.visible_space_documents == 1);
-  CHECK_THAT(report.text(), Catch::Contains("note: 1 document with U+2581, which decodes to a space\n"));
+  CHECK_THAT(report.text(), Contains("note: 1 document with U+2581, which decodes to a space\n"));
   CHECK(read_file(folder / "out/tokenizer.model") == model);
 
   const Dataset dataset = read_dataset(folder / "out/dataset.json");
@@ -372,9 +357,7 @@ FOLDER_TEST("a SentencePiece data set carries its model", "[fast]") {
   const auto tokenizer = Tokenizer::load(stored);
   CHECK(tokenizer->hash() == dataset.tokenizer_hash);
   CHECK(tokenizer->vocab_size() == dataset.vocab_size);
-  const Shard shard = open_dataset_shard(dataset, 0);
-  std::vector<int32_t> tokens(static_cast<size_t>(shard.tokens()));
-  shard.read(0, shard.tokens(), dataset.vocab_size, tokens.data());
+  const auto tokens = read_documents(open_shards((folder / "out").string(), {}))[0];
   CHECK(tokens.front() == 1);
   CHECK(tokens.back() == 2);
   CHECK(tokenizer->decode(tokens) == training_text(300) + " ");

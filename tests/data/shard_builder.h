@@ -7,6 +7,7 @@
 
 #include "core/files.h"
 #include "core/hash.h"
+#include "data/shards/shard.h"
 #include "data/shards/shard_format.h"
 
 namespace hebb {
@@ -79,6 +80,19 @@ inline std::string megatron_index_bytes(uint8_t code, int64_t width, const std::
   bytes += offsets;
   for (const int64_t boundary : boundaries) { put(bytes, boundary); }
   return bytes;
+}
+
+/// The documents of some shards in order.
+inline std::vector<std::vector<int32_t>> read_documents(const std::vector<Shard>& shards) {
+  std::vector<std::vector<int32_t>> documents;
+  for (const Shard& shard : shards) {
+    for (int64_t d = 0; d < shard.documents(); ++d) {
+      const int64_t begin = shard.document_start(d), count = shard.document_start(d + 1) - begin;
+      documents.emplace_back(static_cast<size_t>(count));
+      shard.read(begin, count, int64_t{1} << 31, documents.back().data());
+    }
+  }
+  return documents;
 }
 
 inline void flip_bit(const fs::path& path, size_t byte) {

@@ -1,7 +1,6 @@
 #include "data/shards/shard.h"
 
 #include "tests/data/shard_builder.h"
-#include "tests/temp_folder.h"
 #include "tests/test.h"
 #include "tests/thrown.h"
 
@@ -36,19 +35,6 @@ std::string error_of(std::string bytes, std::optional<std::string> index = std::
     shard.require_crc(shard.compute_crc());
     read_all(shard, vocab_size);
   });
-}
-
-ShardOptions format_option(const std::string& format) {
-  ShardOptions options;
-  options.format = format;
-  return options;
-}
-
-ShardOptions split_option(int64_t token, bool before) {
-  ShardOptions options;
-  options.split_token = token;
-  options.split_before = before;
-  return options;
 }
 
 }  // namespace
@@ -91,13 +77,12 @@ TEST_CASE("the checksum can be computed in pieces", "[fast]") {
 
 TEST_CASE("a file without an index is one document or is split by a token", "[fast]") {
   CHECK(document_starts(open_bytes(llmc_bytes(kTokens))) == std::vector<int64_t>{0, 11});
-  CHECK(document_starts(open_bytes(llmc_bytes(kTokens), {}, split_option(0, false))) ==
-        std::vector<int64_t>{0, 4, 7, 11});
-  CHECK(document_starts(open_bytes(llmc_bytes(kTokens), {}, split_option(0, true))) ==
+  CHECK(document_starts(open_bytes(llmc_bytes(kTokens), {}, {.split_token = 0})) == std::vector<int64_t>{0, 4, 7, 11});
+  CHECK(document_starts(open_bytes(llmc_bytes(kTokens), {}, {.split_token = 0, .split_before = true})) ==
         std::vector<int64_t>{0, 3, 6, 11});
-  CHECK(document_starts(open_bytes(llmc_bytes({0, 0, 1, 0}), {}, split_option(0, false))) ==
+  CHECK(document_starts(open_bytes(llmc_bytes({0, 0, 1, 0}), {}, {.split_token = 0})) ==
         std::vector<int64_t>{0, 1, 2, 4});
-  CHECK(document_starts(open_bytes(llmc_bytes({0, 0, 1, 0}), {}, split_option(0, true))) ==
+  CHECK(document_starts(open_bytes(llmc_bytes({0, 0, 1, 0}), {}, {.split_token = 0, .split_before = true})) ==
         std::vector<int64_t>{0, 1, 3, 4});
   CHECK(open_bytes(llmc_bytes({})).documents() == 0);
   CHECK(open_bytes(llmc_bytes(kTokens)).format() == Shard::Format::llmc);
@@ -117,12 +102,12 @@ TEST_CASE("uint32 shards keep tokens above 65535", "[fast]") {
 }
 
 TEST_CASE("headerless files are read as the named type", "[fast]") {
-  const Shard narrow = open_bytes(token_bytes<uint16_t>(kTokens), {}, format_option("raw_u16"));
+  const Shard narrow = open_bytes(token_bytes<uint16_t>(kTokens), {}, {.format = "raw_u16"});
   CHECK(read_all(narrow) == as_int32(kTokens));
   CHECK(narrow.format() == Shard::Format::raw);
   CHECK(narrow.byte_offset(3) == 6);
-  CHECK(read_all(open_bytes(token_bytes<uint32_t>(kTokens), {}, format_option("raw_u32"))) == as_int32(kTokens));
-  CHECK(error_of("12345", {}, format_option("raw_u16")) ==
+  CHECK(read_all(open_bytes(token_bytes<uint32_t>(kTokens), {}, {.format = "raw_u32"})) == as_int32(kTokens));
+  CHECK(error_of("12345", {}, {.format = "raw_u16"}) ==
         "x.bin: byte 5: file size (found 5 bytes, expected a multiple of 2)");
 }
 
@@ -131,7 +116,7 @@ TEST_CASE("the Megatron vector gives its two documents", "[fast]") {
   CHECK(index.size() == 34 + 8 + 16 + 24);
   CHECK(index.substr(0, 18) == std::string("MMIDIDX\0\0\1\0\0\0\0\0\0\0\10", 18));
   for (const char* format : {"megatron", "auto"}) {
-    const Shard shard = open_bytes(token_bytes<uint16_t>({1, 2, 3, 4, 5}), index, format_option(format));
+    const Shard shard = open_bytes(token_bytes<uint16_t>({1, 2, 3, 4, 5}), index, {.format = format});
     CHECK(shard.format() == Shard::Format::megatron);
     CHECK(read_all(shard) == std::vector<int32_t>{1, 2, 3, 4, 5});
     CHECK(document_starts(shard) == std::vector<int64_t>{0, 3, 5});
@@ -156,7 +141,7 @@ TEST_CASE("every Megatron integer type is read, and documents may hold several s
                                        ", expected an integer type, because tokens are integers)");
       continue;
     }
-    const Shard shard = open_bytes(bins[code - 1U], index, format_option("megatron"));
+    const Shard shard = open_bytes(bins[code - 1U], index, {.format = "megatron"});
     CHECK(read_all(shard) == as_int32(tokens));
     CHECK(document_starts(shard) == std::vector<int64_t>{0, 5, 5, 6});
   }
@@ -172,17 +157,17 @@ TEST_CASE("a damaged Megatron index is reported with its byte", "[fast]") {
   const auto damaged = [&](size_t at, auto value) {
     std::string index = good;
     patch(index, at, value);
-    return error_of(bin, index, format_option("megatron"));
+    return error_of(bin, index, {.format = "megatron"});
   };
-  CHECK(error_of(bin, good, format_option("megatron")).empty());
+  CHECK(error_of(bin, good, {.format = "megatron"}).empty());
   CHECK(damaged(0, 'X') ==
         "x.idx: byte 0: magic word of the Megatron index (found other bytes, expected MMIDIDX and two zero bytes)");
   CHECK(damaged(9, uint64_t{2}) == "x.idx: byte 9: version (found 2, expected 1)");
   CHECK(damaged(17, uint8_t{9}) == "x.idx: byte 17: dtype (found 9, expected a code from 1 to 8)");
   CHECK(damaged(18, uint64_t{3})
-            .find("x.idx: byte 18: file size of 82 bytes does not fit the counts (found 3 sequences") == 0);
-  CHECK(damaged(18, ~uint64_t{0}).find("x.idx: byte 18: ") == 0);
-  CHECK(damaged(26, uint64_t{2}).find("x.idx: byte 18: ") == 0);
+            .starts_with("x.idx: byte 18: file size of 82 bytes does not fit the counts (found 3 sequences"));
+  CHECK(damaged(18, ~uint64_t{0}).starts_with("x.idx: byte 18: "));
+  CHECK(damaged(26, uint64_t{2}).starts_with("x.idx: byte 18: "));
   CHECK(damaged(34, int32_t{-1}) == "x.idx: byte 34: length of sequence 0 (found -1, expected >= 0)");
   CHECK(damaged(50, int64_t{4}) ==
         "x.idx: byte 50: byte offset of sequence 1 (found 4, expected 6, the end of the one before)");
@@ -193,7 +178,7 @@ TEST_CASE("a damaged Megatron index is reported with its byte", "[fast]") {
         "x.idx: byte 34: tokens of all sequences (found 5 of 2 bytes, expected the 12 bytes of the .bin file)");
   CHECK(error_of(bin, good.substr(0, 20)) ==
         "x.idx: byte 20: file ends too early (found 20 bytes, expected at least 34)");
-  CHECK(error_of(bin, std::nullopt, format_option("megatron")) ==
+  CHECK(error_of(bin, std::nullopt, {.format = "megatron"}) ==
         "x.bin: Megatron data needs its index (found no file x.idx, expected the .idx beside the .bin)");
   CHECK(error_of("", megatron_index_bytes(8, 2, {}, {})) ==
         "x.idx: byte 26: number of document boundaries (found 0, expected at least 1)");
@@ -207,8 +192,8 @@ TEST_CASE("a damaged header is reported with its byte, what was found and expect
     return error_of(bytes);
   };
   CHECK(error_of(good).empty());
-  CHECK(damaged(0, 7).find("x.bin: byte 0: magic number (found 7, expected 20240520 (uint16) or 20240801 (uint32)") ==
-        0);
+  CHECK(damaged(0, 7).starts_with(
+      "x.bin: byte 0: magic number (found 7, expected 20240520 (uint16) or 20240801 (uint32)"));
   CHECK(damaged(4, 2) == "x.bin: byte 4: version (found 2, expected 1)");
   CHECK(damaged(8, 12) == "x.bin: byte 8: number of tokens in a file of 1046 bytes (found 12, expected 11)");
   CHECK(damaged(8, -1) == "x.bin: byte 8: number of tokens in a file of 1046 bytes (found -1, expected 11)");
@@ -218,18 +203,11 @@ TEST_CASE("a damaged header is reported with its byte, what was found and expect
   CHECK(damaged(20, 61) == "x.bin: byte 20: BOS id (found 61, expected -1 or an id below 61)");
   CHECK(damaged(24, -2) == "x.bin: byte 24: EOS id (found -2, expected -1 or an id below 61)");
   CHECK(damaged(1020, 1) == "x.bin: byte 1020: unused header field 255 (found 1, expected 0)");
-  CHECK(error_of(good.substr(0, 3)).find("x.bin: byte 0: magic number (found 3 bytes") == 0);
+  CHECK(error_of(good.substr(0, 3)).starts_with("x.bin: byte 0: magic number (found 3 bytes"));
   CHECK(error_of(good.substr(0, 1000)) ==
         "x.bin: byte 1000: file ends inside the header (found 1000 bytes, expected at least 1024)");
   CHECK(error_of(good + "x") ==
         "x.bin: byte 8: number of tokens in a file of 1047 bytes (found 11, expected 11 and a part of a token)");
-}
-
-TEST_CASE("a flipped token bit is reported by the checksum", "[fast]") {
-  std::string bytes = hebb_bytes(kTokens, 61);
-  bytes[1030] = static_cast<char>(bytes[1030] ^ 1);
-  const std::string message = error_of(bytes);
-  CHECK(message.find("x.bin: byte 1024: CRC-32 of the 11 tokens does not match the header (byte 28) (found 0x") == 0);
 }
 
 TEST_CASE("a damaged index is reported with its byte, what was found and expected", "[fast]") {
@@ -243,23 +221,20 @@ TEST_CASE("a damaged index is reported with its byte, what was found and expecte
   CHECK(error_of(bin, good).empty());
   CHECK(damaged(0, 0) == "x.idx: byte 0: magic word of the index (found other bytes, expected HEBBIDX1)");
   CHECK(damaged(8, 4) == "x.idx: byte 8: number of documents in a file of 60 bytes (found 4, expected 3)");
-  CHECK(damaged(8, ~uint64_t{0}).find("x.idx: byte 8: number of documents") == 0);
+  CHECK(damaged(8, ~uint64_t{0}).starts_with("x.idx: byte 8: number of documents"));
   CHECK(damaged(16, 12) == "x.idx: byte 16: number of tokens (found 12, expected 11, as in the shard)");
   CHECK(damaged(24, 1) == "x.idx: byte 24: start of document 0 (found 1, expected 0)");
   CHECK(damaged(40, 3) == "x.idx: byte 40: start of document 2 (found 3, expected 4 to 11)");
   CHECK(damaged(32, ~uint64_t{0})
-            .find("x.idx: byte 32: start of document 1 (found 18446744073709551615, expected 0 to 11)") == 0);
+            .starts_with("x.idx: byte 32: start of document 1 (found 18446744073709551615, expected 0 to 11)"));
   CHECK(damaged(48, 10) == "x.idx: byte 48: last offset (found 10, expected 11, the number of tokens)");
   std::string flipped = good;
   flipped[32] = static_cast<char>(flipped[32] ^ 2);
-  CHECK(error_of(bin, flipped).find("x.idx: byte 56: CRC-32 of the index does not match its 56 bytes (found 0x") == 0);
+  CHECK(
+      error_of(bin, flipped).starts_with("x.idx: byte 56: CRC-32 of the index does not match its 56 bytes (found 0x"));
   CHECK(error_of(bin, good.substr(0, 35)) ==
         "x.idx: byte 35: file ends too early (found 35 bytes, expected at least 36)");
   CHECK(error_of(bin, good + "x")
-            .find("x.idx: byte 8: number of documents in a file of 61 bytes (found 3, expected 3 and a remainder)") ==
-        0);
-}
-
-FOLDER_TEST("a missing file names its path", "[fast]") {
-  CHECK(thrown<DataError>([&] { Shard::open(folder / "none.bin", {}); }).starts_with((folder / "none.bin").string()));
+            .starts_with(
+                "x.idx: byte 8: number of documents in a file of 61 bytes (found 3, expected 3 and a remainder)"));
 }
