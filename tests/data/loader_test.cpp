@@ -1,5 +1,7 @@
 #include "data/rows/loader.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -39,15 +41,25 @@ SourceConfig task_source(const std::string& task, int64_t seed) {
   return source;
 }
 
+/// `validation`: sources with the names v0, v1, ...
+DataConfig config_of(std::vector<SourceConfig> sources, const std::vector<SourceConfig>& validation = {}) {
+  DataConfig config;
+  config.sources = std::move(sources);
+  for (const SourceConfig& source : validation) {
+    config.validation.emplace_back();
+    config.validation.back().name = "v" + std::to_string(config.validation.size() - 1);
+    config.validation.back().source = source;
+  }
+  return config;
+}
+
 LoaderOptions make_options(int64_t batch, int64_t micro, int64_t length) {
-  LoaderOptions options;
-  options.batch_size = batch;
-  options.micro_batch_size = micro;
-  options.sequence_length = length;
-  options.seed = 99;
-  options.vocab_size = 60'000;
-  options.document_mask = true;
-  return options;
+  return {.batch_size = batch,
+          .micro_batch_size = micro,
+          .sequence_length = length,
+          .seed = 99,
+          .vocab_size = 60'000,
+          .document_mask = true};
 }
 
 struct GlobalRow {
@@ -92,9 +104,8 @@ std::vector<GlobalRow> global_rows(const DataConfig& config, LoaderOptions optio
 }
 
 DataConfig mixed_config(const TempFolder& folder) {
-  DataConfig config;
-  config.sources = {shard_source(write_tokens(folder, "a", 30, 1), 2.0), task_source("mqar", 4),
-                    shard_source(write_tokens(folder, "b", 7, 1000), 0.7)};
+  DataConfig config = config_of({shard_source(write_tokens(folder, "a", 30, 1), 2.0), task_source("mqar", 4),
+                                 shard_source(write_tokens(folder, "b", 7, 1000), 0.7)});
   config.sources[2].packing.shuffle = "documents+rows";
   config.sources[2].packing.packing = "block";
   return config;
@@ -121,8 +132,7 @@ FOLDER_TEST("the global rows are the same for every number of ranks and micro-ba
 }
 
 FOLDER_TEST("rows of a batch and of a rank are the rows of the definition", "[fast]") {
-  DataConfig config;
-  config.sources = {shard_source(write_tokens(folder, "a", 30, 1))};
+  DataConfig config = config_of({shard_source(write_tokens(folder, "a", 30, 1))});
   config.packing.shuffle = "none";
   LoaderOptions options = make_options(8, 2, 10);
   options.world = 2;
@@ -191,9 +201,8 @@ FOLDER_TEST("a running loader can be set back", "[fast][threads]") {
 }
 
 FOLDER_TEST("the loader state has the documented members", "[fast]") {
-  DataConfig config;
+  DataConfig config = config_of({shard_source(write_tokens(folder, "a", 30, 1), 3.0), task_source("mqar", 4)});
   config.seed = 5;
-  config.sources = {shard_source(write_tokens(folder, "a", 30, 1), 3.0), task_source("mqar", 4)};
   Loader loader(config, make_options(8, 8, 64));
   loader.next_batch();
   const Json state = loader.state();
@@ -209,9 +218,7 @@ FOLDER_TEST("the loader state has the documented members", "[fast]") {
   std::string hashed;
   put<uint64_t>(hashed, 330);
   put<uint32_t>(hashed, *Shard::open(folder / "a.bin", {}).stored_crc());
-  char hex[17];
-  std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(fnv1a64(hashed)));
-  CHECK(source.at("fingerprint").as_string() == hex);
+  CHECK(source.at("fingerprint").as_string() == fmt::format("{:016x}", fnv1a64(hashed)));
   CHECK(state.members().size() == 5);
 }
 
@@ -244,8 +251,8 @@ TEST_CASE("shares are rounded to millionths, at least one, and ties go to the fi
 }
 
 FOLDER_TEST("weight rows gives every source one epoch in the same number of rows", "[fast]") {
-  DataConfig config;
-  config.sources = {shard_source(write_tokens(folder, "a", 30, 1)), shard_source(write_tokens(folder, "b", 7, 1000))};
+  DataConfig config =
+      config_of({shard_source(write_tokens(folder, "a", 30, 1)), shard_source(write_tokens(folder, "b", 7, 1000))});
   config.sources[0].weight = Json("rows");
   config.sources[1].weight = Json("rows");
   Loader loader(config, make_options(1, 1, 11));
@@ -255,13 +262,11 @@ FOLDER_TEST("weight rows gives every source one epoch in the same number of rows
   const Json state = loader.state();
   CHECK(state.at("taken").items()[0].as_int() == 29);
   CHECK(state.at("taken").items()[1].as_int() == 6);
-  CHECK(loader.describe(70).find("330 tokens, 30 documents, 29 rows, 82.86 % of the run, 2.00 epochs\n") !=
-        std::string::npos);
+  CHECK_THAT(loader.describe(70), Contains("330 tokens, 30 documents, 29 rows, 82.86 % of the run, 2.00 epochs\n"));
 }
 
 FOLDER_TEST("the end of epoch 0 is reported once, also with a restart before and after", "[fast]") {
-  DataConfig config;
-  config.sources = {shard_source(write_tokens(folder, "a", 2, 1))};  // 22 tokens: 3 rows of 7
+  DataConfig config = config_of({shard_source(write_tokens(folder, "a", 2, 1))});  // 22 tokens: 3 rows of 7
   const LoaderOptions options = make_options(1, 1, 7);
   int notices = 0;
   Json state;
@@ -288,9 +293,8 @@ FOLDER_TEST("a batch that groups do not divide is a configuration error with the
 }
 
 FOLDER_TEST("sources without a complete row or with unfit options name themselves", "[fast]") {
-  DataConfig config;
   const std::string path = write_tokens(folder, "a", 2, 1);
-  config.sources = {shard_source(path)};
+  DataConfig config = config_of({shard_source(path)});
   CHECK(construction_error(config, make_options(1, 1, 22)) ==
         "data.sources.0 (" + path +
             "): no complete row (found 22 tokens in 2 documents, expected at least 23 tokens "
@@ -313,9 +317,8 @@ FOLDER_TEST("sources without a complete row or with unfit options name themselve
 
 FOLDER_TEST("a damaged shard stops the first batch, a token above the vocabulary the batch that holds it",
             "[fast][threads]") {
-  DataConfig config;
   const std::string path = write_tokens(folder, "a", 30, 1);
-  config.sources = {shard_source(path)};
+  DataConfig config = config_of({shard_source(path)});
   config.packing.shuffle = "none";
   LoaderOptions options = make_options(2, 2, 10);
   options.vocab_size = 75;
@@ -333,26 +336,23 @@ FOLDER_TEST("a damaged shard stops the first batch, a token above the vocabulary
   flip_bit(path, 1500);
   Loader loader(config, make_options(2, 2, 10));
   const std::string message = thrown<Error>([&] { loader.next_batch(); });
-  CHECK(message.find(path + ": byte 1024: CRC-32 of the 330 tokens") == 0);
+  CHECK(message.starts_with(path + ": byte 1024: CRC-32 of the 330 tokens"));
 }
 
 FOLDER_TEST("validation data without any valid target is refused", "[fast]") {
   std::vector<uint64_t> starts(9);
   std::iota(starts.begin(), starts.end(), 0);  // documents of one token
   folder.write("v.idx", index_bytes(starts));
-  DataConfig config;
-  config.sources = {task_source("mqar", 4)};
-  config.validation.resize(1);
-  config.validation[0].source =
-      shard_source(folder.write("v.bin", hebb_bytes(std::vector<int64_t>(8, 5), 60'000)).string());
+  const std::string path = folder.write("v.bin", hebb_bytes(std::vector<int64_t>(8, 5), 60'000)).string();
+  const DataConfig config = config_of({task_source("mqar", 4)}, {shard_source(path)});
   LoaderOptions options = make_options(4, 4, 3);
   options.document_mask = false;
   CHECK(ValidationSource(config, 0, options).valid_targets() == 6);
   options.document_mask = true;
   const std::string message = thrown<Error>([&] { ValidationSource(config, 0, options); });
-  CHECK(message.find(
-            "no valid target (found ignored targets only in 2 rows, expected at least one that is not ignored)") !=
-        std::string::npos);
+  CHECK_THAT(
+      message,
+      Contains("no valid target (found ignored targets only in 2 rows, expected at least one that is not ignored)"));
 }
 
 FOLDER_TEST("files of different tokenizers are not mixed, nor is validation of another one read", "[fast]") {
@@ -363,18 +363,16 @@ FOLDER_TEST("files of different tokenizers are not mixed, nor is validation of a
     std::ofstream(path, std::ios::binary) << bytes;
     return shard_source(path);
   };
-  DataConfig config;
+  DataConfig config =
+      config_of({with_hash("a", 0), with_hash("b", 7)}, {with_hash("v", 7)});  // 0: the file does not say
   const LoaderOptions options = make_options(4, 4, 10);
-  config.sources = {with_hash("a", 0), with_hash("b", 7)};  // 0: the file does not say
   LoaderOptions validation = options;
   {
     const Loader loader(config, options);
     CHECK(loader.tokenizer_hash() == 7);
     validation.tokenizer_hash = loader.tokenizer_hash();
   }
-  config.validation.resize(1);
   config.validation[0].allow_training_data = true;
-  config.validation[0].source = with_hash("v", 7);
   CHECK(ValidationSource(config, 0, validation).rows() > 0);
   config.validation[0].source = with_hash("w", 8);
   CHECK_THROWS_WITH(ValidationSource(config, 0, validation),
@@ -382,7 +380,7 @@ FOLDER_TEST("files of different tokenizers are not mixed, nor is validation of a
                         ": tokens of another tokenizer than that of the run (found tokenizer "
                         "hash 0000000000000008, expected 0000000000000007)");
   config.sources.push_back(with_hash("c", 9));
-  CHECK(construction_error(config, options).find(config.sources[2].path + ": tokens of another tokenizer") == 0);
+  CHECK(construction_error(config, options).starts_with(config.sources[2].path + ": tokens of another tokenizer"));
 }
 
 FOLDER_TEST("every rank checks its part of the files", "[fast]") {
@@ -401,8 +399,8 @@ FOLDER_TEST("every rank checks its part of the files", "[fast]") {
 }
 
 FOLDER_TEST("resume refuses changed data unless it is allowed, and says what changed", "[fast]") {
-  DataConfig config;
-  config.sources = {shard_source(write_tokens(folder, "a", 30, 1)), shard_source(write_tokens(folder, "b", 30, 1))};
+  DataConfig config =
+      config_of({shard_source(write_tokens(folder, "a", 30, 1)), shard_source(write_tokens(folder, "b", 30, 1))});
   const LoaderOptions options = make_options(4, 4, 10);
   Loader original(config, options);
   original.next_batch();
@@ -438,12 +436,11 @@ FOLDER_TEST("resume refuses changed data unless it is allowed, and says what cha
   CHECK(refusal(moved, options).empty());
   moved.sources[1].path = write_tokens(folder, "b", 30, 2);
   CHECK(refusal(moved, options)
-            .find(start + "data.sources.1 (" + moved.sources[1].path + "): fingerprint of the files: found ") == 0);
+            .starts_with(start + "data.sources.1 (" + moved.sources[1].path + "): fingerprint of the files: found "));
 }
 
 FOLDER_TEST("the same tokens in other documents are other data, because rows follow documents", "[fast]") {
-  DataConfig config;
-  config.sources = {shard_source(write_tokens(folder, "a", 30, 1))};
+  DataConfig config = config_of({shard_source(write_tokens(folder, "a", 30, 1))});
   config.sources[0].packing.shuffle = "documents";
   const LoaderOptions options = make_options(4, 4, 10);
   Loader original(config, options);
@@ -458,8 +455,7 @@ FOLDER_TEST("the same tokens in other documents are other data, because rows fol
 }
 
 FOLDER_TEST("an allowed change of the number of sources continues at the same global row", "[fast]") {
-  DataConfig config;
-  config.sources = {shard_source(write_tokens(folder, "a", 30, 1))};
+  DataConfig config = config_of({shard_source(write_tokens(folder, "a", 30, 1))});
   Loader original(config, make_options(4, 4, 10));
   original.next_batch();
   original.next_batch();
@@ -472,8 +468,7 @@ FOLDER_TEST("an allowed change of the number of sources continues at the same gl
 }
 
 FOLDER_TEST("a damaged loader state is a checkpoint error", "[fast]") {
-  DataConfig config;
-  config.sources = {shard_source(write_tokens(folder, "a", 30, 1))};
+  DataConfig config = config_of({shard_source(write_tokens(folder, "a", 30, 1))});
   Loader loader(config, make_options(4, 4, 10));
   loader.next_batch();
   const auto refusal = [&](const char* key, Json value) {
@@ -489,13 +484,12 @@ FOLDER_TEST("a damaged loader state is a checkpoint error", "[fast]") {
         "state.json: loader.taken: damaged loader state (found \"x\", expected a value as hebb writes it)");
   CHECK(refusal("taken", Json::array({Json(-4)})) ==
         "state.json: loader.taken: damaged loader state (found -4, expected a number of rows)");
-  CHECK(refusal("seed", Json()).find("state.json: loader.seed: damaged loader state") == 0);
+  CHECK(refusal("seed", Json()).starts_with("state.json: loader.seed: damaged loader state"));
   CHECK_THROWS_AS(loader.restore(Json(3), true), CheckpointError);
 }
 
 TEST_CASE("synthetic rows are padded to the sequence length and follow their own index", "[fast]") {
-  DataConfig config;
-  config.sources = {task_source("mqar", 1)};
+  DataConfig config = config_of({task_source("mqar", 1)});
   config.sources[0].synthetic.vocab.reset();
   Loader loader(config, make_options(3, 3, 70));
   const Batch batch = loader.next_batch();
@@ -510,21 +504,16 @@ TEST_CASE("synthetic rows are padded to the sequence length and follow their own
 }
 
 FOLDER_TEST("validation reads rows in order, each once, up to max_rows", "[fast]") {
-  DataConfig config;
+  const SourceConfig held = shard_source(write_tokens(folder, "v", 5, 100));
+  DataConfig config = config_of({shard_source(write_tokens(folder, "a", 30, 1))}, {held, held});
   config.packing.packing = "block";
   config.packing.shuffle = "documents+rows";
-  config.sources = {shard_source(write_tokens(folder, "a", 30, 1))};
-  config.validation.resize(2);
-  config.validation[0].name = "first";
-  config.validation[0].source = shard_source(write_tokens(folder, "v", 5, 100));
   config.validation[0].max_rows = 4;
-  config.validation[1].name = "all";
-  config.validation[1].source = config.validation[0].source;
   config.validation[1].source.packing.packing = "stream";
   const LoaderOptions options = make_options(4, 4, 10);
 
   ValidationSource first(config, 0, options);
-  CHECK(first.name() == "first");
+  CHECK(first.name() == "v0");
   CHECK(first.rows() == 4);
   const MicroBatch batch = first.read(3, 8);
   CHECK(batch.rows == 1);
@@ -538,12 +527,8 @@ FOLDER_TEST("validation reads rows in order, each once, up to max_rows", "[fast]
 }
 
 FOLDER_TEST("validation data is checked when it is opened, and synthetic rows must differ from training", "[fast]") {
-  DataConfig config;
+  DataConfig config = config_of({task_source("mqar", 4)}, {task_source("mqar", 4)});
   config.seed = 1;
-  config.sources = {task_source("mqar", 4)};
-  config.validation.resize(1);
-  config.validation[0].name = "v";
-  config.validation[0].source = task_source("mqar", 4);
   config.validation[0].max_rows = 3;
   const LoaderOptions options = make_options(4, 4, 64);
   CHECK_THROWS_WITH(ValidationSource(config, 0, options),
@@ -559,16 +544,14 @@ FOLDER_TEST("validation data is checked when it is opened, and synthetic rows mu
   flip_bit(path, 1500);
   config.validation[0].source = shard_source(path);
   const std::string message = thrown<Error>([&] { ValidationSource(config, 0, options); });
-  CHECK(message.find(path + ": byte 1024: CRC-32 of the 330 tokens") == 0);
+  CHECK(message.starts_with(path + ": byte 1024: CRC-32 of the 330 tokens"));
 }
 
 FOLDER_TEST("validation on a training source's files, or copies of them, is refused unless it is meant", "[fast]") {
-  DataConfig config;
-  config.sources = {shard_source(write_tokens(folder, "other", 30, 1)),
-                    shard_source(write_tokens(folder, "a", 30, 400))};
+  DataConfig config =
+      config_of({shard_source(write_tokens(folder, "other", 30, 1)), shard_source(write_tokens(folder, "a", 30, 400))});
   const std::string copy = write_tokens(folder, "copy", 30, 400);
   config.validation.resize(1);
-  config.validation[0].name = "v";
   const LoaderOptions options = make_options(4, 4, 10);
   fs::create_directory(folder / "sub");
   for (const std::string& path :
@@ -577,9 +560,9 @@ FOLDER_TEST("validation on a training source's files, or copies of them, is refu
     config.validation[0].allow_training_data = false;
     config.validation[0].source = shard_source(path);
     const std::string message = thrown<Error>([&] { ValidationSource(config, 0, options); });
-    CHECK(message.find("data.validation.0.path: found ") == 0);
-    CHECK(message.find("whose tokens are trained on (data.sources.") != std::string::npos);
-    CHECK(message.find("\"allow_training_data\": true") != std::string::npos);
+    CHECK(message.starts_with("data.validation.0.path: found "));
+    CHECK_THAT(message, Contains("whose tokens are trained on (data.sources."));
+    CHECK_THAT(message, Contains("\"allow_training_data\": true"));
     config.validation[0].allow_training_data = true;
     CHECK(ValidationSource(config, 0, options).rows() >= 30);
   }
@@ -590,21 +573,14 @@ FOLDER_TEST("validation on a training source's files, or copies of them, is refu
 
 FOLDER_TEST("a data set's folder as validation source means its validation shards", "[fast]") {
   const auto write_set = [&](const std::string& name, bool with_validation) {
-    ShardWriterOptions options;
-    options.directory = folder / name;
-    options.vocab_size = 60'000;
-    ShardWriter writer(options);
-    std::vector<int32_t> ids(200, 7);
-    writer.add_document(ids);
+    ShardWriter writer({.directory = folder / name, .vocab_size = 60'000});
+    writer.add_document(std::vector<int32_t>(200, 7));
     if (with_validation) { writer.add_document(std::vector<int32_t>(50, 9), DatasetSplit::validation); }
     writer.finish();
     return (folder / name).string();
   };
   const std::string with = write_set("with", true), without = write_set("without", false);
-  DataConfig config;
-  config.sources = {shard_source(with)};
-  config.validation.resize(1);
-  config.validation[0].source = shard_source(with);
+  DataConfig config = config_of({shard_source(with)}, {shard_source(with)});
   const LoaderOptions options = make_options(4, 4, 10);
   ValidationSource source(config, 0, options);
   CHECK(source.rows() == 4);
