@@ -64,7 +64,7 @@ FOLDER_TEST("gzip streams that are cut off or damaged are errors with file and o
   std::string damaged = whole;
   damaged[whole.size() - 6] ^= 1;  // CRC
   fs::path path = folder.write("f", damaged);
-  CHECK_THAT(failure_of(path), Catch::Contains(": gzip stream is damaged: incorrect data check"));
+  CHECK_THAT(failure_of(path), Contains(": gzip stream is damaged: incorrect data check"));
   path = folder.write("f", gzip("x") + "junk");
   CHECK(failure_of(path) == path.string() +
                                 ": byte 21: unknown bytes after a gzip stream (found 6A 75 6E 6B, "
@@ -93,8 +93,8 @@ FOLDER_TEST("zstd streams that are cut off or damaged are errors with file and o
   }
   std::string damaged = whole;
   damaged[whole.size() - 1] ^= 1;  // checksum
-  CHECK_THAT(failure_of(folder.write("f", damaged)), Catch::Contains(": zstd stream is damaged: "));
-  CHECK_THAT(failure_of(folder.write("f", zstd("x") + "junk")), Catch::Contains(": zstd stream is damaged: "));
-  CHECK_THAT(failure_of(folder.write("f", zstd("x", 28))), Catch::Contains(": zstd stream is damaged: "));
+  CHECK_THAT(failure_of(folder.write("f", damaged)), Contains(": zstd stream is damaged: "));
+  CHECK_THAT(failure_of(folder.write("f", zstd("x") + "junk")), Contains(": zstd stream is damaged: "));
+  CHECK_THAT(failure_of(folder.write("f", zstd("x", 28))), Contains(": zstd stream is damaged: "));
 }
 #endif

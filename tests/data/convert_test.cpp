@@ -80,8 +80,7 @@ TEST_CASE_METHOD(Files, "piqa: labels stand in the rows or in a file beside them
   folder.write("raw-labels.lst", "1\n2\n");
   CHECK(error("piqa", rows).ends_with("raw-labels.lst:2:1: label: found \"2\", expected an index from 0 to 1"));
   folder.write("raw-labels.lst", "1\n0\n1\n");
-  CHECK(error("piqa", rows).find("these are the labels of another file (found 3 labels, expected 2,") !=
-        std::string::npos);
+  CHECK_THAT(error("piqa", rows), Contains("these are the labels of another file (found 3 labels, expected 2,"));
   CHECK(error("piqa", rows, "other.jsonl") == ":1:1: label: found nothing, expected an index from 0 to 1");
   CHECK(
       records<ChoiceRecord>("piqa", R"({"goal": "g", "sol1": "a", "sol2": "b", "label": 1})", "other.jsonl")[0].gold ==
@@ -186,11 +185,11 @@ TEST_CASE_METHOD(Files, "mmlu: the subject's first questions for development sta
   CHECK(r[1].gold == Gold{0});
   CHECK(convert("mmlu", folder / "mmlu", "", 0).find("Q1") == std::string::npos);
   CHECK_THROWS_WITH(convert("mmlu", folder / "mmlu", "", 4),
-                    Catch::Contains("too few solved examples (found 3, expected at least 4)"));
+                    Contains("too few solved examples (found 3, expected at least 4)"));
   folder.write("mmlu/test/high_school_physics_test.csv", "Q?,a,b,c,d,A\n\nQ?,e,f,g,C\n");
   CHECK_THROWS_WITH(convert("mmlu", folder / "mmlu", "", 1),
-                    Catch::Contains("high_school_physics_test.csv:3: no question of this data set (found 5 fields, the "
-                                    "last one \"C\", expected"));
+                    Contains("high_school_physics_test.csv:3: no question of this data set (found 5 fields, the "
+                             "last one \"C\", expected"));
   CHECK_THROWS_AS(convert("mmlu", folder / "none"), MissingFileError);
   folder.write("mmlu/test/anatomy_test.csv", "Q?,a,b,c,d,A\n");
   CHECK_THROWS_AS(convert("mmlu", folder / "mmlu", "", 1), MissingFileError);
@@ -202,8 +201,7 @@ TEST_CASE_METHOD(Files, "lambada: the last word is the target", "[fast]") {
   CHECK(r[0].target == " house");
   CHECK(error("lambada", R"({"text": "word"})") ==
         ":1:10: text: found \"word\", expected a text that ends with a space and a word");
-  CHECK(error("lambada", R"({"text": "two "})").find("expected a text that ends with a space and a word") !=
-        std::string::npos);
+  CHECK_THAT(error("lambada", R"({"text": "two "})"), Contains("expected a text that ends with a space and a word"));
 }
 
 TEST_CASE_METHOD(Files, "wikitext: words are joined again, counts are those of the page as it was", "[fast]") {
@@ -264,8 +262,8 @@ TEST_CASE_METHOD(Files, "gsm8k keeps the solution with its number", "[fast]") {
   CHECK(r[0].answers == Texts{"2 + 2 = <<2+2=4>>4\n#### 4"});
   CHECK(r[0].score == "gsm8k");
   CHECK(r[0].until == Texts{"Question:"});
-  CHECK(error("gsm8k", R"({"question": "q", "answer": "4"})").find("answer: found \"4\", expected a solution") !=
-        std::string::npos);
+  CHECK_THAT(error("gsm8k", R"({"question": "q", "answer": "4"})"),
+             Contains("answer: found \"4\", expected a solution"));
 }
 
 TEST_CASE_METHOD(Files, "longbench: wording stands around context and question, or comes from a file", "[fast]") {
@@ -285,13 +283,13 @@ TEST_CASE_METHOD(Files, "longbench: wording stands around context and question, 
         R"({"context":"T: Long {question}.","question":"Q: Who? {A}","answers":["Ada","She"],"length":900})"
         "\n");
   CHECK_THROWS_WITH(with(R"({"context": "{context}"})"),
-                    Catch::Contains("wording.json:1:1: question: found nothing, expected a string"));
+                    Contains("wording.json:1:1: question: found nothing, expected a string"));
   CHECK_THROWS_WITH(with(R"({"context": "{context}", "question": "Q"})"),
-                    Catch::Contains("wording.json: no text contains the placeholder {question}"));
+                    Contains("wording.json: no text contains the placeholder {question}"));
   CHECK_THROWS_WITH(with(R"({"context": "{context}", "question": "{question}", "prompt": ""})"),
-                    Catch::Contains("prompt: found an unknown key"));
-  CHECK(error("longbench", R"({"input": "q", "context": "c", "answers": ["a"], "length": "9"})")
-            .find("length: found \"9\", expected an integer") != std::string::npos);
+                    Contains("prompt: found an unknown key"));
+  CHECK_THAT(error("longbench", R"({"input": "q", "context": "c", "answers": ["a"], "length": "9"})"),
+             Contains("length: found \"9\", expected an integer"));
 }
 
 TEST_CASE_METHOD(Files, "longbench-fewshot: each of the three sets has its score", "[fast]") {
@@ -311,10 +309,10 @@ TEST_CASE_METHOD(Files, "longbench-fewshot: each of the three sets has its score
   CHECK(r[1].max_new_tokens == 32);
   CHECK(r[2].score == "rouge_l");
   CHECK(r[2].max_new_tokens == 128);
-  CHECK(error("longbench-fewshot", row("hotpotqa", "null"))
-            .find("dataset: found \"hotpotqa\", expected trec, triviaqa or samsum") != std::string::npos);
-  CHECK(error("longbench-fewshot", row("trec", "null")).find("all_classes: found null, expected a list of strings") !=
-        std::string::npos);
+  CHECK_THAT(error("longbench-fewshot", row("hotpotqa", "null")),
+             Contains("dataset: found \"hotpotqa\", expected trec, triviaqa or samsum"));
+  CHECK_THAT(error("longbench-fewshot", row("trec", "null")),
+             Contains("all_classes: found null, expected a list of strings"));
 }
 
 TEST_CASE_METHOD(Files, "files that are not those of a data set are refused", "[fast]") {
@@ -329,7 +327,7 @@ TEST_CASE_METHOD(Files, "files that are not those of a data set are refused", "[
   CHECK(error("winogrande", R"({"sentence": "Ann saw _", "option1": "a", "option2": "b", "answer": "1"})") ==
         ":1:1: continuation: found \"\", expected a text of at least one character");
   CHECK_THROWS_WITH(convert("arcs", folder / "none.jsonl"),
-                    Catch::Contains("NAME: found \"arcs\", expected one of hellaswag, piqa, arc,"));
+                    Contains("NAME: found \"arcs\", expected one of hellaswag, piqa, arc,"));
 }
 
 TEST_CASE_METHOD(Files, "CSV files are read as RFC 4180 says, and refused where they break it", "[fast]") {
@@ -348,11 +346,10 @@ TEST_CASE_METHOD(Files, "CSV files are read as RFC 4180 says, and refused where 
   CHECK(read("").empty());
   CHECK_THROWS_WITH(
       read("a\n\"b\nc"),
-      Catch::Contains("t.csv:2: a field without its closing quote (found the end of the file, expected a quote)"));
-  CHECK_THROWS_WITH(read("a\nb\"c\n"), Catch::Contains("t.csv:2: a quote inside a field"));
+      Contains("t.csv:2: a field without its closing quote (found the end of the file, expected a quote)"));
+  CHECK_THROWS_WITH(read("a\nb\"c\n"), Contains("t.csv:2: a quote inside a field"));
   CHECK_THROWS_WITH(
       read("\"a\"b\n"),
-      Catch::Contains(
-          "t.csv:1: text after the closing quote of a field (found b, expected a comma or the end of the line)"));
-  CHECK_THROWS_WITH(read("a\xFF\n"), Catch::Contains("invalid UTF-8 at byte 1"));
+      Contains("t.csv:1: text after the closing quote of a field (found b, expected a comma or the end of the line)"));
+  CHECK_THROWS_WITH(read("a\xFF\n"), Contains("invalid UTF-8 at byte 1"));
 }

@@ -35,10 +35,10 @@ FOLDER_TEST("the documented records are read", "[fast]") {
 }
 
 FOLDER_TEST("the documented wording of longbench is one", "[fast]") {
-  ConvertOptions options;
-  options.name = "longbench";
-  options.raw = folder.write("raw.jsonl", R"({"input": "Who?", "context": "Text", "answers": ["Ada"]})").string();
-  options.template_file = folder.write("wording.json", page_blocks("verbs/data.md")[0]).string();
+  const ConvertOptions options{
+      .name = "longbench",
+      .raw = folder.write("raw.jsonl", R"({"input": "Who?", "context": "Text", "answers": ["Ada"]})").string(),
+      .template_file = folder.write("wording.json", page_blocks("verbs/data.md")[0]).string()};
   Progress quiet;
   convert_records(options, quiet, [](std::string_view line) {
     CHECK(line ==

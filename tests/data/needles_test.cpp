@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/join.h"
 #include "data/text/white_space.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
@@ -11,26 +12,15 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-NeedleOptions seeded(uint64_t seed) {
-  NeedleOptions options;
-  options.seed = seed;
-  return options;
-}
-
 NeedleOptions options_of(const std::string& keys) {
   return Fields::read<NeedleOptions>(parse_json("{" + keys + "}", "eval.json"), "");
 }
 
 /// All pieces of a text file or of JSONL, as lines.
 Texts pieces(const std::string& path, int64_t words) {
-  HaystackSource source;
-  source.path = path;
-  HaystackWords text(source);
+  HaystackWords text({.path = path});
   Texts all, piece;
-  while (text.piece(words, piece)) {
-    all.emplace_back();
-    for (const std::string& word : piece) { all.back() += (all.back().empty() ? "" : " ") + word; }
-  }
+  while (text.piece(words, piece)) { all.push_back(join(piece, " ")); }
   return all;
 }
 
@@ -38,7 +28,7 @@ Texts pieces(const std::string& path, int64_t words) {
 
 TEST_CASE("sample 0 of the built-in text has the published needles", "[fast]") {
   HaystackWords text{HaystackSource()};
-  NeedleMaker maker(seeded(1));
+  NeedleMaker maker({.seed = 1});
   Texts words;
   REQUIRE(text.piece(1000, words));
   const NeedleSample s = maker.next(words);
@@ -56,14 +46,14 @@ TEST_CASE("sample 0 of the built-in text has the published needles", "[fast]") {
 }
 
 TEST_CASE("samples are the same in every run, and no key comes twice", "[fast]") {
-  NeedleMaker first(seeded(7)), second(seeded(7)), other(seeded(8));
+  NeedleMaker first({.seed = 7}), second({.seed = 7}), other({.seed = 8});
   std::set<std::string> keys;
   for (int i = 0; i < 300; ++i) {
     const NeedleSample s = first.next({"a", "b", "c"}), again = second.next({"a", "b", "c"});
     CHECK(s.prompt() == again.prompt());
     CHECK(s.answer == again.answer);
     CHECK(s.prompt() != other.next({"a", "b", "c"}).prompt());
-    CHECK(s.haystack.find(s.answer) != std::string::npos);
+    CHECK_THAT(s.haystack, Contains(s.answer));
     keys.insert(s.keys.begin(), s.keys.end());
   }
   CHECK(keys.size() == 300 * 5);
@@ -92,15 +82,15 @@ FOLDER_TEST("documents are cut into pieces of words; rests of at least half a pi
 }
 
 TEST_CASE("wording and depths that cannot work are refused", "[fast]") {
-  CHECK_THROWS_WITH(options_of(R"("needle": "{key}")"), Catch::Contains("needle") && Catch::Contains("{value}"));
-  CHECK_THROWS_WITH(options_of(R"("question": "what?")"), Catch::Contains("question") && Catch::Contains("{key}"));
-  CHECK_THROWS_WITH(options_of(R"("depths": [0.5])"), Catch::Contains("5 depths"));
-  CHECK_THROWS_WITH(options_of(R"("depths": [0, 0.2, 0.4, 0.6, 1.1])"), Catch::Contains("depths.4"));
+  CHECK_THROWS_WITH(options_of(R"("needle": "{key}")"), Contains("needle") && Contains("{value}"));
+  CHECK_THROWS_WITH(options_of(R"("question": "what?")"), Contains("question") && Contains("{key}"));
+  CHECK_THROWS_WITH(options_of(R"("depths": [0.5])"), Contains("5 depths"));
+  CHECK_THROWS_WITH(options_of(R"("depths": [0, 0.2, 0.4, 0.6, 1.1])"), Contains("depths.4"));
   const auto source = [](const char* json) {
     const auto s = Fields::read<HaystackSource>(parse_json(json, "eval.json"), "text");
   };
-  CHECK_THROWS_WITH(source(R"({"path": "x", "seed": 1})"), Catch::Contains("built-in"));
-  CHECK_THROWS_WITH(source(R"({"field": "x"})"), Catch::Contains("path"));
+  CHECK_THROWS_WITH(source(R"({"path": "x", "seed": 1})"), Contains("built-in"));
+  CHECK_THROWS_WITH(source(R"({"field": "x"})"), Contains("path"));
 }
 
 FOLDER_TEST("ready-made samples are read with their own question", "[fast]") {
@@ -118,13 +108,13 @@ FOLDER_TEST("ready-made samples are read with their own question", "[fast]") {
     return read_needle_samples(folder.write("bad.jsonl", text).string(), "{key}");
   };
   CHECK_THROWS_WITH(refused(R"({"haystack": "h", "question_key": "K", "answer": 12, "all_inserted_needles": []})"),
-                    Catch::Contains("bad.jsonl:1:") && Catch::Contains("answer") && Catch::Contains("a string"));
+                    Contains("bad.jsonl:1:") && Contains("answer") && Contains("a string"));
   CHECK_THROWS_WITH(refused(R"({"haystack": "h", "question_key": "K", "answer": " ", "all_inserted_needles": []})"),
-                    Catch::Contains("no text"));
+                    Contains("no text"));
   CHECK_THROWS_WITH(refused(R"({"haystack": "h", "question_key": "K", "answer": "1"})"),
-                    Catch::Contains("all_inserted_needles"));
+                    Contains("all_inserted_needles"));
   CHECK_THROWS_WITH(refused(R"({"haystack": "h", "question_key": "K", "answer": "1", "all_inserted_needles": ["1"]})"),
-                    Catch::Contains("an object"));
+                    Contains("an object"));
   CHECK_THROWS_AS(refused(""), DataError);
   CHECK_THROWS_AS(read_needle_samples((folder / "none.jsonl").string(), "{key}"), MissingFileError);
 }

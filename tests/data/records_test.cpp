@@ -80,8 +80,8 @@ TEST_CASE_METHOD(Files, "what does not fit is refused with file, line and key", 
   CHECK(error<ClozeRecord>(R"({"context": "", "target": ""})") ==
         ":1:27: target: found \"\", expected a text of at least one character");
   CHECK(error<RollingRecord>(R"({"text": "a", "words": 0})") == ":1:24: words: found 0, expected an integer >= 1");
-  CHECK(error<GenerateRecord>(R"({"prompt": "", "answers": [], "score": "rouge"})")
-            .find("score: found \"rouge\", expected") != std::string::npos);
+  CHECK_THAT(error<GenerateRecord>(R"({"prompt": "", "answers": [], "score": "rouge"})"),
+             Contains("score: found \"rouge\", expected"));
   CHECK(error<GenerateRecord>(R"({"prompt": "", "answers": [], "score": "classification"})") ==
         ":1:1: classes: found nothing, expected a list of the classes that the score asks for");
   CHECK(error<GenerateRecord>(R"({"prompt": "", "answers": [], "until": [""]})") ==
@@ -104,7 +104,7 @@ TEST_CASE_METHOD(Files, "what a record is written as is read back as the same re
   const auto round = [&]<class R>(const R& record) {
     const std::string line = record_line(record);
     const R again = read<R>(line)[0];
-    CHECK(record_line(again).find("\"id\":\"0\"") != std::string::npos);
+    CHECK_THAT(record_line(again), Contains("\"id\":\"0\""));
     return line;
   };
   ChoiceRecord choice;

@@ -82,7 +82,7 @@ TEST_CASE("an input fits, holds its answers, is the same in every run, and whoev
         const RulerSample s = m.sample(task, length, j);
         CHECK(s.length <= length);
         CHECK(s.length == count_words(s.input + s.answer_prefix) + task.new_tokens);
-        for (const std::string& answer : s.outputs) { CHECK(s.input.find(answer) != std::string::npos); }
+        for (const std::string& answer : s.outputs) { CHECK_THAT(s.input, Contains(answer)); }
         CHECK(match_all_score(join(s.outputs, " "), s.outputs) == 1);
         CHECK(match_all_score("", s.outputs) == 0);
       }
@@ -132,7 +132,7 @@ TEST_CASE("several keys and values are asked for in one list", "[fast]") {
   CHECK(values.answer_prefix.starts_with(" The special numbers of "));
   CHECK(keys.outputs.size() == 4);
   CHECK(std::count(keys.answer_prefix.begin(), keys.answer_prefix.end(), ',') == 3);
-  CHECK(keys.answer_prefix.find(", and ") != std::string::npos);
+  CHECK_THAT(keys.answer_prefix, Contains(", and "));
   const RulerSample uuid = sample(m, "niah_multikey_3", 2000, 0);
   CHECK(uuid.answer_prefix.starts_with(" The special uuid of "));
   CHECK(uuid.outputs[0].size() == 36);
@@ -165,8 +165,8 @@ FOLDER_TEST("essays are cut at ends of sentences only", "[fast]") {
 TEST_CASE("text that cannot fit is refused with what it needs", "[fast]") {
   RulerMaker m = maker();
   CHECK_THROWS_WITH(sample(m, "niah_single_2", 512, 0),
-                    Catch::Contains("niah_single_2 at length 512") && Catch::Contains("tokens with the least text"));
-  CHECK_THROWS_WITH(sample(m, "fwe", 150, 0), Catch::Contains("at least 200"));
+                    Contains("niah_single_2 at length 512") && Contains("tokens with the least text"));
+  CHECK_THROWS_WITH(sample(m, "fwe", 150, 0), Contains("at least 200"));
   CHECK_THROWS_AS(sample(m, "vt", 40, 0), ConfigError);
 }
 
@@ -188,11 +188,11 @@ FOLDER_TEST("questions of SQuAD and HotpotQA stand among their documents", "[fas
   CHECK(s.input.ends_with("Question: q1?"));
   CHECK(s.outputs == Texts{"one", "p"});
   for (const char* text : {"Document 1:\n", "Document 4:\n", "a four", "p three é"}) {
-    CHECK(s.input.find(text) != std::string::npos);
+    CHECK_THAT(s.input, Contains(text));
   }
   CHECK(s.input.find("Document 5:") == std::string::npos);
   CHECK(match_part_score("I think ONE.", s.outputs) == 1);
-  CHECK(sample(m, "qa_2", 200, 1).input.find("Document 3:\n") != std::string::npos);
+  CHECK_THAT(sample(m, "qa_2", 200, 1).input, Contains("Document 3:\n"));
 }
 
 FOLDER_TEST("an article's other paragraphs come before those of other articles", "[fast]") {
@@ -201,8 +201,8 @@ FOLDER_TEST("an article's other paragraphs come before those of other articles",
   const RulerMaterial material = read_ruler_material(files);
   const RulerSample s = ruler::question_input(material, *material.squad, {42, 0, "ruler/qa_1/100"}, 3);
   CHECK(s.input.find("a four") == std::string::npos);
-  CHECK(s.input.find("p two") != std::string::npos);
-  CHECK(s.input.find("p three") != std::string::npos);
+  CHECK_THAT(s.input, Contains("p two"));
+  CHECK_THAT(s.input, Contains("p three"));
 }
 
 FOLDER_TEST("other strings and words take the place of the built-in ones", "[fast]") {
@@ -215,8 +215,8 @@ FOLDER_TEST("other strings and words take the place of the built-in ones", "[fas
   CHECK(files.replaces_any());
   RulerMaker m = maker(files);
   const RulerSample s = sample(m, "niah_single_1", 1000, 0);
-  CHECK(s.input.find("\nla {key} la\n") != std::string::npos);
-  CHECK(s.input.find(" -> " + s.outputs[0] + " [number]") != std::string::npos);
+  CHECK_THAT(s.input, Contains("\nla {key} la\n"));
+  CHECK_THAT(s.input, Contains(" -> " + s.outputs[0] + " [number]"));
 }
 
 FOLDER_TEST("files that cannot be used are refused", "[fast]") {
@@ -225,27 +225,26 @@ FOLDER_TEST("files that cannot be used are refused", "[fast]") {
     files.*member = folder.write(name, text).string();
     return read_ruler_material(files);
   };
-  CHECK_THROWS_WITH(read(&RulerFiles::text, "t.json", R"({"niah": "x"})"),
-                    Catch::Contains("t.json:1:") && Catch::Contains("niah"));
-  CHECK_THROWS_WITH(read(&RulerFiles::text, "t.json", R"({"needle": "x {key}"})"), Catch::Contains("{value}"));
-  CHECK_THROWS_WITH(read(&RulerFiles::text, "t.json", R"({"noise": ""})"), Catch::Contains("noise"));
-  CHECK_THROWS_WITH(read(&RulerFiles::essays, "e.json", R"({"words": "x"})"), Catch::Contains("\"text\""));
-  CHECK_THROWS_WITH(read(&RulerFiles::essays, "e.txt", "ab\xff"), Catch::Contains("UTF-8"));
-  CHECK_THROWS_WITH(read(&RulerFiles::essays, "e.txt", " \n"), Catch::Contains("no word"));
+  CHECK_THROWS_WITH(read(&RulerFiles::text, "t.json", R"({"niah": "x"})"), Contains("t.json:1:") && Contains("niah"));
+  CHECK_THROWS_WITH(read(&RulerFiles::text, "t.json", R"({"needle": "x {key}"})"), Contains("{value}"));
+  CHECK_THROWS_WITH(read(&RulerFiles::text, "t.json", R"({"noise": ""})"), Contains("noise"));
+  CHECK_THROWS_WITH(read(&RulerFiles::essays, "e.json", R"({"words": "x"})"), Contains("\"text\""));
+  CHECK_THROWS_WITH(read(&RulerFiles::essays, "e.txt", "ab\xff"), Contains("UTF-8"));
+  CHECK_THROWS_WITH(read(&RulerFiles::essays, "e.txt", " \n"), Contains("no word"));
   CHECK_THROWS_WITH(read(&RulerFiles::squad, "s.json", R"({"data": [{"paragraphs": [{"context": 3, "qas": []}]}]})"),
-                    Catch::Contains("s.json:1:") && Catch::Contains("context"));
-  CHECK_THROWS_WITH(read(&RulerFiles::squad, "s.json", R"({"data": []})"), Catch::Contains("no question"));
+                    Contains("s.json:1:") && Contains("context"));
+  CHECK_THROWS_WITH(read(&RulerFiles::squad, "s.json", R"({"data": []})"), Contains("no question"));
   CHECK_THROWS_WITH(
       read(&RulerFiles::squad, "s.json",
            R"({"data": [{"paragraphs": [{"context": "c", "qas": [{"question": "q", "answers": []}]}]}]})"),
-      Catch::Contains("has no answer"));
+      Contains("has no answer"));
   CHECK_THROWS_WITH(read(&RulerFiles::hotpotqa, "h.json", R"([{"question": "q", "answer": "a", "context": [["t"]]}])"),
-                    Catch::Contains("[title, [sentences]]"));
+                    Contains("[title, [sentences]]"));
   RulerFiles files;
   files.words.cwe = folder.write("w.txt", "one\ntwo\none\n").string();
-  CHECK_THROWS_WITH(read_ruler_material(files), Catch::Contains("\"one\" twice"));
+  CHECK_THROWS_WITH(read_ruler_material(files), Contains("\"one\" twice"));
   files.words.cwe = folder.write("w.txt", "one\ntwo\n").string();
-  CHECK_THROWS_WITH(read_ruler_material(files), Catch::Contains("2 words") && Catch::Contains("at least 40"));
+  CHECK_THROWS_WITH(read_ruler_material(files), Contains("2 words") && Contains("at least 40"));
   files.words.cwe = (folder / "none.txt").string();
   CHECK_THROWS_AS(read_ruler_material(files), MissingFileError);
 }
@@ -262,9 +261,9 @@ FOLDER_TEST("ready-made samples are read with their opening words", "[fast]") {
   CHECK(samples[0].second.outputs == Texts{"a", "b"});
   CHECK((samples[1].first == "vt" && samples[1].second.answer_prefix == " is"));
   CHECK(samples[2].second.answer_prefix.empty());
-  CHECK_THROWS_WITH(read("{\"input\": \"i\"}"), Catch::Contains("s.jsonl:1:") && Catch::Contains("outputs"));
-  CHECK_THROWS_WITH(read("{\"input\": \"i\", \"outputs\": []}"), Catch::Contains("outputs"));
-  CHECK_THROWS_WITH(read("{\"input\": \"i\", \"outputs\": [1]}"), Catch::Contains("a string with text"));
-  CHECK_THROWS_WITH(read("{\"input\": \"i\", \"outputs\": [\" \"]}"), Catch::Contains("a string with text"));
-  CHECK_THROWS_WITH(read("\n"), Catch::Contains("no RULER samples"));
+  CHECK_THROWS_WITH(read("{\"input\": \"i\"}"), Contains("s.jsonl:1:") && Contains("outputs"));
+  CHECK_THROWS_WITH(read("{\"input\": \"i\", \"outputs\": []}"), Contains("outputs"));
+  CHECK_THROWS_WITH(read("{\"input\": \"i\", \"outputs\": [1]}"), Contains("a string with text"));
+  CHECK_THROWS_WITH(read("{\"input\": \"i\", \"outputs\": [\" \"]}"), Contains("a string with text"));
+  CHECK_THROWS_WITH(read("\n"), Contains("no RULER samples"));
 }

@@ -10,11 +10,7 @@ using Format = TextInputOptions::Format;
 
 namespace {
 
-TextInputOptions input(const fs::path& path) {
-  TextInputOptions options;
-  options.inputs = {path.string()};
-  return options;
-}
+TextInputOptions input(const fs::path& path) { return {.inputs = {path.string()}}; }
 
 std::vector<std::string> read_all(TextReader& reader) {
   std::vector<std::string> texts;
@@ -111,10 +107,8 @@ FOLDER_TEST("a byte order mark at the beginning of a file is no text; all other 
   TextReader only_mark(input(folder.write("e.txt", mark)));
   CHECK(read_all(only_mark).empty());
   CHECK(only_mark.counts().empty == 1);
-  CHECK_THROWS_WITH(read_all(input(folder.write("f.txt", mark + "ab\xFF"))),
-                    Catch::Contains("f.txt: byte 5: invalid UTF-8"));
-  CHECK_THROWS_WITH(read_all(input(folder.write("g.txt", "\xEF\xBB"))),
-                    Catch::Contains("g.txt: byte 0: invalid UTF-8"));
+  CHECK_THROWS_WITH(read_all(input(folder.write("f.txt", mark + "ab\xFF"))), Contains("f.txt: byte 5: invalid UTF-8"));
+  CHECK_THROWS_WITH(read_all(input(folder.write("g.txt", "\xEF\xBB"))), Contains("g.txt: byte 0: invalid UTF-8"));
 }
 
 FOLDER_TEST("lines longer than the read block are whole", "[fast]") {
@@ -145,7 +139,7 @@ FOLDER_TEST("invalid UTF-8 stops with file, line and byte offset, or is replaced
 
   options = input(text);
   options.split = "2";
-  CHECK_THAT(failure_of(options), Catch::Contains("f.txt: byte 4: invalid UTF-8"));
+  CHECK_THAT(failure_of(options), Contains("f.txt: byte 4: invalid UTF-8"));
 }
 
 FOLDER_TEST("broken lines and missing members stop with file, line and byte offset", "[fast]") {
@@ -187,7 +181,7 @@ FOLDER_TEST("compressed input is named as such, and a stream that is cut off kee
   CHECK_THAT(failure_of(options),
              Catch::Matchers::StartsWith(cut.string() + ": byte " + std::to_string(packed.size() / 2) +
                                          ": gzip stream is cut off") &&
-                 Catch::Contains(", in line 1"));
+                 Contains(", in line 1"));
   options.skip_bad = 1;
   TextReader reader(options);
   const Texts texts = read_all(reader);
@@ -198,6 +192,6 @@ FOLDER_TEST("compressed input is named as such, and a stream that is cut off kee
   CHECK(texts.back() == "later");
 
   const fs::path invalid = folder.write("bad.txt.gz", gzip("abc\xFF"));
-  CHECK_THAT(failure_of(input(invalid)), Catch::Contains("byte 3 of the uncompressed text: invalid UTF-8"));
+  CHECK_THAT(failure_of(input(invalid)), Contains("byte 3 of the uncompressed text: invalid UTF-8"));
 }
 #endif

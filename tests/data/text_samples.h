@@ -8,6 +8,12 @@
 
 namespace hebb {
 
+inline std::string random_pieces(Rng& rng, int count, const std::vector<std::string>& pieces) {
+  std::string text;
+  for (int i = 0; i < count; ++i) { text += rng.choice(pieces); }
+  return text;
+}
+
 inline std::string random_words(Rng& rng, int count) {
   static const std::vector<std::string> kWords = {"the",      "memory",   "of",     "a",      "slot",    "Hebbian",
                                                   "learning", "rule",     "and",    "writes", "reads",   "token",
@@ -23,18 +29,14 @@ inline std::string random_white_space(Rng& rng, int count) {
   static const std::vector<std::string> kPieces = {
       " ", "  ",           "    ", "\n",          "\r\n", "\t", "\xC2\xA0", "\xE2\x80\x83", "\xE3\x80\x80",
       "a", "\xE2\x96\x81", ".",    "\xE2\x96\x85"};
-  std::string text;
-  for (int i = 0; i < count; ++i) { text += rng.choice(kPieces); }
-  return text;
+  return random_pieces(rng, count, kPieces);
 }
 
 inline std::string random_code(Rng& rng, int count) {
   static const std::vector<std::string> kPieces = {"for",   "(int", " i",     "=",   "0;",  "++i", ")",    " {",
                                                    "\n  ",  "}\n",  "::",     "std", "<T>", "->",  "0x1F", "3.14e-7",
                                                    "\"s\"", "//",   " token", "_",   "[",   "]"};
-  std::string text;
-  for (int i = 0; i < count; ++i) { text += rng.choice(kPieces); }
-  return text;
+  return random_pieces(rng, count, kPieces);
 }
 
 inline std::string random_digits(Rng& rng, int count) {

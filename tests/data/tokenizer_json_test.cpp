@@ -170,13 +170,12 @@ TEST_CASE("what would change ids and is not supported is an error that names the
     } else {
       set_path(json, c.path, value);
     }
-    CHECK_THROWS_WITH(parse_tokenizer_json(json.dump(), "t.json"),
-                      Catch::Contains("t.json") && Catch::Contains(c.message));
+    CHECK_THROWS_WITH(parse_tokenizer_json(json.dump(), "t.json"), Contains("t.json") && Contains(c.message));
     CHECK_THROWS_AS(parse_tokenizer_json(json.dump(), "t.json"), DataError);
   }
   Json json = parse_json_file(golden("gpt2"));
   json.find("model")->find("vocab")->erase("A");
-  CHECK_THROWS_WITH(parse_tokenizer_json(json.dump(), "t.json"), Catch::Contains("found no token for byte 65"));
+  CHECK_THROWS_WITH(parse_tokenizer_json(json.dump(), "t.json"), Contains("found no token for byte 65"));
 }
 
 TEST_CASE("a damaged tokenizer.json is a data error with its place", "[fast]") {
