@@ -490,16 +490,12 @@ class NewFolder {
   std::unique_ptr<SignalCleanup> cleanup_;
 };
 
-/// Copies the file with the tokenizer that lies in `folder` or that `named` names; returns its name or nothing.
-std::string copy_tokenizer(const fs::path& folder, const std::string& named, const fs::path& to) {
-  std::vector<fs::path> candidates;
-  if (!named.empty()) { candidates.emplace_back(named); }
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) { candidates.push_back(folder / name); }
-  for (const fs::path& path : candidates) {
+/// Copies the file with the tokenizer that lies in `folder`, where runs keep theirs; returns its name or nothing.
+std::string copy_tokenizer(const fs::path& folder, const fs::path& to) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
     std::error_code error;
-    if (!fs::is_regular_file(path, error)) { continue; }
-    const std::string name = path.extension() == ".json" ? "tokenizer.json" : "tokenizer.model";
-    write_file_atomic(to / name, read_file(path));
+    if (!fs::is_regular_file(folder / name, error)) { continue; }
+    write_file_atomic(to / name, read_file(folder / name));
     return name;
   }
   return "";
@@ -551,7 +547,7 @@ std::string from_hf(const fs::path& source, const Json& config, const fs::path& 
   NewFolder folder(target);
   write_safetensors(folder.path() / "model.safetensors", tensors.list);
   write_file_atomic(folder.path() / "config.json", object.dump(1) + "\n");
-  const std::string tokenizer = copy_tokenizer(source, "", folder.path());
+  const std::string tokenizer = copy_tokenizer(source, folder.path());
   folder.commit();
   return summary(model, "from " + config.at("model_type").as_string(), tensors, target, tokenizer);
 }
@@ -562,13 +558,8 @@ std::string to_hf(const fs::path& path, const fs::path& target, const std::strin
     throw CheckpointError(path.string(), "no weights to convert", "a configuration", "a checkpoint or a run folder");
   }
   verify_weights(source.weights);
-  int64_t length = 4096;
-  std::string named;
-  if (source.is_run) {
-    length = source.config.integer_at("train.sequence_length", length);
-    named = source.config.text_at("data.tokenizer.path");
-  }
-  Json config = hf_of_model(source.model, length);
+  Json config =
+      hf_of_model(source.model, source.is_run ? source.config.integer_at("train.sequence_length", 4096) : 4096);
   const Model model(source.model);
   const WeightSource weights(source.weights);
   require_tensors(weights, tensors_of(model.params()));
@@ -582,8 +573,7 @@ std::string to_hf(const fs::path& path, const fs::path& target, const std::strin
   // transformers asks for this member.
   write_safetensors(folder.path() / "model.safetensors", tensors.list, {{"format", "pt"}});
   write_file_atomic(folder.path() / "config.json", config.dump(1) + "\n");
-  const std::string tokenizer =
-      copy_tokenizer(source.weights.parent_path().parent_path().parent_path(), named, folder.path());
+  const std::string tokenizer = copy_tokenizer(source.weights.parent_path().parent_path().parent_path(), folder.path());
   folder.commit();
   return summary(model, "as " + config.at("model_type").as_string(), tensors, target, tokenizer);
 }
