@@ -326,7 +326,7 @@ TEST_CASE_METHOD(RunFiles, "sizes beyond every memory are errors that name them"
 TEST_CASE("memory grows by what the plan says", "[slow]") {
   // Mostly activations, and mostly parameters; both above 1 GiB.
   const std::vector<std::vector<std::string>> shapes = {
-      {"model.hidden_size=48", "model.num_layers=9", "model.layers.mlp.intermediate_size=200", "train.batch_size=16",
+      {"model.hidden_size=48", "model.num_layers=9", "model.layers.mlp.intermediate_size=200", "train.batch_size=20",
        "train.sequence_length=2000"},
       {"model.vocab_size=60000", "model.hidden_size=600", "train.batch_size=1", "train.sequence_length=40"}};
   for (const auto& shape : shapes) {
