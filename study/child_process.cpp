@@ -42,8 +42,6 @@ ChildProcess::~ChildProcess() {
   }
 }
 
-void ChildProcess::terminate() const { signal(SIGTERM); }
-
 void ChildProcess::signal(int number) const { ::kill(pid_, number); }
 
 std::optional<int> ChildProcess::poll() {

@@ -25,7 +25,6 @@ class ChildProcess {
   }
 
   pid_t pid() const { return pid_; }
-  void terminate() const;  // SIGTERM
   void signal(int number) const;
   /// Exit code, or 128 + signal, once the child has ended.
   std::optional<int> poll();

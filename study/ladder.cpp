@@ -1,16 +1,15 @@
 #include "study/ladder.h"
 
 #include <fmt/core.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
 #include <deque>
 #include <thread>
 
-#include "core/host.h"
 #include "core/parallel.h"
 #include "core/plural.h"
-#include "core/progress.h"
 #include "study/child_process.h"
 #include "study/ladder_progress.h"
 #include "study/ladder_runs.h"
@@ -98,7 +97,7 @@ class Ladder {
         stopped_ = true;
         line_(signal + ": the runs save and stop");
         queue_.clear();
-        for (const Job& job : jobs_) { job.process.terminate(); }
+        for (const Job& job : jobs_) { job.process.signal(SIGTERM); }
       }
       while (!queue_.empty() && static_cast<int64_t>(jobs_.size()) < parallel_) {
         const size_t next = queue_.front();
@@ -126,13 +125,8 @@ class Ladder {
     }
     jobs_.push_back({i, ChildProcess(options_.program, arguments, runs_.run_folder(i) / kRunConsole), begun.has_value(),
                      begun.value_or(Clock::now())});
-    RunStatus& s = status_[i];
-    s.state = "running";
-    s.pid = jobs_.back().process.pid();
-    s.host = host_name();
-    if (!begun) { s.started = time_now(); }
-    s.ended = s.error = "";
-    write_status(runs_.run_folder(i), s);
+    if (!begun) { status_[i].started = time_now(); }
+    note_start(runs_.run_folder(i), status_[i], jobs_.back().process.pid());
   }
 
   void train(size_t i) {
@@ -154,14 +148,10 @@ class Ladder {
     const bool is_done = code == 0 && (job.is_evaluation || sweep_.evals.empty());
     s.state = is_done ? "done" : stopped_ ? "pending" : "failed";
     s.error = s.state == "failed" ? failure_reason(runs_.run_folder(i) / kRunConsole, code) : "";
-    s.ended = time_now();
-    s.pid = 0;
-    s.seconds += std::chrono::duration<double>(Clock::now() - job.started).count();
     s.step = last_logged_step(runs_.run_folder(i));
-    write_status(runs_.run_folder(i), s);
+    const std::string line = note_end(runs_.run_folder(i), sweep_.runs[i].id, s, job.started);
     progress_.show(status_);
-    line_(fmt::format("{} {} at step {:d} after {}{}{}", s.state == "pending" ? "stopped" : s.state, sweep_.runs[i].id,
-                      s.step, format_duration(s.seconds), s.error.empty() ? "" : ": ", s.error));
+    line_(line);
     runs_.write_results();
   }
 

@@ -8,7 +8,6 @@
 #include "study/ladder_runs.h"
 
 namespace hebb {
-namespace {}  // namespace
 
 RunStatus read_status(const fs::path& run) {
   const fs::path path = run / "status.json";
@@ -44,16 +43,15 @@ bool was_killed(const RunStatus& s) {
 }
 
 void write_status(const fs::path& run, const RunStatus& s) {
-  Json json = Json::object();
-  json.set("state", s.state);
-  json.set("config_hash", s.config_hash);
-  json.set("step", s.step);
-  json.set("host", s.host);
-  json.set("pid", s.pid);
-  json.set("started", s.started);
-  json.set("ended", s.ended);
-  json.set("seconds", s.seconds);
-  json.set("error", s.error);
+  Json json = Json::object({{"state", s.state},
+                            {"config_hash", s.config_hash},
+                            {"step", s.step},
+                            {"host", s.host},
+                            {"pid", s.pid},
+                            {"started", s.started},
+                            {"ended", s.ended},
+                            {"seconds", s.seconds},
+                            {"error", s.error}});
   if (!s.task.empty()) {
     json.set("task", s.task);
     json.set("idle", s.idle);

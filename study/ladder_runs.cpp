@@ -3,10 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <ctime>
 #include <thread>
 
+#include "core/elapsed.h"
+#include "core/host.h"
+#include "core/join.h"
 #include "core/progress.h"
 #include "inspect/plan.h"
 #include "study/run_results.h"
@@ -48,12 +50,11 @@ void write_sweep(const Sweep& sweep, const fs::path& folder) {
     const auto config = Fields::read<RunConfig>(run.config, "");
     const int64_t tokens = config.train.steps * config.train.tokens_per_step();
     const Model model(config.model);
-    Json item = Json::object();
-    item.set("id", run.id);
-    item.set("tags", run.tags);
-    item.set("steps", config.train.steps);
-    item.set("flops", 3 * model.flops_per_token(config.train.sequence_length) * static_cast<double>(tokens));
-    runs.push(item);
+    runs.push(Json::object(
+        {{"id", run.id},
+         {"tags", run.tags},
+         {"steps", config.train.steps},
+         {"flops", 3 * model.flops_per_token(config.train.sequence_length) * static_cast<double>(tokens)}}));
   }
   json.set("runs", runs);
   for (const SweepRun& run : sweep.planned) { planned.push(planned_result(run)); }
@@ -86,6 +87,28 @@ std::string failure_reason(const fs::path& console, int code) {
     found = text.substr(at + 7, text.find('\n', at) - at - 7) + " (" + found + ")";
   }
   return found;
+}
+
+void note_start(const fs::path& run, RunStatus& status, pid_t pid) {
+  status.state = "running";
+  status.pid = pid;
+  status.host = host_name();
+  status.ended = status.error = "";
+  write_status(run, status);
+}
+
+std::string note_end(const fs::path& run, const std::string& id, RunStatus& status,
+                     std::chrono::steady_clock::time_point begun) {
+  status.ended = time_now();
+  status.pid = 0;
+  status.seconds += seconds_since(begun);
+  write_status(run, status);
+  return fmt::format("{} {} at step {:d} after {}{}", status.state == "pending" ? "stopped" : status.state, id,
+                     status.step, format_duration(status.seconds), status.error.empty() ? "" : ": " + status.error);
+}
+
+void remove_lock_of_other_host(const fs::path& run) {
+  if (fs::exists(run / "lock") && !read_file(run / "lock").starts_with(host_name() + " ")) { fs::remove(run / "lock"); }
 }
 
 RunNeeds needs_of(const SweepRun& run, int ranks, const NeedsAsked& asked) {
@@ -164,12 +187,11 @@ void LadderRuns::prepare(const std::vector<size_t>& runs) {
 
 std::string LadderRuns::differences(size_t i) const {
   try {
-    std::string text;
     const Json stored = parse_json_file((run_folder(i) / kLadderConfig).string());
-    for (const ConfigDifference& d : all_differences(stored, sweep_.runs[i].config)) {
-      text += (text.empty() ? ": " : "; ") + d.path + ": " + d.stored + " there, " + d.current + " here";
-    }
-    return text;
+    const std::string text = join(all_differences(stored, sweep_.runs[i].config), "; ", [](const ConfigDifference& d) {
+      return d.path + ": " + d.stored + " there, " + d.current + " here";
+    });
+    return text.empty() ? "" : ": " + text;
   } catch (const Error&) { return ""; }
 }
 

@@ -1,4 +1,7 @@
 #pragma once
+#include <sys/types.h>
+
+#include <chrono>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -15,6 +18,15 @@ inline constexpr const char* kRunConsole = "console.log";           // what hebb
 std::string time_now();
 /// Why a process failed: the last line of its output `log` that starts with "error: ", or how it ended.
 std::string failure_reason(const fs::path& log, int code);
+
+/// Writes the status of a run that process `pid` has begun.
+void note_start(const fs::path& run, RunStatus& status, pid_t pid);
+/// Writes the status of a run that has come to the end of a start, begun at `begun`; state, step and error are set.
+/// Returns a line for people.
+std::string note_end(const fs::path& run, const std::string& id, RunStatus& status,
+                     std::chrono::steady_clock::time_point begun);
+/// Removes RUN/lock where a process of another machine has it, which is known to have ended.
+void remove_lock_of_other_host(const fs::path& run);
 
 /// What a run needs of this machine.
 struct RunNeeds {

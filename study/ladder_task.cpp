@@ -6,8 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "core/host.h"
-#include "core/progress.h"
+#include "core/join.h"
 #include "study/child_process.h"
 #include "study/ladder_runs.h"
 #include "study/read_metrics.h"
@@ -32,16 +31,13 @@ class LadderTask {
       : ladder_(ladder), task_(task), program_(program), line_(line) {
     const size_t dot = task.find('.');
     submission_ = read_submission(ladder, task.substr(0, dot));
-    const std::string place = dot == std::string::npos ? "" : task.substr(dot + 1);
-    const bool is_place =
-        !place.empty() && place.size() < 8 && place.find_first_not_of("0123456789") == std::string::npos;
-    const size_t k = is_place ? std::stoul(place) : submission_.runs.size();
-    if (k >= submission_.runs.size()) {
+    const std::optional<std::string> run = submission_.run_at(dot == std::string::npos ? "" : task.substr(dot + 1));
+    if (!run) {
       throw CheckpointError(ladder.string(), "no task " + task,
                             fmt::format("submission {} of {:d} runs", submission_.number, submission_.runs.size()),
                             "NUMBER.PLACE");
     }
-    id_ = submission_.runs[k];
+    id_ = *run;
     run_ = fs::absolute(ladder / id_);
   }
 
@@ -72,10 +68,7 @@ class LadderTask {
  private:
   /// A run that this very job began on another machine was ended with it there: its lock holds nobody.
   void take_over() {
-    if (status_.task == task_ && fs::exists(run_ / "lock") &&
-        !read_file(run_ / "lock").starts_with(host_name() + " ")) {
-      fs::remove(run_ / "lock");
-    }
+    if (status_.task == task_) { remove_lock_of_other_host(run_); }
     const RunLock probe(run_);
     if (status_.task != task_) { status_.idle = 0; }
     status_.task = task_;
@@ -87,17 +80,11 @@ class LadderTask {
     std::string program = program_;
     std::vector<std::string> words = arguments;
     if (!start.empty()) {
-      std::string command = "exec " + start + " " + shell_quoted(program_);
-      for (const std::string& argument : arguments) { command += " " + shell_quoted(argument); }
       program = "/bin/sh";
-      words = {"-c", command};
+      words = {"-c", "exec " + start + " " + shell_quoted(program_) + " " + join(arguments, " ", shell_quoted)};
     }
     ChildProcess child(program, words, run_ / kRunConsole);
-    status_.state = "running";
-    status_.pid = child.pid();
-    status_.host = host_name();
-    status_.ended = status_.error = "";
-    write_status(run_, status_);
+    note_start(run_, status_, child.pid());
     std::optional<Clock::time_point> asked;
     Clock::time_point looked = Clock::now();
     for (;;) {
@@ -142,13 +129,7 @@ class LadderTask {
         status_.error = fmt::format("stopped {} times without a new step: {}", kIdleStops, status_.error);
       }
     }
-    status_.ended = time_now();
-    status_.pid = 0;
-    status_.seconds += std::chrono::duration<double>(Clock::now() - started_).count();
-    write_status(run_, status_);
-    line_(fmt::format("{} {} at step {} after {}{}{}", status_.state == "pending" ? "stopped" : status_.state, id_,
-                      status_.step, format_duration(status_.seconds), status_.error.empty() ? "" : ": ",
-                      status_.error));
+    line_(note_end(run_, id_, status_, started_));
     if (is_done || (goes_on && was_cancelled)) { return 0; }
     if (status_.state == "pending") { return code == kComm ? kComm : kStopped; }
     return code == 0 || is_idle ? static_cast<int>(ExitCode::kOther) : code;

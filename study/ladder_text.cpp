@@ -3,13 +3,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
+#include "core/join.h"
 #include "core/progress.h"
 #include "inspect/plan.h"
 #include "study/ladder_progress.h"
 #include "study/ladder_runs.h"
 #include "study/launcher.h"
 #include "study/report.h"
+#include "study/run_command.h"
 
 namespace hebb {
 namespace {
@@ -35,17 +38,13 @@ RunProgress progress_of(const fs::path& run) {
 
 /// The last lines of a file, indented, with its path.
 std::string tail_of(const fs::path& file) {
-  std::string text = fs::exists(file) ? read_file(file) : "";
-  while (!text.empty() && text.back() == '\n') { text.pop_back(); }
-  if (text.empty()) { return file.string() + (fs::exists(file) ? " is empty\n" : " is not there\n"); }
-  constexpr int kLines = 6;
-  size_t begin = text.size();
-  for (int line = 0; line < kLines && begin != std::string::npos; ++line) {
-    begin = begin == 0 ? std::string::npos : text.rfind('\n', begin - 1);
-  }
-  std::string tail = "\n" + (begin == std::string::npos ? text : text.substr(begin + 1));
-  for (size_t at = 0; (at = tail.find('\n', at)) != std::string::npos; at += 3) { tail.insert(at + 1, "  "); }
-  return "the end of " + file.string() + ":" + tail + "\n";
+  if (!fs::exists(file)) { return file.string() + " is not there\n"; }
+  std::vector<std::string> lines = lines_of(read_file(file));
+  while (!lines.empty() && lines.back().empty()) { lines.pop_back(); }
+  if (lines.empty()) { return file.string() + " is empty\n"; }
+  constexpr size_t kLines = 6;
+  return "the end of " + file.string() + ":\n  " + join(std::span(lines).last(std::min(kLines, lines.size())), "\n  ") +
+         "\n";
 }
 
 /// What the jobs of a run add to its line: `status` becomes what they say.
@@ -114,12 +113,10 @@ std::string describe_ladder(const Sweep& sweep, const LadderOptions& ladder, dou
   std::vector<Plan> plans;
   std::string solved;
   double flops = 0, tokens = 0;
-  PlanOptions options;
-  options.open_data = false;
   for (const SweepRun& run : sweep.runs) {
     auto config = Fields::read<RunConfig>(run.config, "");
     resolve(config, 1, false);
-    plans.push_back(plan_run(config, options));
+    plans.push_back(plan_run(config, {.open_data = false}));
     Plan& plan = plans.back();
     if (flops_per_s > 0) { plan.hours = plan.training_flops() / flops_per_s / 3600; }
     flops += plan.training_flops();

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "core/host.h"
-#include "core/join.h"
 #include "core/plural.h"
+#include "data/text/characters.h"
 #include "study/ladder_runs.h"
 #include "study/ladder_task.h"
 #include "study/report.h"
@@ -33,28 +33,15 @@ std::string word(const std::string& text) {
   return is_plain ? text : shell_quoted(text);
 }
 
-using Values = std::vector<std::pair<std::string, std::string>>;
-
-/// `text` with {name} replaced; what else stands in braces is the shell's.
-std::string filled(std::string text, const Values& values) {
-  for (const auto& [name, value] : values) {
-    const std::string mark = "{" + name + "}";
-    for (size_t at = 0; (at = text.find(mark, at)) != std::string::npos; at += value.size()) {
-      text.replace(at, mark.size(), value);
-    }
-  }
-  return text;
-}
-
 /// The runs that one submission holds, and what they ask for.
 struct Group {
   ClusterConfig cluster;
+  std::string key;  // the cluster's configuration
   std::vector<size_t> runs;
 };
 
 std::vector<Group> groups_of(const Sweep& sweep, const std::vector<size_t>& runs, const LadderOptions& options) {
   std::vector<Group> groups;
-  std::vector<std::string> keys;
   const size_t most = options.launcher == "slurm" ? kLargestArray : 1;
   for (const size_t i : runs) {
     std::vector<std::string> words = options.cluster;
@@ -63,14 +50,10 @@ std::vector<Group> groups_of(const Sweep& sweep, const std::vector<size_t>& runs
     const auto config = Fields::read<RunConfig>(sweep.runs[i].config, "");
     if (!cluster.gpus) { cluster.gpus = config.train.device == "cuda" ? 1 : 0; }
     const std::string key = Fields::write(cluster).dump();
-    size_t g = groups.size();
-    while (g > 0 && (keys[g - 1] != key || groups[g - 1].runs.size() == most)) { --g; }
-    if (g == 0) {
-      keys.push_back(key);
-      groups.push_back({std::move(cluster), {}});
-      g = groups.size();
-    }
-    groups[g - 1].runs.push_back(i);
+    auto group = std::find_if(groups.begin(), groups.end(),
+                              [&](const Group& g) { return g.key == key && g.runs.size() < most; });
+    if (group == groups.end()) { group = groups.insert(group, {std::move(cluster), key, {}}); }
+    group->runs.push_back(i);
   }
   return groups;
 }
@@ -92,7 +75,7 @@ Submission submission_of(const Sweep& sweep, const Group& group, const std::stri
   s.evals = sweep.evals;
   s.ranks = group.cluster.ranks;
   if (!group.cluster.start.empty()) {
-    s.start = filled(group.cluster.start, {{"ranks", std::to_string(s.ranks)}});
+    s.start = fill_template(group.cluster.start, {{"ranks", std::to_string(s.ranks)}});
   } else if (s.ranks > 1 && s.is_slurm()) {
     s.start = srun_words(group.cluster);
   }
@@ -100,10 +83,10 @@ Submission submission_of(const Sweep& sweep, const Group& group, const std::stri
 }
 
 std::string template_command(const Sweep& sweep, const fs::path& ladder, const Group& group, const Submission& s) {
-  return filled(s.launcher, {{"command", word(submission_file(ladder, s.number, ".sh").string())},
-                             {"name", word(sweep.name + "-" + s.runs[0])},
-                             {"ranks", std::to_string(group.cluster.ranks)},
-                             {"folder", word((ladder / s.runs[0]).string())}});
+  return fill_template(s.launcher, {{"command", word(submission_file(ladder, s.number, ".sh").string())},
+                                    {"name", word(sweep.name + "-" + s.runs[0])},
+                                    {"ranks", std::to_string(group.cluster.ranks)},
+                                    {"folder", word((ladder / s.runs[0]).string())}});
 }
 
 std::vector<std::string> slurm_command(const Sweep& sweep, const fs::path& ladder, const Group& group,
@@ -154,12 +137,6 @@ Submission submit(const Sweep& sweep, const fs::path& ladder, const Group& group
   return s;
 }
 
-/// The lock that a job on another machine left behind. Nothing tells there whether it lives, but its launcher has said
-/// that it does not.
-void remove_lock_of_ended_job(const fs::path& run) {
-  if (fs::exists(run / "lock") && !read_file(run / "lock").starts_with(host_name() + " ")) { fs::remove(run / "lock"); }
-}
-
 struct Place {
   const Submission* submission;
   std::string place;
@@ -182,14 +159,12 @@ void add_slurm_jobs(const fs::path& ladder, const std::vector<Submission>& submi
     const std::string number = task.name.substr(task.name.rfind('.') + 1);
     const auto s = std::find_if(submissions.begin(), submissions.end(),
                                 [&](const Submission& one) { return one.is_slurm() && one.number == number; });
-    const bool is_place =
-        !task.place.empty() && task.place.size() < 8 && task.place.find_first_not_of("0123456789") == std::string::npos;
-    const size_t k = is_place && s != submissions.end() ? std::stoul(task.place) : SIZE_MAX;
-    if (s == submissions.end() || k >= s->runs.size()) { continue; }
+    const std::optional<std::string> run = s != submissions.end() ? s->run_at(task.place) : std::nullopt;
+    if (!run) { continue; }
     const bool waits = task.state == "PENDING" || task.state.starts_with("REQUEUE");
-    const std::string state = read_status(ladder / s->runs[k]).state;
+    const std::string state = read_status(ladder / *run).state;
     if (!waits && (state == "failed" || state == "done")) { continue; }  // the end of its script
-    jobs.active[s->runs[k]] = {!waits, task.array + "_" + task.place, waits ? task.reason : ""};
+    jobs.active[*run] = {!waits, task.array + "_" + task.place, waits ? task.reason : ""};
   }
 }
 
@@ -279,7 +254,8 @@ int launch_ladder(const Sweep& sweep, const LadderOptions& options, const Consol
     return static_cast<int>(group->cluster.ranks);
   };
   if (!todo.empty()) { runs.warn_of_data(todo, ranks_of); }
-  for (const size_t i : todo) { remove_lock_of_ended_job(runs.run_folder(i)); }
+  // Nothing tells here whether a job on another machine lives, but its launcher has said that it does not.
+  for (const size_t i : todo) { remove_lock_of_other_host(runs.run_folder(i)); }
   runs.prepare(todo);
   const auto waiting =
       std::count_if(jobs.active.begin(), jobs.active.end(), [](const auto& job) { return !job.second.is_running; });
@@ -310,13 +286,9 @@ std::string describe_jobs(const Sweep& sweep, const LadderOptions& options) {
   std::string text;
   for (size_t g = 0; g < groups.size(); ++g) {
     const Submission s = submission_of(sweep, groups[g], options.launcher, fmt::format("{:04}", g + 1));
-    std::string line;
-    if (s.is_slurm()) {
-      line = join(slurm_command(sweep, ladder, groups[g], s, options), " ", word);
-    } else {
-      line = template_command(sweep, ladder, groups[g], s);
-    }
-    text += line + "\n";
+    text += (s.is_slurm() ? join(slurm_command(sweep, ladder, groups[g], s, options), " ", word)
+                          : template_command(sweep, ladder, groups[g], s)) +
+            "\n";
   }
   return text;
 }
@@ -337,7 +309,7 @@ std::string cancel_jobs(const fs::path& ladder) {
   }
   for (const auto& [run, job] : jobs.active) {  // an array whose number a killed ladder did not write down
     const std::string array = job.job.substr(0, job.job.find('_'));
-    if (array.find_first_not_of("0123456789") == std::string::npos && others == 0) { arrays.insert(array); }
+    if (is_number(array) && others == 0) { arrays.insert(array); }
   }
   if (!arrays.empty()) { scancel({arrays.begin(), arrays.end()}); }
   if (jobs.active.empty()) { return folder.name + ": no job waits or runs\n"; }

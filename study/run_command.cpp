@@ -11,7 +11,7 @@
 #include <cstring>
 #include <sstream>
 
-#include "core/error.h"
+#include "core/files.h"
 
 namespace hebb {
 namespace {
@@ -35,6 +35,16 @@ void read_both(int out, int err, CommandResult& result) {
   }
 }
 
+struct Pipe {
+  Descriptor from, to;
+};
+
+Pipe make_pipe(const std::string& program) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) { throw Error(ExitCode::kOther, program + ": " + std::strerror(errno)); }
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
 }  // namespace
 
 std::string CommandResult::text() const {
@@ -43,33 +53,32 @@ std::string CommandResult::text() const {
   return said;
 }
 
+std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) { lines.push_back(line); }
+  return lines;
+}
+
 CommandResult run_command(const std::vector<std::string>& words) {
   std::vector<std::string> copy = words;
   std::vector<char*> raw;
   for (std::string& word : copy) { raw.push_back(word.data()); }
   raw.push_back(nullptr);
-  int out[2], err[2];
-  if (::pipe2(out, O_CLOEXEC) != 0) { throw Error(ExitCode::kOther, words[0] + ": " + std::strerror(errno)); }
-  if (::pipe2(err, O_CLOEXEC) != 0) {
-    ::close(out[0]);
-    ::close(out[1]);
-    throw Error(ExitCode::kOther, words[0] + ": " + std::strerror(errno));
-  }
+  Pipe out = make_pipe(words[0]), err = make_pipe(words[0]);
   const pid_t pid = ::fork();
   if (pid == 0) {  // only calls that are safe after fork
-    if (::dup2(out[1], 1) == 1 && ::dup2(err[1], 2) == 2) { ::execvp(raw[0], raw.data()); }
+    if (::dup2(out.to.fd(), 1) == 1 && ::dup2(err.to.fd(), 2) == 2) { ::execvp(raw[0], raw.data()); }
     ::_exit(127);
   }
-  ::close(out[1]);
-  ::close(err[1]);
+  out.to.close();
+  err.to.close();
   CommandResult result;
   int status = 127 << 8;
   if (pid > 0) {
-    read_both(out[0], err[0], result);
+    read_both(out.from.fd(), err.from.fd(), result);
     while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
   }
-  ::close(out[0]);
-  ::close(err[0]);
   result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
 }

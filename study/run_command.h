@@ -11,6 +11,8 @@ struct CommandResult {
   std::string text() const;
 };
 
+std::vector<std::string> lines_of(const std::string& text);
+
 /// Runs a program that is on PATH and waits for its end.
 CommandResult run_command(const std::vector<std::string>& words);
 

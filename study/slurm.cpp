@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cctype>
-#include <sstream>
 
 #include "core/error.h"
 #include "core/join.h"
@@ -11,13 +10,6 @@
 
 namespace hebb {
 namespace {
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::istringstream in(text);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(in, line);) { lines.push_back(line); }
-  return lines;
-}
 
 /// The first `count` - 1 parts between bars; the last one is the rest of the line.
 std::vector<std::string> split(const std::string& line, size_t count) {
@@ -47,6 +39,13 @@ std::string value_in(const std::string& line, const std::string& key) {
   return line.substr(begin, line.find(' ', begin) - begin);
 }
 
+/// Errors: Error with what a program said that has failed.
+void require_success(const std::string& program, const CommandResult& result) {
+  if (result.code == 0) { return; }
+  const bool is_missing = result.code == 127 && !is_on_path(program);
+  throw Error(ExitCode::kOther, program + ": " + (is_missing ? "no such program on PATH" : one_line(result.text())));
+}
+
 /// What the controller still knows of jobs that have ended: it forgets them after some minutes.
 std::map<std::string, std::string> ends_by_controller(const std::string& array) {
   std::map<std::string, std::string> ends;
@@ -61,10 +60,7 @@ std::map<std::string, std::string> ends_by_controller(const std::string& array) 
 
 std::vector<SlurmTask> slurm_queue() {
   const CommandResult result = run_command({"squeue", "--noheader", "--array", "--format=%F|%K|%T|%r|%j|%Z"});
-  if (result.code != 0) {
-    throw Error(ExitCode::kOther, "squeue: " + (result.code == 127 && !is_on_path("squeue") ? "no such program on PATH"
-                                                                                            : one_line(result.text())));
-  }
+  require_success("squeue", result);
   std::vector<SlurmTask> tasks;
   for (const std::string& line : lines_of(result.out)) {
     const std::vector<std::string> p = split(line, 6);
@@ -154,8 +150,7 @@ std::string sbatch(const std::vector<std::string>& words, const ClusterConfig& c
   }
   const CommandResult result = run_command(words);
   const std::string number = result.out.substr(0, result.out.find_first_of(";\n"));
-  const bool is_number = !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
-  if (result.code == 0 && is_number) { return number; }
+  if (result.code == 0 && is_number(number)) { return number; }
   std::string found = "sbatch refused the job: " + one_line(result.text());
   if (!cluster.partition.empty() && result.text().find("partition") != std::string::npos) {
     const CommandResult partitions = run_command({"sinfo", "--noheader", "--format=%R"});
@@ -181,12 +176,7 @@ std::map<std::string, std::string> slurm_ends(const std::string& array) {
 void scancel(const std::vector<std::string>& arrays) {
   std::vector<std::string> words = {"scancel"};
   words.insert(words.end(), arrays.begin(), arrays.end());
-  const CommandResult result = run_command(words);
-  if (result.code != 0) {
-    throw Error(ExitCode::kOther,
-                "scancel: " + (result.code == 127 && !is_on_path("scancel") ? "no such program on PATH"
-                                                                            : one_line(result.text())));
-  }
+  require_success("scancel", run_command(words));
 }
 
 }  // namespace hebb

@@ -4,10 +4,7 @@
 
 #include <algorithm>
 
-#include "core/fields.h"
-
 namespace hebb {
-namespace {
 
 void fields(Fields& f, Submission& s) {
   f.field("launcher", s.launcher).required();
@@ -18,15 +15,16 @@ void fields(Fields& f, Submission& s) {
   f.field("start", s.start);
 }
 
-/// What Fields reads and writes in place of a Submission, whose fields are this file's.
-struct Stored {
-  Submission submission;
-};
-void fields(Fields& f, Stored& s) { fields(f, s.submission); }
-
 bool is_number(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
 }
+
+std::optional<std::string> Submission::run_at(const std::string& place) const {
+  const size_t k = is_number(place) && place.size() < 8 ? std::stoul(place) : runs.size();
+  return k < runs.size() ? std::optional(runs[k]) : std::nullopt;
+}
+
+namespace {
 
 std::vector<std::string> numbers_in(const fs::path& ladder) {
   std::vector<std::string> numbers;
@@ -52,9 +50,9 @@ Submission read_submission(const fs::path& ladder, const std::string& number) {
                           "one that hebb ladder made");
   }
   try {
-    auto stored = Fields::read<Stored>(parse_json(read_file(path), path.string()), "");
-    stored.submission.number = number;
-    return stored.submission;
+    auto submission = Fields::read<Submission>(parse_json(read_file(path), path.string()), "");
+    submission.number = number;
+    return submission;
   } catch (const ConfigError& error) {
     throw CheckpointError(path.string(), std::string("not a submission: ") + error.what());
   }
@@ -68,8 +66,7 @@ std::vector<Submission> read_submissions(const fs::path& ladder) {
 
 void write_submission(const fs::path& ladder, const Submission& submission) {
   fs::create_directories(ladder / "jobs");
-  write_file_atomic(submission_file(ladder, submission.number, ".json"),
-                    Fields::write(Stored{submission}).dump(1) + "\n");
+  write_file_atomic(submission_file(ladder, submission.number, ".json"), Fields::write(submission).dump(1) + "\n");
 }
 
 std::string next_submission(const fs::path& ladder) {

@@ -1,7 +1,9 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/fields.h"
 #include "core/files.h"
 
 namespace hebb {
@@ -18,7 +20,13 @@ struct Submission {
   std::string start;              // words before hebb that start several; empty: hebb does, on one machine
 
   bool is_slurm() const { return launcher == "slurm"; }
+  /// The run at a place, written as digits; nothing where there is none.
+  std::optional<std::string> run_at(const std::string& place) const;
 };
+void fields(Fields& f, Submission& s);
+
+/// Digits and nothing else.
+bool is_number(const std::string& text);
 
 /// In the order in which they were made. Errors: CheckpointError for a damaged file.
 std::vector<Submission> read_submissions(const fs::path& ladder);
