@@ -28,7 +28,7 @@ struct Domains {
     const std::string domains = R"("domains": [{"name": "one", "path": ")" +
                                 (first.folder / "corpus" / "*.bin").string() + R"("}, {"name": "two", "path": ")" +
                                 (second.folder / "corpus" / "*.bin").string() + "\"}], ";
-    return testing::evaluate(model, R"("kind": "adapt", )" + domains + keys, nullptr, 12);
+    return evaluate(model, R"("kind": "adapt", )" + domains + keys, nullptr, 12);
   }
 };
 
@@ -80,16 +80,16 @@ TEST_CASE("fast weights adapt to a domain as a trainer's forward pass moves them
   }
   for (size_t point = 0; point < 6; ++point) {
     CAPTURE(point);
-    CHECK(number(r, point, "nll") == Catch::Approx(expected[point]).epsilon(1e-12));
-    CHECK(number(r, point, "delta") == Catch::Approx(expected[point] - expected[point % 2]).margin(1e-12));
+    CHECK(number(r, point, "nll") == Approx(expected[point]).epsilon(1e-12));
+    CHECK(number(r, point, "delta") == Approx(expected[point] - expected[point % 2]).margin(1e-12));
     CHECK(number(r, point, "stage") == static_cast<double>(point / 2));
   }
   CHECK(number(r, 0, "tokens") == 4 * 12);
   CHECK(number(r, 1, "tokens") == 6 * 12);
   CHECK(number(r, 2, "delta") != 0);
   CHECK(r.series.at("adaptation").items()[3].at("adapted").as_string() == "one");
-  CHECK(metric(r, "delta_own") == Catch::Approx((number(r, 2, "delta") + number(r, 5, "delta")) / 2).margin(1e-14));
-  CHECK(metric(r, "delta_end") == Catch::Approx(metric(r, "nll_after") - metric(r, "nll_before")).margin(1e-14));
+  CHECK(metric(r, "delta_own") == Approx((number(r, 2, "delta") + number(r, 5, "delta")) / 2).margin(1e-14));
+  CHECK(metric(r, "delta_end") == Approx(metric(r, "nll_after") - metric(r, "nll_before")).margin(1e-14));
 }
 
 TEST_CASE("adaptation reads by the rules of evaluation and obeys chunk_size", "[fast]") {
@@ -110,9 +110,7 @@ TEST_CASE("adaptation reads by the rules of evaluation and obeys chunk_size", "[
   const std::vector<int32_t> row(d.first.documents[0].begin(), d.first.documents[0].begin() + 12);
   Inspector in_rows;
   in_rows.recording = true;
-  ScoringModel::RowReading reading;
-  reading.inspector = &in_rows;
-  s.read_rows(row, reading);
+  s.read_rows(row, {.inspector = &in_rows});
   s.restore_fast_weights(start);
   TraceOptions options;
   options.inside = true;
@@ -130,16 +128,14 @@ TEST_CASE("a model without fast weights gives zeros, and wrong input a message",
     CHECK(number(r, point, "delta") == 0);
     CHECK(number(r, point, "nll") > 1);
   }
-  CHECK_THROWS_WITH(
-      d.run(s, R"("micro_batch_size": 6)"),
-      Catch::Contains("too few tokens for domain \"one\" (found 10 rows of 13 tokens, expected at least 12"));
-  const auto read = [&](const char* keys) { testing::evaluate(s, std::string(R"("kind": "adapt")") + keys); };
-  CHECK_THROWS_WITH(read(""), Catch::Contains("evaluations.0.domains"));
-  CHECK_THROWS_WITH(
-      read(R"(, "domains": [])"),
-      Catch::Contains("domains: found an empty list, expected a list of objects with at least one element"));
+  CHECK_THROWS_WITH(d.run(s, R"("micro_batch_size": 6)"),
+                    Contains("too few tokens for domain \"one\" (found 10 rows of 13 tokens, expected at least 12"));
+  const auto read = [&](const char* keys) { evaluate(s, std::string(R"("kind": "adapt")") + keys); };
+  CHECK_THROWS_WITH(read(""), Contains("evaluations.0.domains"));
+  CHECK_THROWS_WITH(read(R"(, "domains": [])"),
+                    Contains("domains: found an empty list, expected a list of objects with at least one element"));
   CHECK_THROWS_WITH(read(R"(, "domains": [{"name": "a", "path": "x"}, {"name": "a", "path": "y"}])"),
-                    Catch::Contains("domains.1.name: found \"a\" again"));
+                    Contains("domains.1.name: found \"a\" again"));
   CHECK_THROWS_WITH(read(R"(, "domains": [{"name": "a", "path": "x", "weight": 1}])"),
-                    Catch::Contains("domains.0.weight: found an unknown key"));
+                    Contains("domains.0.weight: found an unknown key"));
 }

@@ -9,6 +9,25 @@ std::string random_text(Rng& rng, uint32_t most) {
   return text;
 }
 
+/// A record, the first choice being right.
+ChoiceRecord record(const std::string& context, const std::vector<std::string>& choices) {
+  ChoiceRecord r;
+  r.context = context;
+  r.choices = choices;
+  r.gold = {0};
+  return r;
+}
+
+Outcome choose(const TextModel& model, const std::vector<ChoiceRecord>& records, const std::string& keys = "",
+               int64_t training_length = 64) {
+  std::string lines;
+  for (const ChoiceRecord& r : records) { lines += record_line(r) + "\n"; }
+  return model.run_on(lines, R"("kind": "choice")" + keys, training_length);
+}
+
+/// The likelihoods of the choices of one record.
+const std::vector<Json>& lls_of(const Outcome& o, size_t i) { return o.samples[i].at("ll").items(); }
+
 /// The shares of right predictions, by straight sums over the table.
 struct Expected {
   std::map<std::string, std::vector<double>> scores;
@@ -43,12 +62,11 @@ struct Expected {
 TEST_CASE("choices are scored as a table of bigrams says", "[fast]") {
   const BigramModel model(random_table(1));
   Rng rng(2, "records");
-  std::string records;
+  std::vector<ChoiceRecord> records;
   Expected expected;
   std::vector<std::vector<double>> lls;
   for (int i = 0; i < 40; ++i) {
-    ChoiceRecord r;
-    r.context = i % 5 == 0 ? "" : random_text(rng, 30);
+    ChoiceRecord r = record(i % 5 == 0 ? "" : random_text(rng, 30), {});
     r.delimiter = i % 3 == 0 ? "" : i % 3 == 1 ? " " : "\n\n";
     for (int j = 0; j < 4; ++j) { r.choices.push_back(random_text(rng, 6) + (rng.below(2) == 0 ? "\xC3\xA9" : "")); }
     r.gold = {rng.below(4)};
@@ -57,9 +75,9 @@ TEST_CASE("choices are scored as a table of bigrams says", "[fast]") {
       lls.back().push_back(model.log_p(r.context.empty() ? kEos : r.context.back(), r.delimiter + choice));
     }
     expected.add(lls.back(), r.choices, r.gold[0], r.delimiter);
-    records += record_line(r) + "\n";
+    records.push_back(r);
   }
-  const Outcome o = model.run_on(records, R"("kind": "choice")");
+  const Outcome o = choose(model, records);
   for (const char* name : {"acc", "acc_norm", "acc_byte", "acc_token"}) {
     const double p = expected.mean(name);
     CHECK(o.metric(name) == Approx(p).epsilon(1e-12));
@@ -69,9 +87,7 @@ TEST_CASE("choices are scored as a table of bigrams says", "[fast]") {
   }
   REQUIRE(o.samples.size() == 40);
   for (size_t i = 0; i < lls.size(); ++i) {
-    for (size_t j = 0; j < 4; ++j) {
-      CHECK(o.samples[i].at("ll").items()[j].as_double() == Approx(lls[i][j]).epsilon(1e-12));
-    }
+    for (size_t j = 0; j < 4; ++j) { CHECK(lls_of(o, i)[j].as_double() == Approx(lls[i][j]).epsilon(1e-12)); }
   }
   CHECK(expected.mean("acc") != expected.mean("acc_norm"));  // otherwise the cases say little
 }
@@ -80,15 +96,14 @@ TEST_CASE("each measure divides by its own length, and ties go to the lowest ind
   const BigramModel model({});  // all tokens are equally likely
   const double uniform = std::log(259.0);
   // Lengths with the delimiter: 3, 5 and 4 bytes, so log-likelihoods -3, -5 and -4 times ln 259.
-  const std::string record = R"({"context": "c", "choices": ["ab", "éé", "abc"], "gold": 0})";
-  const Outcome o = model.run_on(record, R"("kind": "choice")");
-  CHECK(o.samples[0].at("ll").items()[0].as_double() == Approx(-3 * uniform).epsilon(1e-12));
-  CHECK(o.samples[0].at("ll").items()[1].as_double() == Approx(-5 * uniform).epsilon(1e-12));
+  ChoiceRecord r = record("c", {"ab", "éé", "abc"});
+  const Outcome o = choose(model, {r});
+  CHECK(lls_of(o, 0)[0].as_double() == Approx(-3 * uniform).epsilon(1e-12));
+  CHECK(lls_of(o, 0)[1].as_double() == Approx(-5 * uniform).epsilon(1e-12));
   CHECK(o.metric("acc") == 1);  // -3, -5, -4
   const auto prediction_is = [&](int gold, const char* measure) {
-    const std::string line =
-        R"({"context": "c", "choices": ["ab", "éé", "abc"], "gold": )" + std::to_string(gold) + "}";
-    return model.run_on(line, R"("kind": "choice")").metric(measure) == 1;
+    r.gold = {gold};
+    return choose(model, {r}).metric(measure) == 1;
   };
   CHECK(prediction_is(2, "acc_norm"));   // -3/2, -5/2, -4/3
   CHECK(prediction_is(1, "acc_byte"));   // -3/2, -5/4, -4/3
@@ -98,10 +113,10 @@ TEST_CASE("each measure divides by its own length, and ties go to the lowest ind
 
 TEST_CASE("any of several right choices counts", "[fast]") {
   const BigramModel model({});
-  const std::string records =
-      "{\"context\": \"c\", \"choices\": [\"abc\", \"a\", \"ab\"], \"gold\": [0, 1]}\n"
-      "{\"context\": \"c\", \"choices\": [\"abc\", \"a\", \"ab\"], \"gold\": [0, 2]}\n";
-  const Outcome o = model.run_on(records, R"("kind": "choice")");
+  ChoiceRecord first = record("c", {"abc", "a", "ab"}), second = first;
+  first.gold = {0, 1};
+  second.gold = {0, 2};
+  const Outcome o = choose(model, {first, second});
   CHECK(o.metric("acc") == 0.5);
   CHECK(o.samples[0].at("prediction").as_int() == 1);
   CHECK(o.samples[0].at("references") == parse_json("[0, 1]", "t"));
@@ -110,11 +125,13 @@ TEST_CASE("any of several right choices counts", "[fast]") {
 
 TEST_CASE("groups are reported apart, and their mean does not weigh them by size", "[fast]") {
   const BigramModel model({});
-  const auto line = [](const std::string& group, int gold) {
-    return R"({"context": "c", "choices": ["a", "ab"], "gold": )" + std::to_string(gold) + ", \"group\": \"" + group +
-           "\"}\n";
+  const auto in_group = [](const std::string& group, int gold) {
+    ChoiceRecord r = record("c", {"a", "ab"});
+    r.gold = {gold};
+    r.group = group;
+    return r;
   };
-  const Outcome o = model.run_on(line("z", 0) + line("z", 0) + line("z", 1) + line("b", 1), R"("kind": "choice")");
+  const Outcome o = choose(model, {in_group("z", 0), in_group("z", 0), in_group("z", 1), in_group("b", 1)});
   CHECK(o.metric("acc") == 0.5);
   CHECK(o.result.groups.at("z").at("acc").at("value").as_double() == Approx(2.0 / 3));
   CHECK(o.result.groups.at("z").at("acc").at("n").as_int() == 3);
@@ -145,51 +162,37 @@ TEST_CASE("choices of one token share a pass, and nothing else changes", "[fast]
   for (const bool memory : {false, true}) {
     const TextModel model(byte_model(memory));
     Rng rng(4, "records");
-    std::string together, apart;
+    std::vector<ChoiceRecord> together, apart;
     for (int i = 0; i < 5; ++i) {
-      const std::string context = random_text(rng, 40);
-      const auto line = [&](const std::string& choices) {
-        return "{\"context\": " + Json(context).dump() + ", \"choices\": " + choices +
-               ", \"delimiter\": \"\", \"gold\": 0}\n";
-      };
-      together += line(R"(["A", "B", "C", "D"])");
-      for (const char* choice : {"[\"A\"]", "[\"B\"]", "[\"C\"]", "[\"D\"]"}) { apart += line(choice); }
+      ChoiceRecord& all = together.emplace_back(record(random_text(rng, 40), {"A", "B", "C", "D"}));
+      all.delimiter = "";
+      for (const std::string& choice : all.choices) { apart.emplace_back(all).choices = {choice}; }
     }
-    const Outcome a = model.run_on(together, R"("kind": "choice")"), b = model.run_on(apart, R"("kind": "choice")");
+    const Outcome a = choose(model, together), b = choose(model, apart);
     for (size_t i = 0; i < 5; ++i) {
-      for (size_t j = 0; j < 4; ++j) {
-        CHECK(a.samples[i].at("ll").items()[j] == b.samples[4 * i + j].at("ll").items()[0]);
-      }
+      for (size_t j = 0; j < 4; ++j) { CHECK(lls_of(a, i)[j] == lls_of(b, 4 * i + j)[0]); }
     }
   }
 }
 
 TEST_CASE("examples and choices do not influence each other, fast weights included", "[fast]") {
   const TextModel model(byte_model(true));
-  const std::string first =
-      R"({"context": "a context that is longer than a chunk", "choices": ["one", "two more"], "gold": 0})"
-      "\n";
-  const std::string second =
-      R"({"context": "another one, of some length as well", "choices": ["two more", "one"], "gold": 0})"
-      "\n";
-  const std::string swapped =
-      R"({"context": "a context that is longer than a chunk", "choices": ["two more", "one"], "gold": 0})"
-      "\n";
-  const Outcome a = model.run_on(first + second, R"("kind": "choice")"),
-                b = model.run_on(second + swapped, R"("kind": "choice")");
-  CHECK(a.samples[1].at("ll") == b.samples[0].at("ll"));
-  CHECK(a.samples[0].at("ll").items()[0] == b.samples[1].at("ll").items()[1]);
-  CHECK(a.samples[0].at("ll").items()[1] == b.samples[1].at("ll").items()[0]);
-  const Outcome frozen = model.run_on(first + second, R"("kind": "choice", "freeze_fast_weights": true)");
-  CHECK(frozen.samples[0].at("ll").items()[0].as_double() != a.samples[0].at("ll").items()[0].as_double());
+  const ChoiceRecord first = record("a context that is longer than a chunk", {"one", "two more"}),
+                     second = record("another one, of some length as well", {"two more", "one"}),
+                     swapped = record("a context that is longer than a chunk", {"two more", "one"});
+  const Outcome a = choose(model, {first, second}), b = choose(model, {second, swapped});
+  CHECK(lls_of(a, 1) == lls_of(b, 0));
+  CHECK(lls_of(a, 0)[0] == lls_of(b, 1)[1]);
+  CHECK(lls_of(a, 0)[1] == lls_of(b, 1)[0]);
+  const Outcome frozen = choose(model, {first, second}, R"(, "freeze_fast_weights": true)");
+  CHECK(lls_of(frozen, 0)[0] != lls_of(a, 0)[0]);
 }
 
 TEST_CASE("an example's likelihood is the sum of the losses of its last tokens", "[fast]") {
   for (const bool memory : {false, true}) {
     const TextModel model(byte_model(memory));
     const std::string context = "some context of more than one chunk", choice = " and more";
-    const Outcome o = model.run_on(
-        "{\"context\": \"" + context + "\", \"choices\": [\"and more\", \"x\"], \"gold\": 0}", R"("kind": "choice")");
+    const Outcome o = choose(model, {record(context, {"and more", "x"})});
     ScoringModel s = model.load();
     const std::vector<int32_t> ids = model.tokenizer->encode(context + choice);
     const auto state = s.new_state();
@@ -197,19 +200,14 @@ TEST_CASE("an example's likelihood is the sum of the losses of its last tokens",
         s.score(std::span(ids).first(ids.size() - 1), std::span(ids).subspan(1), *state, {});
     double ll = 0;
     for (size_t i = losses.size() - choice.size(); i < losses.size(); ++i) { ll -= losses[i]; }
-    CHECK(o.samples[0].at("ll").items()[0].as_double() == Approx(ll).epsilon(1e-11));
+    CHECK(lls_of(o, 0)[0].as_double() == Approx(ll).epsilon(1e-11));
   }
 }
 
 TEST_CASE("inputs longer than max_length lose their start", "[fast]") {
   const TextModel model(byte_model(false));
   const auto run = [&](const std::string& context, const std::string& keys, int64_t training_length) {
-    return model
-        .run_on("{\"context\": \"" + context + "\", \"choices\": [\"yes\", \"no\"], \"gold\": 0}",
-                R"("kind": "choice")" + keys, training_length)
-        .samples[0]
-        .at("ll")
-        .items()[0];
+    return lls_of(choose(model, {record(context, {"yes", "no"})}, keys, training_length), 0)[0];
   };
   // " yes": 4 of the 9 + 1 ids that are kept, so 6 of the context.
   CHECK(run("0123456789abcdef", ", \"max_length\": 9", 64) == run("abcdef", "", 64));
@@ -219,36 +217,33 @@ TEST_CASE("inputs longer than max_length lose their start", "[fast]") {
 
 TEST_CASE("solved examples stand in front, each with a blank line behind it", "[fast]") {
   const TextModel model(byte_model(false));
-  const std::string shots =
-      model.folder
-          .write("shots.jsonl",
-                 "{\"context\": \"q1\", \"choices\": [\"x\", \"a1\"], \"gold\": 1}\n{\"context\": \"q2\", \"choices\": "
-                 "[\"a2\"], \"gold\": 0, \"delimiter\": \": \"}\n"
-                 "{\"context\": \"q3\", \"choices\": [\"a3\"], \"gold\": 0}\n")
-          .string();
-  const auto line = [](const std::string& context) {
-    return "{\"context\": " + Json(context).dump() + ", \"choices\": [\"yes\", \"no\"], \"gold\": 0}\n";
-  };
-  const auto options = [&](const std::string& keys) {
-    return R"("kind": "choice", "max_length": 500, "seed": 9, "fewshot": {"file": ")" + shots + "\", " + keys + "}";
-  };
-  const auto lls = [](const Outcome& o) {
+  const std::string shots = model.folder
+                                .write("shots.jsonl", R"({"context": "q1", "choices": ["x", "a1"], "gold": 1}
+{"context": "q2", "choices": ["a2"], "gold": 0, "delimiter": ": "}
+{"context": "q3", "choices": ["a3"], "gold": 0}
+)")
+                                .string();
+  const auto lls = [&](const std::vector<std::string>& contexts, const std::string& keys) {
+    std::vector<ChoiceRecord> records;
+    for (const std::string& context : contexts) { records.push_back(record(context, {"yes", "no"})); }
     std::string text;
-    for (const Json& sample : o.samples) { text += sample.at("ll").dump(); }
+    for (const Json& sample : choose(model, records, R"(, "max_length": 500)" + keys).samples) {
+      text += sample.at("ll").dump();
+    }
     return text;
   };
-  CHECK(lls(model.run_on(line("c"), options("\"k\": 2"))) ==
-        lls(model.run_on(line("q1 a1\n\nq2: a2\n\nc"), R"("kind": "choice", "max_length": 500)")));
+  const auto with_shots = [&](const std::string& keys) {
+    return R"(, "seed": 9, "fewshot": {"file": ")" + shots + "\", " + keys + "}";
+  };
+  CHECK(lls({"c"}, with_shots("\"k\": 2")) == lls({"q1 a1\n\nq2: a2\n\nc"}, ""));
 
   const std::vector<std::string> texts = {"q1 a1\n\n", "q2: a2\n\n", "q3 a3\n\n"};
-  std::string rendered;
+  std::vector<std::string> rendered;
   for (uint64_t i = 0; i < 6; ++i) {
     const auto drawn = Rng(9, "fewshot", i).sample(3, 2);
-    rendered += line(texts[drawn[0]] + texts[drawn[1]] + "c");
+    rendered.push_back(texts[drawn[0]] + texts[drawn[1]] + "c");
   }
-  CHECK(lls(model.run_on(line("c") + line("c") + line("c") + line("c") + line("c") + line("c"),
-                         options(R"("k": 2, "order": "sample")"))) ==
-        lls(model.run_on(rendered, R"("kind": "choice", "max_length": 500)")));
+  CHECK(lls(std::vector<std::string>(6, "c"), with_shots(R"("k": 2, "order": "sample")")) == lls(rendered, ""));
 }
 
 FOLDER_TEST("an example is never its own solved example", "[fast]") {
@@ -259,11 +254,8 @@ FOLDER_TEST("an example is never its own solved example", "[fast]") {
                  "{\"context\": \"c\", \"target\": \" 3\"}\n")
           .string();
   const auto shots = [&](const std::string& order, int64_t k) {
-    FewShot options;
-    options.file = file;
-    options.order = order;
-    options.k = k;
-    return Shots::read<ClozeRecord>(options, (folder / "./own.jsonl").string(), 7);
+    return Shots::read<ClozeRecord>(FewShot{.file = file, .order = order, .k = k}, (folder / "./own.jsonl").string(),
+                                    7);
   };
   CHECK(shots("first", 2).before(0) == "b 2\n\nc 3\n\n");
   CHECK(shots("first", 2).before(1) == "a 1\n\nc 3\n\n");
@@ -272,40 +264,35 @@ FOLDER_TEST("an example is never its own solved example", "[fast]") {
   const auto drawn = Rng(7, "fewshot", 1).sample(2, 2);
   CHECK(shots("sample", 2).before(1) == others[drawn[0]] + others[drawn[1]]);
   CHECK_THROWS_WITH(shots("first", 3),
-                    Catch::Contains("fewshot.k: found 3, expected at most 2, the other examples of " + file));
+                    Contains("fewshot.k: found 3, expected at most 2, the other examples of " + file));
   CHECK(Shots::read<ClozeRecord>(std::nullopt, file, 7).before(0).empty());
 }
 
 TEST_CASE("what cannot be scored is refused", "[fast]") {
   const BigramModel model({});
-  const std::string record = R"({"context": "c", "choices": ["yes", "no"], "gold": 0})";
-  CHECK_THROWS_WITH(model.run_on(record, R"("kind": "choice")", 0),
-                    Catch::Contains("max_length: found nothing, expected a length"));
+  const std::vector<ChoiceRecord> one{record("c", {"yes", "no"})};
+  CHECK_THROWS_WITH(choose(model, one, "", 0), Contains("max_length: found nothing, expected a length"));
   CHECK_THROWS_WITH(
-      model.run_on(record, R"("kind": "choice", "max_length": 3)"),
-      Catch::Contains(
-          "records.jsonl:1: the continuation is too long (found 4 tokens, expected at most max_length (3))"));
-  CHECK_THROWS_WITH(model.run(R"("kind": "choice")"), Catch::Contains("file: found nothing"));
+      choose(model, one, R"(, "max_length": 3)"),
+      Contains("records.jsonl:1: the continuation is too long (found 4 tokens, expected at most max_length (3))"));
+  CHECK_THROWS_WITH(model.run(R"("kind": "choice")"), Contains("file: found nothing"));
   CHECK_THROWS_AS(model.run(R"("kind": "choice", "file": "/nowhere/records.jsonl")"), MissingFileError);
-  CHECK_THROWS_WITH(model.run_on(record, R"("kind": "choice", "fewshot": {"file": "x"})"),
-                    Catch::Contains("fewshot.k: found nothing"));
-  CHECK_THROWS_WITH(model.run_on(record, R"("kind": "choice", "fewshot": {"file": "x", "k": 1, "order": "last"})"),
-                    Catch::Contains("fewshot.order: found \"last\""));
-  CHECK_THROWS_WITH(model.run_on(record, R"("kind": "choice", "data": {})"),
-                    Catch::Contains("data: found an unknown key"));
+  CHECK_THROWS_WITH(choose(model, one, R"(, "fewshot": {"file": "x"})"), Contains("fewshot.k: found nothing"));
+  CHECK_THROWS_WITH(choose(model, one, R"(, "fewshot": {"file": "x", "k": 1, "order": "last"})"),
+                    Contains("fewshot.order: found \"last\""));
+  CHECK_THROWS_WITH(choose(model, one, R"(, "data": {})"), Contains("data: found an unknown key"));
   BigramModel without({});
   without.tokenizer = nullptr;
-  CHECK_THROWS_WITH(without.run_on(record, R"("kind": "choice")"),
-                    Catch::Contains("--tokenizer: found a checkpoint whose configuration names no tokenizer"));
+  CHECK_THROWS_WITH(choose(without, one),
+                    Contains("--tokenizer: found a checkpoint whose configuration names no tokenizer"));
   const TextModel broken(byte_model(false), [](Param& p, double* values) {
     if (p.name() == "lm_head.weight") { values[0] = std::nan(""); }
   });
-  CHECK_THROWS_WITH(broken.run_on(record, R"("kind": "choice")"),
-                    Catch::Contains("records.jsonl:1: a log-likelihood that is no number"));
+  CHECK_THROWS_WITH(choose(broken, one), Contains("records.jsonl:1: a log-likelihood that is no number"));
 }
 
 TEST_CASE("max_examples takes the first examples", "[fast]") {
   const BigramModel model({});
-  const std::string record = "{\"context\": \"c\", \"choices\": [\"yes\", \"no\"], \"gold\": 0}\n";
-  CHECK(model.run_on(record + record + record, R"("kind": "choice", "max_examples": 2)").count("acc") == 2);
+  const ChoiceRecord r = record("c", {"yes", "no"});
+  CHECK(choose(model, {r, r, r}, R"(, "max_examples": 2)").count("acc") == 2);
 }

@@ -6,7 +6,7 @@
 
 #include "comm/thread_communicator.h"
 #include "core/parallel.h"
-#include "data/shards/shard_writer.h"
+#include "data/text/characters.h"
 #include "tests/eval/text_model.h"
 
 namespace hebb::testing {
@@ -14,18 +14,10 @@ namespace hebb::testing {
 /// A model with fast weights, text in records and in shards.
 struct Corpus : TextModel {
   Corpus() : TextModel(byte_model(true)) {
+    std::vector<int> lengths;
+    for (int d = 0; d < 14; ++d) { lengths.push_back(25 + 3 * d); }
     for (const std::string name : {"one", "two"}) {
-      ShardWriterOptions options;
-      options.directory = folder / name;
-      options.vocab_size = kByteVocab;
-      ShardWriter writer(options);
-      Rng rng(7, name);
-      for (int d = 0; d < 14; ++d) {
-        std::vector<int32_t> ids;
-        for (int i = 0; i < 25 + 3 * d; ++i) { ids.push_back(static_cast<int32_t>(rng.below(256))); }
-        writer.add_document(ids);
-      }
-      writer.finish();
+      write_shards(folder / name, kByteVocab, random_documents(Rng(7, name), lengths, 256));
     }
     std::string choices, contexts, targets, texts, prompts, answers;
     for (int i = 0; i < 6; ++i) {
@@ -47,37 +39,25 @@ struct Corpus : TextModel {
 
   /// One evaluation of every kind that has items, some in two ways.
   std::string list() const {
-    const std::string at = "\"" + folder.path().string() + "/";
-    const std::string one = "{\"path\": " + at + "one/*.bin\"}";
-    return R"({"seed": 3, "evaluations": [
-      {"name": "choice", "kind": "choice", "file": )" +
-           at + R"(choices.jsonl"},
-      {"name": "partial", "kind": "partial", "file": )" +
-           at + R"(contexts.jsonl"},
-      {"name": "cloze", "kind": "cloze", "file": )" +
-           at + R"(targets.jsonl"},
-      {"name": "rolling", "kind": "rolling", "file": )" +
-           at + R"(texts.jsonl"},
-      {"name": "carried", "kind": "answer_ppl", "file": )" +
-           at + R"(answers.jsonl"},
-      {"name": "reset", "kind": "answer_ppl", "fast_weights": "reset", "file": )" +
-           at + R"(answers.jsonl"},
-      {"name": "generate", "kind": "generate", "score": "f1", "max_new_tokens": 3, "file": )" +
-           at +
-           R"(prompts.jsonl"},
-      {"name": "stream", "kind": "stream_ppl", "data": )" +
-           one + R"(},
-      {"name": "none", "kind": "stream_ppl", "carry": "none", "data": )" +
-           one + R"(},
-      {"name": "position", "kind": "position_ppl", "length": 30, "baseline_context": 10, "data": )" +
-           one + R"(},
+    const std::string list = R"({"seed": 3, "evaluations": [
+      {"name": "choice", "kind": "choice", "file": "FOLDER/choices.jsonl"},
+      {"name": "partial", "kind": "partial", "file": "FOLDER/contexts.jsonl"},
+      {"name": "cloze", "kind": "cloze", "file": "FOLDER/targets.jsonl"},
+      {"name": "rolling", "kind": "rolling", "file": "FOLDER/texts.jsonl"},
+      {"name": "carried", "kind": "answer_ppl", "file": "FOLDER/answers.jsonl"},
+      {"name": "reset", "kind": "answer_ppl", "fast_weights": "reset", "file": "FOLDER/answers.jsonl"},
+      {"name": "generate", "kind": "generate", "score": "f1", "max_new_tokens": 3, "file": "FOLDER/prompts.jsonl"},
+      {"name": "stream", "kind": "stream_ppl", "data": {"path": "FOLDER/one/*.bin"}},
+      {"name": "none", "kind": "stream_ppl", "carry": "none", "data": {"path": "FOLDER/one/*.bin"}},
+      {"name": "position", "kind": "position_ppl", "length": 30, "baseline_context": 10,
+       "data": {"path": "FOLDER/one/*.bin"}},
       {"name": "needle", "kind": "niah", "context_words": [20], "passes": [1, 2], "samples": 2},
       {"name": "needles", "kind": "niah", "context_words": [20], "passes": [1], "samples": 3, "fast_weights": "reset"},
       {"name": "mqar", "kind": "mqar", "vocab": 40, "samples": 6, "cases": [{"length": 20, "pairs": 4}],
        "min_distance": 3},
       {"name": "adapt", "kind": "adapt", "micro_batch_size": 2, "sequence_length": 20, "domains": [
-        {"name": "a", "path": )" +
-           at + R"(one/*.bin"}, {"name": "b", "path": )" + at + R"(two/*.bin"}]}]})";
+        {"name": "a", "path": "FOLDER/one/*.bin"}, {"name": "b", "path": "FOLDER/two/*.bin"}]}]})";
+    return replace_all(list, "FOLDER", folder.path().string());
   }
 
   struct Heard final : Progress {

@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "data/shards/shard_writer.h"
 #include "tests/eval/model_file.h"
 
 namespace hebb {
@@ -17,22 +16,12 @@ inline const char* const kModel = R"({"vocab_size": 23, "hidden_size": 12, "num_
 /// A random model with its weights in a file, and documents of several lengths in shards.
 struct EvalFixture {
   TempFolder folder;
-  std::vector<std::vector<int32_t>> documents;
+  testing::Documents documents;
 
   explicit EvalFixture(const std::string& text = kModel, const std::vector<int>& lengths = {1, 2, 70, 33, 129}) {
     testing::write_random_model(folder, text, DType::f32, fill_zeros);
-    ShardWriterOptions options;
-    options.directory = folder / "corpus";
-    options.vocab_size = 23;
-    ShardWriter writer(options);
-    Rng rng(5, "documents");
-    for (const int length : lengths) {
-      std::vector<int32_t> ids;
-      for (int i = 0; i < length; ++i) { ids.push_back(static_cast<int32_t>(rng.below(23))); }
-      writer.add_document(ids);
-      documents.push_back(ids);
-    }
-    writer.finish();
+    documents = testing::random_documents(Rng(5, "documents"), lengths, 23);
+    testing::write_shards(folder / "corpus", 23, documents);
   }
 
   /// Matrices that begin at 0 (kvm's last one) would hide what comes before them.
@@ -45,10 +34,7 @@ struct EvalFixture {
     Rng rng(7, p.name());
     for (int64_t i = 0; i < p.value.numel(); ++i) { values[i] = static_cast<float>(0.4 * rng.normal()); }
   }
-  ScoringModel load() const {
-    return ScoringModel(read_model_source(folder / "model.json"), folder / "w.safetensors",
-                        {DeviceKind::cpu, DType::f64});
-  }
+  ScoringModel load() const { return testing::load_model(folder); }
   std::string corpus() const {
     return "\"data\": {\"path\": \"" + (folder / "corpus" / "train_*.bin").string() + "\"}";
   }
@@ -58,7 +44,5 @@ struct EvalFixture {
     return testing::evaluate(s, corpus() + ", " + keys, nullptr, length);
   }
 };
-
-inline double metric(const EvalResult& r, const char* name) { return r.metrics.at(name).at("value").as_double(); }
 
 }  // namespace hebb

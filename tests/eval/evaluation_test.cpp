@@ -1,16 +1,11 @@
-#include "eval/evaluation.h"
-#include "train/run_config.h"
-
 #include <cmath>
 #include <set>
 #include <sstream>
 
-#include "core/files.h"
-#include "core/safetensors.h"
 #include "eval/generate.h"
 #include "inspect/trace_file.h"
 #include "tests/eval/eval_fixture.h"
-#include "tests/test.h"
+#include "train/run_config.h"
 
 namespace {
 
@@ -25,40 +20,31 @@ const char* const kFastModel = R"({"vocab_size": 23, "hidden_size": 12, "num_lay
 TEST_CASE_METHOD(EvalFixture, "streaming perplexity predicts every token but a document's first once", "[fast]") {
   const EvalResult r = run(R"("kind": "stream_ppl")");
   CHECK(r.metrics.at("nll").at("n").as_int() == 0 + 1 + 69 + 32 + 128);
-  CHECK(metric(r, "ppl") == Catch::Approx(std::exp(metric(r, "nll"))));
+  CHECK(metric(r, "ppl") == Approx(std::exp(metric(r, "nll"))));
 }
 
 TEST_CASE_METHOD(EvalFixture, "tokens of another tokenizer than the model's are refused", "[fast]") {
   ShardWriterOptions options;
-  options.directory = folder / "other";
-  options.vocab_size = 23;
   options.tokenizer_hash = 7;
-  ShardWriter writer(options);
-  writer.add_document(documents[2]);
-  writer.finish();
+  write_shards(folder / "other", 23, {documents[2]}, options);
   ScoringModel s = load();
   const std::string data = R"({"path": ")" + (folder / "other" / "*.bin").string() + R"("})";
-  testing::evaluate(s, R"("kind": "stream_ppl", "data": )" + data);  // nothing to compare with
+  evaluate(s, R"("kind": "stream_ppl", "data": )" + data);  // nothing to compare with
   const auto bytes = Tokenizer::load({"bytes", "", false, false});
   for (const std::string& keys :
        {R"("kind": "stream_ppl", "data": )" + data, R"("kind": "position_ppl", "length": 16, "data": )" + data,
         R"("kind": "memory_stats", "length": 16, "data": )" + data,
         R"("kind": "adapt", "domains": [{"name": "d", "path": )" + data.substr(9) + "]"}) {
     CHECK_THROWS_WITH(
-        testing::evaluate(s, keys, bytes),
-        Catch::Contains("tokens of another tokenizer than that of the run (found tokenizer hash 0000000000000007"));
+        evaluate(s, keys, bytes),
+        Contains("tokens of another tokenizer than that of the run (found tokenizer hash 0000000000000007"));
   }
 }
 
 TEST_CASE_METHOD(EvalFixture, "a damaged token file is refused by whatever reads of it", "[fast]") {
   ShardWriterOptions options;
-  options.directory = folder / "damaged";
-  options.vocab_size = 23;
   options.shard_tokens = 70;
-  ShardWriter writer(options);
-  writer.add_document(documents[2]);  // 70 tokens in a shard of their own
-  writer.add_document(documents[4]);
-  writer.finish();
+  write_shards(folder / "damaged", 23, {documents[2], documents[4]}, options);  // of 70 and 129 tokens: two shards
   const fs::path second = folder / "damaged" / "train_000001.bin";
   std::string bytes = read_file(second);
   bytes[bytes.size() - 2] ^= 1;  // another token of the vocabulary
@@ -71,11 +57,9 @@ TEST_CASE_METHOD(EvalFixture, "a damaged token file is refused by whatever reads
         R"("kind": "memory_stats", "length": 80, )" + data,
         R"("kind": "adapt", "micro_batch_size": 1, "domains": [{"name": "d", )" + path + "}]"}) {
     CAPTURE(keys);
-    CHECK_THROWS_WITH(testing::evaluate(s, keys),
-                      Catch::Contains("train_000001.bin: byte 1024: CRC-32 of the 129 tokens"));
+    CHECK_THROWS_WITH(evaluate(s, keys), Contains("train_000001.bin: byte 1024: CRC-32 of the 129 tokens"));
   }
-  CHECK(testing::evaluate(s, R"("kind": "stream_ppl", "max_tokens": 69, )" + data).status ==
-        "ok");  // of the first file alone
+  CHECK(evaluate(s, R"("kind": "stream_ppl", "max_tokens": 69, )" + data).status == "ok");  // of the first file alone
 }
 
 FOLDER_TEST("--tokenizer does not put another tokenizer in the place of the run's", "[fast]") {
@@ -85,7 +69,7 @@ FOLDER_TEST("--tokenizer does not put another tokenizer in the place of the run'
   const std::string other = folder.write("other.model", "another one").string();
   CHECK_THROWS_WITH(
       find_tokenizer(source, other),
-      Catch::Contains("other.model, another tokenizer, expected the one that the model was trained with, bytes"));
+      Contains("other.model, another tokenizer, expected the one that the model was trained with, bytes"));
   CHECK(find_tokenizer(source, "bytes")->special().add_bos);  // as in the run
 }
 
@@ -94,7 +78,7 @@ TEST_CASE_METHOD(EvalFixture, "with all state carried the segment length does no
   for (const int length : {1, 7, 64}) {
     // 1e-12: the same sums in another order, in double.
     CHECK(metric(run(R"("kind": "stream_ppl", "carry": "all", "sequence_length": )" + std::to_string(length)), "nll") ==
-          Catch::Approx(whole).epsilon(1e-12));
+          Approx(whole).epsilon(1e-12));
   }
   CHECK(std::abs(metric(run(R"("kind": "stream_ppl", "sequence_length": 7)"), "nll") - whole) > 1e-6);
 }
@@ -120,7 +104,7 @@ TEST_CASE_METHOD(EvalFixture, "perplexity by position adds up to the whole and r
   CHECK(bins[3].at("tokens").as_int() == 3 + 2 + 3);
   double sum = 0;
   for (const Json& b : bins) { sum += b.at("nll").as_double() * static_cast<double>(b.at("tokens").as_int()); }
-  CHECK(sum / 98.0 == Catch::Approx(metric(r, "nll")).epsilon(1e-12));
+  CHECK(sum / 98.0 == Approx(metric(r, "nll")).epsilon(1e-12));
   CHECK(metric(r, "documents") == 3);
 }
 
@@ -141,44 +125,13 @@ TEST_CASE("restarts of the baseline put fast weights back, too", "[fast]") {
   const auto state = s.new_state();
   double sum = 0;
   for (const double loss : s.score(ids.subspan(35, 34), ids.subspan(36), *state, {})) { sum += loss; }
-  CHECK(second.at("nll").as_double() + second.at("gain").as_double() == Catch::Approx(sum / 34).epsilon(1e-12));
-}
-
-TEST_CASE("the update at the end of a pass takes the tokens of all its segments", "[fast]") {
-  EvalFixture f(kFastModel);
-  std::vector<int32_t> ids(2500);  // more than two segments of a reading
-  Rng rng(9, "ids");
-  for (int32_t& id : ids) { id = static_cast<int32_t>(rng.below(23)); }
-  ScoringModel split = f.load(), whole = f.load();
-  const auto before = split.save_fast_weights();
-  split.read(ids, *split.new_state(), {FastUpdate::at_end, false});
-
-  Buffer tokens(whole.arena(), {2500}, DType::i32, "tokens");
-  copy_to_device(whole.stream(), tokens, ids.data());
-  const auto state = whole.new_state();
-  const Rows rows = Rows::streams(whole.stream(), whole.arena(), 1, 2500, 0);
-  Tape tape(whole.stream(), whole.arena(), false);
-  Pass pass{tape, rows};
-  pass.fast.update = FastUpdate::at_end;
-  whole.model().hidden(pass, tokens, state.get());
-
-  const auto a = split.save_fast_weights(), b = whole.save_fast_weights();
-  REQUIRE(a.size() == b.size());
-  CHECK(a != before);
-  for (size_t p = 0; p < a.size(); ++p) {
-    REQUIRE(a[p].size() == b[p].size());
-    const auto* x = reinterpret_cast<const double*>(a[p].data());
-    const auto* y = reinterpret_cast<const double*>(b[p].data());
-    for (size_t i = 0; i < a[p].size() / sizeof(double); ++i) {
-      CHECK(std::abs(x[i] - y[i]) < 1e-11 * (1 + std::abs(y[i])));  // sums over 2,500 tokens in another order
-    }
-  }
+  CHECK(second.at("nll").as_double() + second.at("gain").as_double() == Approx(sum / 34).epsilon(1e-12));
 }
 
 TEST_CASE("a mean comes with its standard error, except of a single number", "[fast]") {
   const Json m = mean_metric(std::vector<double>{1, 0, 0, 1, 1});
-  CHECK(m.at("value").as_double() == Catch::Approx(0.6));
-  CHECK(m.at("stderr").as_double() == Catch::Approx(std::sqrt(1.2 / 4 / 5)));
+  CHECK(m.at("value").as_double() == Approx(0.6));
+  CHECK(m.at("stderr").as_double() == Approx(std::sqrt(1.2 / 4 / 5)));
   CHECK(m.at("n").as_int() == 5);
   CHECK(mean_metric(std::vector<double>{2.0}).find("stderr") == nullptr);
 }
@@ -188,8 +141,8 @@ TEST_CASE("a mean over groups of unequal sizes has the standard error of the gro
   const std::vector<double> means = {1, 2, 4.5, 3};
   for (const double mean : means) { equal.add(5 * mean, 5); }
   const Json plain = mean_metric(means);
-  CHECK(equal.value() == Catch::Approx(plain.at("value").as_double()).epsilon(1e-14));
-  CHECK(*equal.standard_error() == Catch::Approx(plain.at("stderr").as_double()).epsilon(1e-14));
+  CHECK(equal.value() == Approx(plain.at("value").as_double()).epsilon(1e-14));
+  CHECK(*equal.standard_error() == Approx(plain.at("stderr").as_double()).epsilon(1e-14));
 
   RatioOfSums r;  // r = 2; s - 2 c = 1, -3, 2; sqrt(3 / 2 * 14) / 10
   r.add(5, 2);
@@ -197,13 +150,13 @@ TEST_CASE("a mean over groups of unequal sizes has the standard error of the gro
   CHECK(r.value() == 1.5);
   r.add(14, 6);
   CHECK(r.value() == 2);
-  CHECK(*r.standard_error() == Catch::Approx(std::sqrt(21.0) / 10).epsilon(1e-14));
+  CHECK(*r.standard_error() == Approx(std::sqrt(21.0) / 10).epsilon(1e-14));
   EvalResult result;
   result.ratio("nll", "ppl", r);
   CHECK(result.metrics.at("nll").at("n").as_int() == 10);
   CHECK(result.metrics.at("nll").at("stderr").as_double() == *r.standard_error());
   CHECK(result.metrics.at("ppl").at("stderr").as_double() ==
-        Catch::Approx(std::exp(2.0) * *r.standard_error()).epsilon(1e-14));
+        Approx(std::exp(2.0) * *r.standard_error()).epsilon(1e-14));
   RatioOfSums one;
   one.add(3, 4);
   CHECK(!one.standard_error());
@@ -214,20 +167,20 @@ TEST_CASE_METHOD(EvalFixture, "perplexities of streams and by position have stan
     INFO(keys);
     ScoringModel s = load();
     std::vector<Json> samples;
-    const EvalResult r = testing::evaluate(s, corpus() + ", " + keys, nullptr, 32, &samples);
+    const EvalResult r = evaluate(s, corpus() + ", " + keys, nullptr, 32, &samples);
     RatioOfSums nll;
     for (const Json& sample : samples) {
       const double tokens = sample.at("tokens").as_double();
       if (tokens > 0) { nll.add(-sample.at("ll").as_double(), tokens); }
     }
     CHECK(nll.sums.size() == documents_read);
-    CHECK(metric(r, "nll") == Catch::Approx(nll.value()).epsilon(1e-12));
+    CHECK(metric(r, "nll") == Approx(nll.value()).epsilon(1e-12));
     for (const char* name : {"nll", "ppl"}) {
       const Json* error = r.metrics.at(name).find("stderr");
       REQUIRE((error != nullptr) == (documents_read > 1));
       if (error == nullptr) { continue; }
       const double slope = std::string(name) == "ppl" ? metric(r, "ppl") : 1;
-      CHECK(error->as_double() == Catch::Approx(slope * *nll.standard_error()).epsilon(1e-12));
+      CHECK(error->as_double() == Approx(slope * *nll.standard_error()).epsilon(1e-12));
     }
   };
   check(R"("kind": "stream_ppl")", 4);
@@ -238,9 +191,9 @@ TEST_CASE_METHOD(EvalFixture, "perplexities of streams and by position have stan
 TEST_CASE_METHOD(EvalFixture, "keys of another kind of bins are unknown, and no length is too large for them",
                  "[fast]") {
   CHECK_THROWS_WITH(run(R"("kind": "position_ppl", "length": 33, "bins": {"kind": "linear", "first": 3})"),
-                    Catch::Contains("bins.first: found an unknown key"));
+                    Contains("bins.first: found an unknown key"));
   CHECK_THROWS_WITH(run(R"("kind": "position_ppl", "length": 9223372036854775807)"),
-                    Catch::Contains("no document of at least 9223372036854775807 tokens"));
+                    Contains("no document of at least 9223372036854775807 tokens"));
 }
 
 TEST_CASE("bins by octave repeat no edge and reach the length", "[fast]") {
@@ -259,20 +212,19 @@ TEST_CASE("bins by octave repeat no edge and reach the length", "[fast]") {
 
 TEST_CASE_METHOD(EvalFixture, "evaluations are checked before any of them runs", "[fast]") {
   const auto read = [](const std::string& text) { return read_evaluations(parse_json(text, "e.json"), ""); };
-  CHECK_THROWS_WITH(read("{}"), Catch::Contains("evaluations: found nothing, expected a list"));
-  CHECK_THROWS_WITH(read(R"({"evaluations": 5})"),
-                    Catch::Contains("e.json:1:17: evaluations: found 5, expected a list"));
+  CHECK_THROWS_WITH(read("{}"), Contains("evaluations: found nothing, expected a list"));
+  CHECK_THROWS_WITH(read(R"({"evaluations": 5})"), Contains("e.json:1:17: evaluations: found 5, expected a list"));
   CHECK(read(R"({"evaluations": []})").empty());  // how a run configuration takes back those that it extends
   CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "a", "kind": "steam_ppl"}]})"),
-                    Catch::Contains("evaluations.0.kind: found \"steam_ppl\""));
+                    Contains("evaluations.0.kind: found \"steam_ppl\""));
   CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "a", "kind": "position_ppl", "data": {"path": "x"}}]})"),
-                    Catch::Contains("evaluations.0.length"));
+                    Contains("evaluations.0.length"));
   CHECK_THROWS_WITH(
       read(
           R"({"length": 5, "data": {"path": "x"}, "evaluations": [{"name": "a", "kind": "position_ppl"}, {"name": "a", "kind": "position_ppl"}]})"),
-      Catch::Contains("evaluations.1.name: found \"a\" again"));
+      Contains("evaluations.1.name: found \"a\" again"));
   CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "../a", "kind": "mqar"}]})"),
-                    Catch::Contains("evaluations.0.name: found \"../a\", expected a name without /"));
+                    Contains("evaluations.0.name: found \"../a\", expected a name without /"));
 }
 
 TEST_CASE("a key beside the list is a default of the kinds that have it, and one that none has is an error", "[fast]") {
@@ -288,20 +240,32 @@ TEST_CASE("a key beside the list is a default of the kinds that have it, and one
   CHECK_THROWS_WITH(read(R"({"lenght": 64, "evaluations": [{"name": "b", "kind": "mqar"}]})"),
                     "e.json:1:12: eval.lenght: no evaluation has such a key");
   CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "b", "kind": "mqar", "length": 64}]})"),
-                    Catch::Contains("eval.evaluations.0.length"));
+                    Contains("eval.evaluations.0.length"));
 }
 
 FOLDER_TEST("a resolved list has absolute paths and every default, and reads the same again", "[fast]") {
-  folder.write(
-      "e.json",
-      R"({"seed": 5, "length": 64, "evaluations": [{"name": "a", "kind": "position_ppl", "data": {"path": "x.bin"}},
+  const fs::path file = folder.write("e.json", R"({"seed": 5, "length": 64, "evaluations": [
+    {"name": "a", "kind": "position_ppl", "data": {"path": "x.bin"}},
     {"name": "b", "kind": "mqar", "vocab": 20, "samples": 5, "cases": [{"length": 18, "pairs": 4}]},
-    {"name": "c", "kind": "stream_ppl", "data": {"path": "x.bin"}}]})");
-  const Json once = resolve_evaluations(parse_json_file((folder / "e.json").string()), "eval.");
-  const Json& entry = once.at("evaluations").items()[0];
-  CHECK(entry.at("data").at("path").as_string() == (folder / "x.bin").string());
-  CHECK(entry.at("seed").as_int() == 5);
-  CHECK(entry.at("bins").at("kind").as_string() == "log");
+    {"name": "c", "kind": "stream_ppl", "data": {"path": "x.bin"}},
+    {"name": "d", "kind": "choice", "file": "x.jsonl", "fewshot": {"file": "y.jsonl", "k": 2}},
+    {"name": "e", "kind": "cloze", "file": "x.jsonl"}, {"name": "f", "kind": "answer_ppl", "file": "x.jsonl"},
+    {"name": "g", "kind": "niah", "text": {"path": "t.txt"}}, {"name": "h", "kind": "niah", "samples": "n.jsonl"},
+    {"name": "i", "kind": "ruler", "squad": "s.json"},
+    {"name": "j", "kind": "ruler", "samples": "r.jsonl", "tasks": ["vt"]},
+    {"name": "k", "kind": "generate", "file": "g.jsonl"},
+    {"name": "l", "kind": "generate", "file": "g.jsonl", "score": "f1", "until": []}]})");
+  const Json once = resolve_evaluations(parse_json_file(file.string()), "eval.");
+  const auto& all = once.at("evaluations").items();
+  CHECK(all[0].at("data").at("path").as_string() == (folder / "x.bin").string());
+  CHECK(all[0].at("seed").as_int() == 5);
+  CHECK(all[0].at("bins").at("kind").as_string() == "log");
+  CHECK(all[3].at("fewshot").at("order").as_string() == "first");
+  CHECK(all[5].at("fast_weights").as_string() == "carry");
+  CHECK(all[6].at("samples").as_int() == 500);
+  CHECK(all[7].at("samples").as_string() == (folder / "n.jsonl").string());
+  CHECK(all[10].find("until") == nullptr);
+  CHECK(all[11].at("until").items().empty());
   CHECK(resolve_evaluations(parse_json(once.dump(), "again"), "eval.") == once);
 }
 
@@ -313,22 +277,22 @@ TEST_CASE_METHOD(EvalFixture, "results are written, a missing file is skipped an
                            corpus() + R"(}, {"name": "fine", "kind": "stream_ppl", )" + corpus() + "}";
   ScoringModel s = load();
   std::vector<std::string> lines;
-  const EvalCounts counts = testing::run_list(s, list, folder / "out", nullptr, false,
-                                              [&](const std::string& line) { lines.push_back(line); });
+  const EvalCounts counts =
+      run_list(s, list, folder / "out", nullptr, false, [&](const std::string& line) { lines.push_back(line); });
   CHECK(counts.failed == 1);
   CHECK(counts.skipped == 2);
   CHECK(counts.ok == 1);
   CHECK(lines.size() == 4);
-  const auto status = [&](const char* name) {
-    return parse_json_file((folder / "out" / (std::string(name) + ".json")).string());
-  };
-  CHECK(status("gone").at("status").as_string() == "skipped");
-  CHECK(status("no-folder").at("status").as_string() == "skipped");
-  CHECK(status("short").at("status").as_string() == "failed");
-  CHECK(status("fine").at("status").as_string() == "ok");
-  CHECK(status("fine").at("step").as_int() == 7);
-  CHECK(status("fine").at("model_hash").as_string() == "00ff");
-  CHECK(status("fine").at("precision").as_string() == "fp64");
+  const auto status = [&](const char* name) { return result_in(folder / "out", name).at("status").as_string(); };
+  CHECK(status("gone") == "skipped");
+  CHECK_THAT(result_in(folder / "out", "gone").at("reason").as_string(), Contains("/nowhere/x.bin"));
+  CHECK(status("no-folder") == "skipped");
+  CHECK(status("short") == "failed");
+  const Json fine = result_in(folder / "out", "fine");
+  CHECK(fine.at("status").as_string() == "ok");
+  CHECK(fine.at("step").as_int() == 7);
+  CHECK(fine.at("model_hash").as_string() == "00ff");
+  CHECK(fine.at("precision").as_string() == "fp64");
 }
 
 TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are asked for, and add up to the result",
@@ -338,26 +302,25 @@ TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are ask
     {"name": "text", "kind": "stream_ppl", )" +
                            corpus() + "}";
   ScoringModel s = load();
-  REQUIRE(testing::run_list(s, list, folder / "plain").failed == 0);
+  REQUIRE(run_list(s, list, folder / "plain").failed == 0);
   CHECK_FALSE(fs::exists(folder / "plain" / "text.samples.jsonl"));
-  CHECK(parse_json_file((folder / "plain" / "text.json").string()).find("samples") == nullptr);
+  CHECK(result_in(folder / "plain", "text").find("samples") == nullptr);
 
-  REQUIRE(testing::run_list(s, list, folder / "out", nullptr, true).failed == 0);
+  REQUIRE(run_list(s, list, folder / "out", nullptr, true).failed == 0);
   const auto lines = [&](const char* name) {
     std::vector<Json> parsed;
     std::istringstream text(read_file(folder / "out" / name));
     for (std::string line; std::getline(text, line);) { parsed.push_back(parse_json(line, name)); }
     return parsed;
   };
-  const auto result = [&](const char* name) { return parse_json_file((folder / "out" / name).string()); };
-  CHECK(result("text.json").at("samples").as_string() == "text.samples.jsonl");
+  const Json text = result_in(folder / "out", "text"), recall = result_in(folder / "out", "recall");
+  CHECK(text.at("samples").as_string() == "text.samples.jsonl");
 
   double ll = 0;
   const auto documents_read = lines("text.samples.jsonl");
   REQUIRE(documents_read.size() == 5);
   for (const Json& line : documents_read) { ll += line.at("ll").as_double(); }
-  CHECK(-ll / (1 + 69 + 32 + 128) ==
-        Catch::Approx(result("text.json").at("metrics").at("nll").at("value").as_double()).epsilon(1e-12));
+  CHECK(-ll / (1 + 69 + 32 + 128) == Approx(text.number_at("metrics.nll.value", NAN)).epsilon(1e-12));
 
   double score = 0;
   std::set<std::string> hashes;
@@ -376,14 +339,14 @@ TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are ask
   }
   CHECK(rows[1].at("id").as_string() == "length 18, 4 pairs, row 1");
   CHECK(hashes.size() == 5);
-  CHECK(score / 5 == Catch::Approx(result("recall.json").at("metrics").at("accuracy").at("value").as_double()));
+  CHECK(score / 5 == Approx(recall.number_at("metrics.accuracy.value", NAN)));
 }
 
 TEST_CASE("efficiency counts the model and measures training, reading and generating", "[fast]") {
   EvalFixture f(kFastModel);
   ScoringModel s = f.load();
   const auto weights = s.save_fast_weights();
-  const EvalResult r = testing::evaluate(
+  const EvalResult r = evaluate(
       s, R"("kind": "efficiency", "sequence_length": 24, "training_rows": 2, "positions": [5, 30], "batch": 3)");
   CHECK(s.save_fast_weights() == weights);
 
@@ -394,7 +357,7 @@ TEST_CASE("efficiency counts the model and measures training, reading and genera
   CHECK(metric(r, "params.total") - metric(r, "params.active") == 7 * 6);
   CHECK(metric(r, "params.total") - metric(r, "params.non_embedding") == 2 * 23 * 12);
   CHECK(metric(r, "train.tokens_per_s") > 0);
-  CHECK(metric(r, "train.samples_per_s") == Catch::Approx(metric(r, "train.tokens_per_s") / 24));
+  CHECK(metric(r, "train.samples_per_s") == Approx(metric(r, "train.tokens_per_s") / 24));
   CHECK(metric(r, "train.peak_bytes") > 8 * metric(r, "params.total"));
   CHECK(r.metrics.find("mfu") == nullptr);  // a CPU's peak is not in a table
 
@@ -411,8 +374,7 @@ TEST_CASE("efficiency counts the model and measures training, reading and genera
     CHECK(point.at("prefill_tokens_per_s").as_double() > 0);
   }
 
-  const EvalResult without =
-      testing::evaluate(s, R"("kind": "efficiency", "training_rows": 0, "positions": [3], "batch": 1)");
+  const EvalResult without = evaluate(s, R"("kind": "efficiency", "training_rows": 0, "positions": [3], "batch": 1)");
   CHECK(without.metrics.find("train.tokens_per_s") == nullptr);
   CHECK(metric(without, "flops.forward_per_token") == model.flops_per_token(32));
   CHECK(without.series.at("decoding").items().size() == 1);
@@ -449,10 +411,7 @@ TEST_CASE("an empty prompt starts from BOS where the tokenizer adds it, else fro
     Rng rng(0, "unused");
     const int32_t first = sample_token(s.read(start, *state, {}), {0.0, 0, 1.0}, rng);
     std::string out;
-    GenerateOptions options;
-    options.max_new_tokens = 1;
-    options.sampling.temperature = 0;
-    options.stop_at_eos = false;
+    const GenerateOptions options{.max_new_tokens = 1, .sampling = {.temperature = 0}, .stop_at_eos = false};
     const Generated generated = generate(s, tokenizer, "", 0, options, [&](std::string_view piece) {
       out += piece;
       return true;
@@ -467,7 +426,7 @@ FOLDER_TEST("rows for a trace hold nothing that is not read", "[fast]") {
   const Tensor tensor{ids, DType::i64, Shape{1, 2}};
   write_safetensors(folder / "rows.safetensors", {{"inputs", tensor}, {"target", tensor}});
   CHECK_THROWS_WITH(read_trace_input((folder / "rows.safetensors").string()),
-                    Catch::Contains("tensors of rows (found \"target\", expected inputs, targets, doc_ids)"));
+                    Contains("tensors of rows (found \"target\", expected inputs, targets, doc_ids)"));
 }
 
 TEST_CASE("a data set's folder means its validation shards, a pattern any shards", "[fast]") {
@@ -485,12 +444,12 @@ TEST_CASE("a data set's folder means its validation shards, a pattern any shards
   const auto tokens = [&](const fs::path& path) {
     ScoringModel s = f.load();
     const std::string keys = R"("kind": "stream_ppl", "data": {"path": ")" + path.string() + "\"}";
-    return metric(testing::evaluate(s, keys), "tokens");
+    return metric(evaluate(s, keys), "tokens");
   };
   const fs::path with = write_set("with", true), without = write_set("without", false);
   CHECK(tokens(with) == 10);
   CHECK(tokens(with / "dataset.json") == 10);
   CHECK(tokens(with / "train_*.bin") == 39);
-  CHECK_THROWS_WITH(tokens(without), Catch::Contains("no validation shards in this data set") &&
-                                         Catch::Contains("or give a pattern of other files"));
+  CHECK_THROWS_WITH(tokens(without),
+                    Contains("no validation shards in this data set") && Contains("or give a pattern of other files"));
 }

@@ -12,13 +12,12 @@
 namespace {
 
 std::string model_with(const std::string& role, const std::string& layer) {
-  std::string block = R"({"mixer": "a", "ffn": "m", "memory": "x"})";
-  if (role == "mixer") { block = R"({"mixer": "x", "ffn": "m"})"; }
-  if (role == "ffn") { block = R"({"mixer": "a", "ffn": "x"})"; }
+  Json block = Json::object({{"mixer", "a"}, {"ffn", "m"}});
+  block.set(role, "x");
   return R"({"vocab_size": 23, "hidden_size": 12, "num_layers": 2, "init_std": 0.4, "layers": {
     "a": {"type": "attention", "num_heads": 2, "head_dim": 6, "window": 9, "rope": {"theta": 100.0}},
     "m": {"type": "swiglu", "intermediate_size": 16}, "x": )" +
-         layer + "}, \"pattern\": [" + block + "]}";
+         layer + "}, \"pattern\": [" + block.dump() + "]}";
 }
 
 /// Two documents of 48 tokens or more among shorter ones.
@@ -103,13 +102,13 @@ TEST_CASE("collision, coverage and divergence are means over complete windows", 
       coverage += static_cast<double>(count.size()) / 16 / 4;
       kld += (std::log(16.0) - entropy_of(count)) / 4;
     }
-    CHECK(group(r, name, "collision") == Catch::Approx(collision).epsilon(1e-12));
-    CHECK(group(r, name, "coverage") == Catch::Approx(coverage).epsilon(1e-12));
-    CHECK(group(r, name, "kld") == Catch::Approx(kld).epsilon(1e-10));
+    CHECK(group(r, name, "collision") == Approx(collision).epsilon(1e-12));
+    CHECK(group(r, name, "coverage") == Approx(coverage).epsilon(1e-12));
+    CHECK(group(r, name, "kld") == Approx(kld).epsilon(1e-10));
     CHECK(r.groups.at(name).at("kld").at("n").as_int() == 4);
     const std::string type = role == std::string("ffn") ? "pkm" : "fwpkm";
     CHECK(metric(r, (type + ".kld").c_str()) ==
-          Catch::Approx((group(r, name, "kld") + group(r, std::string("blocks.0.") + role, "kld")) / 2));
+          Approx((group(r, name, "kld") + group(r, std::string("blocks.0.") + role, "kld")) / 2));
     CHECK(f.stats().groups.at(name).find("kld") == nullptr);  // no window of 32,768 tokens is complete
   }
 }
@@ -126,7 +125,7 @@ TEST_CASE("gates are counted in ten bins, and fast weights move from sequence to
     share += bin.at("share").as_double();
     mean += bin.at("share").as_double() * (bin.at("from").as_double() + 0.05);
   }
-  CHECK(share == Catch::Approx(1));
+  CHECK(share == Approx(1));
   CHECK(std::abs(mean - group(moving, "blocks.0.memory", "gate_mean")) < 0.05);
   CHECK(group(moving, "blocks.0.memory", "memory_loss") > 0);
   CHECK(group(moving, "blocks.0.memory", "gate_mean") ==
@@ -142,8 +141,7 @@ TEST_CASE("looking at states does not teach fast weights", "[fast]") {
     "m": {"type": "swiglu", "intermediate_size": 16}}, "pattern": [{"memory": "f", "mixer": "g", "ffn": "m"}]})",
                 {60, 60});
   ScoringModel s = f.load(), expected = f.load();
-  const EvalResult r =
-      testing::evaluate(s, R"("kind": "memory_stats", "length": 48, "window_tokens": 96, )" + f.corpus());
+  const EvalResult r = evaluate(s, R"("kind": "memory_stats", "length": 48, "window_tokens": 96, )" + f.corpus());
   CHECK(points(r, "state_norm").size() == 16);
   std::map<int64_t, double> count;
   for (const auto& d : f.documents) {
@@ -153,7 +151,7 @@ TEST_CASE("looking at states does not teach fast weights", "[fast]") {
     const TraceOutput out = trace(expected.model(), expected.stream(), expected.arena(), input, options);
     for (const int64_t slot : out.inside.at("blocks.0.memory.slots").integers) { count[slot] += 1; }
   }
-  CHECK(group(r, "blocks.0.memory", "kld") == Catch::Approx(std::log(16.0) - entropy_of(count)).epsilon(1e-10));
+  CHECK(group(r, "blocks.0.memory", "kld") == Approx(std::log(16.0) - entropy_of(count)).epsilon(1e-10));
   CHECK(s.save_fast_weights() == expected.save_fast_weights());
 }
 
@@ -183,7 +181,7 @@ TEST_CASE("sdm: shares of a token's slots, and use of all slots", "[fast]") {
             w.push_back(m);
             sum += m;
           }
-          CHECK(sum == Catch::Approx(1));  // a softmax
+          CHECK(sum == Approx(1));  // a softmax
           std::sort(w.rbegin(), w.rend());
           effective.push_back(std::exp(entropy_of(mass)) / k);
           two.push_back(w[0] + w[1]);
@@ -193,25 +191,24 @@ TEST_CASE("sdm: shares of a token's slots, and use of all slots", "[fast]") {
       const auto mean = [](const std::vector<double>& v) {
         return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size());
       };
-      CHECK(group(r, name, "effective_" + side) == Catch::Approx(mean(effective)).epsilon(1e-12));
-      CHECK(group(r, name, "effective_" + side + "_q10") == Catch::Approx(quantile_of(effective, 0.1)).epsilon(1e-12));
-      CHECK(group(r, name, "cumulative_" + side + "_2") == Catch::Approx(mean(two)).epsilon(1e-12));
+      CHECK(group(r, name, "effective_" + side) == Approx(mean(effective)).epsilon(1e-12));
+      CHECK(group(r, name, "effective_" + side + "_q10") == Approx(quantile_of(effective, 0.1)).epsilon(1e-12));
+      CHECK(group(r, name, "cumulative_" + side + "_2") == Approx(mean(two)).epsilon(1e-12));
       CHECK(group(r, name, "unique_" + side) == static_cast<double>(by_slot.size()) / 32);
-      CHECK(group(r, name, "entropy_" + side) == Catch::Approx(entropy_of(by_slot) / std::log(32.0)).epsilon(1e-12));
+      CHECK(group(r, name, "entropy_" + side) == Approx(entropy_of(by_slot) / std::log(32.0)).epsilon(1e-12));
       all_effective.insert(all_effective.end(), effective.begin(), effective.end());
       all_two.insert(all_two.end(), two.begin(), two.end());
     }
     // Over both layers together: a median is not the mean of two.
     CHECK(metric(r, ("sdm.effective_" + side + "_median").c_str()) ==
-          Catch::Approx(quantile_of(all_effective, 0.5)).epsilon(1e-12));
-    CHECK(metric(r, ("sdm.cumulative_" + side + "_2_q90").c_str()) ==
-          Catch::Approx(quantile_of(all_two, 0.9)).epsilon(1e-12));
+          Approx(quantile_of(all_effective, 0.5)).epsilon(1e-12));
+    CHECK(metric(r, ("sdm.cumulative_" + side + "_2_q90").c_str()) == Approx(quantile_of(all_two, 0.9)).epsilon(1e-12));
     for (const Json& p : points(r, "cumulative")) {
       if (p.at("side").as_string() == side && p.at("slots").as_int() == 2) {
-        CHECK(p.at("q10").as_double() == Catch::Approx(quantile_of(all_two, 0.1)).epsilon(1e-12));
+        CHECK(p.at("q10").as_double() == Approx(quantile_of(all_two, 0.1)).epsilon(1e-12));
       }
       if (p.at("side").as_string() == side && p.at("slots").as_int() == k) {
-        CHECK(p.at("mean").as_double() == Catch::Approx(1));
+        CHECK(p.at("mean").as_double() == Approx(1));
       }
     }
   }
@@ -241,7 +238,7 @@ TEST_CASE("ham: share of selected tokens by sequence, growth and scores by posit
   for (size_t s = 0; s < 2; ++s) {
     const auto& mask = inside[s].at(name + ".mask").integers;
     const double own = static_cast<double>(std::count(mask.begin(), mask.end(), 1)) / 48;
-    CHECK(points(r, "kv_fraction", name)[s].at("fraction").as_double() == Catch::Approx(own));
+    CHECK(points(r, "kv_fraction", name)[s].at("fraction").as_double() == Approx(own));
     fraction += own / 2;
     const auto cached = std::count(mask.begin(), mask.begin() + 40, 1);
     if (s == 0) { CHECK(points(r, "kv_growth_single", name)[1].at("cached").as_int() == cached); }
@@ -250,16 +247,16 @@ TEST_CASE("ham: share of selected tokens by sequence, growth and scores by posit
     score += std::accumulate(scores.begin() + 40, scores.end(), 0.0) / 16;
   }
   CHECK((fraction > 0 && fraction < 1));
-  CHECK(group(r, name, "kv_fraction") == Catch::Approx(fraction).epsilon(1e-12));
+  CHECK(group(r, name, "kv_fraction") == Approx(fraction).epsilon(1e-12));
   CHECK(metric(r, "ham.kv_fraction") ==
-        Catch::Approx((fraction + group(r, "blocks.0.mixer", "kv_fraction")) / 2).epsilon(1e-12));
+        Approx((fraction + group(r, "blocks.0.mixer", "kv_fraction")) / 2).epsilon(1e-12));
   REQUIRE(points(r, "kv_growth", name).size() == 2);
   CHECK(points(r, "kv_growth", name)[1].at("tokens").as_int() == 40);
-  CHECK(points(r, "kv_growth", name)[1].at("cached").as_double() == Catch::Approx(at40));
+  CHECK(points(r, "kv_growth", name)[1].at("cached").as_double() == Approx(at40));
   CHECK(points(r, "kv_growth_single", name).size() == 2);
   REQUIRE(points(r, "score_by_position", name).size() == 3);
-  CHECK(points(r, "score_by_position", name)[2].at("score").as_double() == Catch::Approx(score).epsilon(1e-12));
-  CHECK(group(r, name, "tau") == Catch::Approx(0.9));
+  CHECK(points(r, "score_by_position", name)[2].at("score").as_double() == Approx(score).epsilon(1e-12));
+  CHECK(group(r, name, "tau") == Approx(0.9));
   CHECK(group(r, name, "reset_fraction") >= 0);
 }
 
@@ -296,8 +293,8 @@ TEST_CASE("ovq and kvm: slots in use by position, tokens per slot, bytes", "[fas
       }
     }
     CHECK(group(r, name, c.name + "_max") == largest);
-    CHECK(group(r, name, c.name + "_mean") == Catch::Approx(tokens / slots).epsilon(1e-12));
-    CHECK(group(r, name, c.name + "_entropy") == Catch::Approx(entropy).epsilon(1e-12));
+    CHECK(group(r, name, c.name + "_mean") == Approx(tokens / slots).epsilon(1e-12));
+    CHECK(group(r, name, c.name + "_entropy") == Approx(entropy).epsilon(1e-12));
     const std::vector<Json> curve = points(r, "slots_by_position", name);
     REQUIRE(curve.size() == 7);
     ScoringModel s = f.load();
@@ -366,7 +363,7 @@ TEST_CASE("gdn: the norm of the state by position is that of the recurrence", "[
   REQUIRE(r.series.at("state_norm").items().size() == 1);
   CHECK(r.series.at("state_norm").items()[0].at("tokens").as_int() == 17);
   CHECK(metric(r, "gdn.state_norm") ==
-        Catch::Approx(norm).epsilon(1e-5));  // the l2 norm's eps, which the loop above leaves out
+        Approx(norm).epsilon(1e-5));  // the l2 norm's eps, which the loop above leaves out
 }
 
 TEST_CASE("the line of a result names a dozen numbers, its file all", "[fast]") {
@@ -374,13 +371,12 @@ TEST_CASE("the line of a result names a dozen numbers, its file all", "[fast]") 
   ScoringModel s = f.load();
   std::string line;
   const std::string list = R"({"name": "x", "kind": "memory_stats", "length": 48, )" + f.corpus() + "}";
-  REQUIRE(testing::run_list(s, list, f.folder / "out", nullptr, false, [&](const std::string& text) {
-            line = text;
-          }).failed == 0);
-  const Json result = parse_json_file((f.folder / "out" / "x.json").string());
+  REQUIRE(run_list(s, list, f.folder / "out", nullptr, false, [&](const std::string& text) { line = text; }).failed ==
+          0);
+  const Json result = result_in(f.folder / "out", "x");
   const size_t all = result.at("metrics").members().size();
-  CHECK_THAT(line, Catch::Contains("x (memory_stats): ok  sdm.") &&
-                       Catch::EndsWith("and " + std::to_string(all - 12) + " more"));
+  CHECK_THAT(line,
+             Contains("x (memory_stats): ok  sdm.") && Catch::EndsWith("and " + std::to_string(all - 12) + " more"));
   CHECK(result.at("groups").at("blocks.1.mixer").at("unique_read").at("n").as_int() == 96);
 }
 
@@ -391,12 +387,11 @@ TEST_CASE("rows take every token, and what cannot be read is said", "[fast]") {
   CHECK(metric(f.run(R"("kind": "memory_stats", "cut": "rows", "length": 19)"), "sequences") == 8);
   CHECK(metric(f.run(R"("kind": "memory_stats", "cut": "rows", "length": 19, "max_sequences": 100)"), "sequences") ==
         171 / 19);
-  CHECK_THROWS_WITH(
-      f.run(R"("kind": "memory_stats", "length": 71)"),
-      Catch::Contains("found documents of fewer tokens, expected one of at least 71, or \"cut\": \"rows\""));
+  CHECK_THROWS_WITH(f.run(R"("kind": "memory_stats", "length": 71)"),
+                    Contains("found documents of fewer tokens, expected one of at least 71, or \"cut\": \"rows\""));
   CHECK_THROWS_WITH(f.run(R"("kind": "memory_stats", "cut": "rows", "length": 172)"),
-                    Catch::Contains("found 171 tokens, expected at least 172"));
+                    Contains("found 171 tokens, expected at least 172"));
   Probe plain("mixer", R"({"type": "attention", "num_heads": 2, "head_dim": 6})");
   CHECK_THROWS_WITH(plain.run(R"("kind": "memory_stats", "length": 48)"),
-                    Catch::Contains("memory_stats: found a model without layers that report statistics"));
+                    Contains("memory_stats: found a model without layers that report statistics"));
 }

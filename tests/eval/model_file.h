@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "core/safetensors.h"
+#include "data/shards/shard_writer.h"
 #include "eval/evaluation.h"
 #include "layers/model.h"
 #include "tests/temp_folder.h"
@@ -28,6 +29,36 @@ inline void write_random_model(const TempFolder& folder, const std::string& json
   }
   write_safetensors(folder / "w.safetensors", tensors);
 }
+
+/// That model, in fp64.
+inline ScoringModel load_model(const TempFolder& folder) {
+  return ScoringModel(read_model_source(folder / "model.json"), folder / "w.safetensors",
+                      {DeviceKind::cpu, DType::f64});
+}
+
+using Documents = std::vector<std::vector<int32_t>>;
+
+/// Documents of these lengths with random ids below `ids`.
+inline Documents random_documents(Rng rng, const std::vector<int>& lengths, uint32_t ids) {
+  Documents documents;
+  for (const int length : lengths) {
+    std::vector<int32_t>& document = documents.emplace_back(static_cast<size_t>(length));
+    for (int32_t& id : document) { id = static_cast<int32_t>(rng.below(ids)); }
+  }
+  return documents;
+}
+
+/// Writes documents in shards.
+inline void write_shards(const fs::path& directory, int64_t vocab_size, const Documents& documents,
+                         ShardWriterOptions options = {}) {
+  options.directory = directory;
+  options.vocab_size = vocab_size;
+  ShardWriter writer(options);
+  for (const auto& document : documents) { writer.add_document(document); }
+  writer.finish();
+}
+
+inline double metric(const EvalResult& r, const char* name) { return r.metrics.at(name).at("value").as_double(); }
 
 /// Evaluations of a list, given without its brackets.
 inline std::vector<Evaluation> evaluations_of(const std::string& list) {
@@ -59,6 +90,11 @@ inline EvalCounts run_list(
   EvalContext context{model, tokenizer, 32, 42, quiet, {}};
   context.logs_samples = logs_samples;
   return run_evaluations(evaluations, context, {"c", "00ff", "cpu", "fp64", 7, 70}, out, report);
+}
+
+/// OUT/NAME.json.
+inline Json result_in(const fs::path& out, const std::string& name) {
+  return parse_json_file((out / (name + ".json")).string());
 }
 
 }  // namespace hebb::testing

@@ -6,15 +6,14 @@ namespace {
 
 /// A gated delta rule and `layer` as the second block's mixer, memory or feed-forward layer.
 std::string hybrid(const std::string& role, const std::string& layer) {
-  std::string block = R"({"mixer": "g", "ffn": "m", "memory": "x"})";
-  if (role == "mixer") { block = R"({"mixer": "x", "ffn": "m"})"; }
-  if (role == "ffn") { block = R"({"mixer": "g", "ffn": "x"})"; }
+  Json block = Json::object({{"mixer", "g"}, {"ffn", "m"}});
+  block.set(role, "x");
   return R"({"vocab_size": 23, "hidden_size": 12, "num_layers": 3, "init_std": 0.4, "layers": {
     "g": {"type": "gdn", "num_heads": 2, "key_head_dim": 4, "value_head_dim": 4, "chunk_size": 16},
     "m": {"type": "swiglu", "intermediate_size": 16}, "x": )" +
          layer + R"(},
     "pattern": [{"mixer": "g", "ffn": "m"}, )" +
-         block + R"(, {"mixer": "g", "ffn": "m"}]})";
+         block.dump() + R"(, {"mixer": "g", "ffn": "m"}]})";
 }
 
 const std::vector<std::pair<std::string, std::string>> kLayers = {
@@ -55,8 +54,7 @@ TEST_CASE("the segment that is read at once does not change a score, whatever th
     const double whole = nll_of(hybrid(role, layer), R"(, "segment": 4096)");
     for (const char* segment : {"64", "7"}) {
       // 1e-10: the same sums in another order, in double.
-      CHECK(nll_of(hybrid(role, layer), std::string(", \"segment\": ") + segment) ==
-            Catch::Approx(whole).epsilon(1e-10));
+      CHECK(nll_of(hybrid(role, layer), std::string(", \"segment\": ") + segment) == Approx(whole).epsilon(1e-10));
     }
   }
 }
@@ -71,7 +69,7 @@ TEST_CASE("a segment has 8,192 tokens by default, and at least one", "[fast]") {
   s.read(std::vector<int32_t>(8193, 1), *s.new_state(), {});
   CHECK(segments == 3);
   CHECK_THROWS_WITH(f.run(R"("kind": "stream_ppl", "segment": 0)"),
-                    Catch::Contains("segment: found 0, expected an integer >= 1"));
+                    Contains("segment: found 0, expected an integer >= 1"));
 }
 
 TEST_CASE("rope_scaling reads as a model does that is configured with it", "[fast]") {
@@ -95,28 +93,27 @@ TEST_CASE("rope_scaling holds for one evaluation and is refused where it can do 
   EvalFixture f(hybrid("mixer", kLayers[0].second));
   ScoringModel s = f.load();
   const std::string keys = R"("kind": "stream_ppl", "sequence_length": 129, )" + f.corpus();
-  REQUIRE(testing::run_list(s,
-                            R"({"name": "a", )" + keys + R"(}, {"name": "b", )" + keys + ", " + kScaled +
-                                R"(}, {"name": "c", )" + keys + "}",
-                            f.folder / "out")
+  REQUIRE(run_list(s,
+                   R"({"name": "a", )" + keys + R"(}, {"name": "b", )" + keys + ", " + kScaled +
+                       R"(}, {"name": "c", )" + keys + "}",
+                   f.folder / "out")
               .failed == 0);
   const auto nll = [&](const char* name) {
-    return parse_json_file((f.folder / "out" / name).string()).at("metrics").at("nll").at("value").as_double();
+    return result_in(f.folder / "out", name).number_at("metrics.nll.value", NAN);
   };
-  CHECK(nll("a.json") == nll("c.json"));
-  CHECK(nll("a.json") != nll("b.json"));
+  CHECK(nll("a") == nll("c"));
+  CHECK(nll("a") != nll("b"));
 
   EvalFixture none(hybrid("mixer", kLayers[2].second));
   CHECK_THROWS_WITH(
       none.run(std::string(R"("kind": "stream_ppl", )") + kScaled),
-      Catch::Contains(
-          "rope_scaling: found a model without rope, expected a model with a layer that has a rope object"));
+      Contains("rope_scaling: found a model without rope, expected a model with a layer that has a rope object"));
   CHECK_THROWS_WITH(none.run(R"("kind": "stream_ppl", "rope_scaling": {"factor": 4.0})"),
-                    Catch::Contains("rope_scaling.original"));
+                    Contains("rope_scaling.original"));
   CHECK_THROWS_WITH(none.run(R"("kind": "stream_ppl", "rope_scaling": {"factor": 0.5, "original": 8})"),
-                    Catch::Contains("rope_scaling.factor: found 0.5"));
+                    Contains("rope_scaling.factor: found 0.5"));
   EvalFixture endpoint(hybrid(
       "mixer", R"({"type": "attention", "num_heads": 2, "head_dim": 6, "rope": {"theta": 100.0, "endpoint": true}})"));
   CHECK_THROWS_WITH(endpoint.run(std::string(R"("kind": "stream_ppl", )") + kScaled),
-                    Catch::Contains("rope.endpoint") && Catch::Contains("false together with yarn"));
+                    Contains("rope.endpoint") && Contains("false together with yarn"));
 }

@@ -27,9 +27,9 @@ TEST_CASE("sampling follows the softmax at the temperature", "[fast]") {
   const std::vector<double> logits = {std::log(1.0), std::log(2.0), std::log(5.0)};
   const auto counts = draw(logits, {1.0, 0, 1.0});
   // 4000 draws: standard deviation of a share is below 0.008.
-  CHECK(counts.at(0) / 4000.0 == Catch::Approx(0.125).margin(0.03));
-  CHECK(counts.at(2) / 4000.0 == Catch::Approx(0.625).margin(0.03));
-  CHECK(draw(logits, {0.5, 0, 1.0}).at(2) / 4000.0 == Catch::Approx(25.0 / 30.0).margin(0.03));
+  CHECK(counts.at(0) / 4000.0 == Approx(0.125).margin(0.03));
+  CHECK(counts.at(2) / 4000.0 == Approx(0.625).margin(0.03));
+  CHECK(draw(logits, {0.5, 0, 1.0}).at(2) / 4000.0 == Approx(25.0 / 30.0).margin(0.03));
 }
 
 TEST_CASE("top-k and top-p cut the distribution, ties to the lowest id", "[fast]") {

@@ -43,10 +43,7 @@ class TextModel {
     });
   }
 
-  ScoringModel load() const {
-    return ScoringModel(read_model_source(folder / "model.json"), folder / "w.safetensors",
-                        {DeviceKind::cpu, DType::f64});
-  }
+  ScoringModel load() const { return load_model(folder); }
   /// Runs one evaluation; `keys` are those beside its name.
   Outcome run(const std::string& keys, int64_t training_length = 64) const {
     ScoringModel s = load();
@@ -85,14 +82,6 @@ class BigramModel : public TextModel {
       last = static_cast<unsigned char>(c);
     }
     return sum;
-  }
-  /// Logits after `last` are all below that of `next`, or as large and of higher ids.
-  bool is_greedy(int32_t last, int32_t next) const {
-    for (int32_t v = 0; v < kByteVocab; ++v) {
-      const double other = logit(table_, last, v), own = logit(table_, last, next);
-      if (other > own || (other == own && v < next)) { return false; }
-    }
-    return true;
   }
 
  private:
