@@ -81,10 +81,7 @@ TEST_CASE("the runs of two axes are trained and reported side by side") {
 }
 
 TEST_CASE("runs that several ranks train have the results of one") {
-  if (!fs::exists(fs::path(binary_path()).parent_path() / "libhebb_mpi.so")) {
-    WARN("this build is without MPI: ranks on CPUs are not tested");
-    return;
-  }
+  if (!has_mpi()) { return; }
   const std::string runs =
       R"("runs": [{"id": "a", "set": {"train.lanes": 2}}, {"id": "b", "set": {"train.lanes": 2, "train.seed": 6}},
          {"id": "c", "set": {"train.lanes": 2, "model.pattern.0.mixer": "gdn"}}])";

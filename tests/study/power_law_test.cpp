@@ -34,10 +34,7 @@ TEST_CASE("a fit finds the coefficients of points without noise", "[fast]") {
 }
 
 TEST_CASE("a fit with an offset finds the coefficients of points without noise", "[fast]") {
-  PowerLawOptions options;
-  options.offset = true;
-  options.resamples = 3;
-  const PowerLawFit fit = fit_power_law(kFlops, power(5000, 0.2, 1.7), {5.3e21}, options);
+  const PowerLawFit fit = fit_power_law(kFlops, power(5000, 0.2, 1.7), {5.3e21}, {.offset = true, .resamples = 3});
   CHECK(fit.a == Approx(5000).epsilon(1e-6));
   CHECK(fit.b == Approx(0.2).epsilon(1e-6));
   CHECK(fit.c == Approx(1.7).epsilon(1e-6));
@@ -45,10 +42,8 @@ TEST_CASE("a fit with an offset finds the coefficients of points without noise",
 }
 
 TEST_CASE("as many points as coefficients leave nothing to judge the fit by", "[fast]") {
-  PowerLawOptions offset;
-  offset.offset = true;
   for (const PowerLawFit& fit :
-       {fit_power_law({1, 2}, {1, 0.5}, {4}, {}), fit_power_law({1, 2, 4}, {3, 2, 1.5}, {4}, offset)}) {
+       {fit_power_law({1, 2}, {1, 0.5}, {4}, {}), fit_power_law({1, 2, 4}, {3, 2, 1.5}, {4}, {.offset = true})}) {
     CHECK_FALSE(fit.r2);
     CHECK_FALSE(fit.a_interval);
     CHECK_FALSE(fit.b_interval);
@@ -72,9 +67,7 @@ TEST_CASE("intervals of 1,000 simulated ladders of seven points contain the trut
     std::vector<double> y = truth;
     for (double& v : y) { v *= std::exp(kNoise * noise.normal()); }
     const double measured = kA * std::pow(kPredicted, -kB) * std::exp(kNoise * noise.normal());
-    PowerLawOptions options;
-    options.seed = static_cast<uint64_t>(ladder);
-    const PowerLawFit fit = fit_power_law(kFlops, y, {kPredicted}, options);
+    const PowerLawFit fit = fit_power_law(kFlops, y, {kPredicted}, {.seed = static_cast<uint64_t>(ladder)});
     in_a += contains(*fit.a_interval, kA) ? 1 : 0;
     in_b += contains(*fit.b_interval, kB) ? 1 : 0;
     in_prediction += contains(*fit.predictions[0].interval, measured) ? 1 : 0;

@@ -20,13 +20,11 @@ std::vector<Json> made_up_results() {
   for (const auto& [arch, a] : {std::pair{"full", 30.0}, std::pair{"sdm", 29.0}}) {
     for (int level = 1; level <= 8; ++level) {
       const double flops = 1e18 * std::pow(2.0, level);
-      Json r = Json::object();
-      r.set("id", std::string(arch) + "-" + std::to_string(level));
-      r.set("arch", arch);
-      r.set("level", level);
-      r.set("flops.total", flops);
-      r.set("loss.final", a * std::pow(flops, -0.05));
-      results.push_back(r);
+      results.push_back(Json::object({{"id", std::string(arch) + "-" + std::to_string(level)},
+                                      {"arch", arch},
+                                      {"level", level},
+                                      {"flops.total", flops},
+                                      {"loss.final", a * std::pow(flops, -0.05)}}));
     }
   }
   return results;
@@ -44,6 +42,28 @@ std::string fit_text(const std::vector<FitGroup>& groups, const FitConfig& confi
   Page page;
   write_fits(page, groups, config);
   return page.markdown();
+}
+
+/// Runs that have these results and no folder.
+std::vector<ReportRun> runs_of(const std::vector<Json>& results) {
+  std::vector<ReportRun> runs;
+  for (const Json& r : results) { runs.push_back({r.at("id").as_string(), "/nowhere", {}, r}); }
+  return runs;
+}
+
+/// FOLDER/report, and its text.
+std::string report_of(const TempFolder& folder, const std::vector<ReportRun>& runs,
+                      const std::optional<FitConfig>& fit = std::nullopt) {
+  write_report("Report", runs, fit, folder / "report");
+  return read_file(folder / "report/report.md");
+}
+
+/// Trains base.json in FOLDER/one.
+void train_one(const SweepFolder& folder, int64_t kept_checkpoints = 1) {
+  RunConfig config = read_run_config((folder / "base.json").string());
+  resolve(config);
+  config.train.checkpoint.keep = kept_checkpoints;
+  REQUIRE(run_in(folder / "one", std::move(config)) == 0);
 }
 
 std::string csv_of(const std::vector<Json>& results) { return results_table(results).csv(); }
@@ -117,27 +137,19 @@ TEST_CASE("a curve through as many points as it has coefficients is not reported
 FOLDER_TEST("a report says which losses are not finite", "[fast]") {
   std::vector<Json> results = made_up_results();
   results[1].set("val.text", NAN);
-  std::vector<ReportRun> runs;
-  for (const Json& r : results) { runs.push_back({r.at("id").as_string(), folder / "gone", {}, r}); }
-  write_report("Broken", runs, by_arch(), folder / "report");
-  CHECK_THAT(read_file(folder / "report" / "report.md"), Contains("\nNot finite: val.text of full-2. "));
-  runs.erase(runs.begin() + 1);
-  write_report("Whole", runs, by_arch(), folder / "report");
-  CHECK_THAT(read_file(folder / "report" / "report.md"), !Contains("Not finite"));
+  CHECK_THAT(report_of(folder, runs_of(results), by_arch()), Contains("\nNot finite: val.text of full-2. "));
+  results.erase(results.begin() + 1);
+  CHECK_THAT(report_of(folder, runs_of(results), by_arch()), !Contains("Not finite"));
 }
 
 FOLDER_TEST("levels stand side by side with the difference to the first group; what is missing stays empty", "[fast]") {
-  std::vector<ReportRun> runs;
-  for (const Json& result : made_up_results()) {
-    if (result.at("id").as_string() != "sdm-2") {
-      runs.push_back({result.at("id").as_string(), folder / "gone", {}, result});
-    }
-  }
-  write_report("Levels", runs, by_arch(), folder / "report");
+  std::vector<Json> results = made_up_results();
+  std::erase_if(results, [](const Json& result) { return result.at("id").as_string() == "sdm-2"; });
+  const std::string text = report_of(folder, runs_of(results), by_arch());
   const double full = 30.0 * std::pow(2e18, -0.05), sdm = 29.0 * std::pow(2e18, -0.05);
   char expected[80];
   std::snprintf(expected, sizeof expected, "| 1 | %.5g | %.5g (%+.4f) |", full, sdm, sdm - full);
-  CHECK_THAT(read_file(folder / "report" / "report.md"), Contains(expected) && Contains("| level | full | sdm |"));
+  CHECK_THAT(text, Contains(expected) && Contains("| level | full | sdm |"));
   CHECK_THAT(read_file(folder / "report" / "levels.csv"),
              Contains("level,full,sdm\n1," + Json(full).dump() + "," + Json(sdm).dump() + "\n2,") && Contains(",\n3,"));
 }
@@ -146,14 +158,13 @@ TEST_CASE("runs that differ in seeds only are one row: means with sample deviati
   std::vector<Json> results;
   for (const auto& [id, setting, loss] :
        {std::tuple{"gdn_seed=1", "g", 4.5}, {"gdn_seed=2", "g", 4.7}, {"full_seed=1", "f", 4.0}}) {
-    Json r = Json::object();
-    for (const auto& [key, value] :
-         {std::pair{"id", id}, std::pair{"setting", setting}, std::pair{"arch", setting}, std::pair{"level", "1"}}) {
-      r.set(key, value);
-    }
-    r.set("seed", loss);
-    r.set("flops.total", 1e12);
-    r.set("loss.final", loss);
+    Json r = Json::object({{"id", id},
+                           {"setting", setting},
+                           {"arch", setting},
+                           {"level", "1"},
+                           {"seed", loss},
+                           {"flops.total", 1e12},
+                           {"loss.final", loss}});
     if (loss > 4.2) { r.set("val.text", 2 * loss); }
     results.push_back(r);
   }
@@ -176,19 +187,14 @@ TEST_CASE("runs that differ in seeds only are one row: means with sample deviati
   CHECK(mean_text(0.25, 0) == "0.25000 ± 0.00000");
 
   const TempFolder folder;
-  std::vector<ReportRun> runs;
-  for (const Json& r : results) { runs.push_back({r.at("id").as_string(), folder / "gone", {}, r}); }
   FitConfig fit = by_arch();
   fit.fit_ids = {"*"};
-  write_report("Seeds", runs, fit, folder / "report");
-  CHECK_THAT(read_file(folder / "report" / "report.md"),
+  CHECK_THAT(report_of(folder, runs_of(results), fit),
              Contains("## Results over seeds") && Contains("| 1 | 4.60 ± 0.14 | 4 (-0.6000) |"));
   CHECK_THAT(read_file(folder / "report" / "seeds.csv"), Contains("loss.final,loss.final.std"));
   // Other settings at one level, say learning rates, are not averaged.
-  runs[1].result.set("setting", "other");
-  write_report("Settings", runs, fit, folder / "report2");
-  CHECK_THAT(read_file(folder / "report2" / "report.md"),
-             Contains("| 1 | 2 settings | 4 |") && !Contains("over seeds"));
+  results[1].set("setting", "other");
+  CHECK_THAT(report_of(folder, runs_of(results), fit), Contains("| 1 | 2 settings | 4 |") && !Contains("over seeds"));
 }
 
 TEST_CASE("a setting is a configuration without name, seeds and what results do not depend on", "[fast]") {
@@ -210,36 +216,31 @@ TEST_CASE("a setting is a configuration without name, seeds and what results do 
 }
 
 FOLDER_TEST("a repeated run is no second seed, and the report says so", "[fast]") {
-  std::vector<ReportRun> runs;
-  for (const auto& [id, seeds, loss] : {std::tuple{"q1", "1 1", 4.5}, {"q2", "1 1", 4.5}, {"q3", "2 2", 4.7}}) {
-    runs.push_back({id,
-                    folder / "gone",
-                    {},
-                    Json::object({{"id", id}, {"loss.final", loss}, {"setting", "s"}, {"seeds", seeds}})});
-  }
   std::vector<Json> results;
-  for (const ReportRun& run : runs) { results.push_back(run.result); }
+  for (const auto& [id, seeds, loss] : {std::tuple{"q1", "1 1", 4.5}, {"q2", "1 1", 4.5}, {"q3", "2 2", 4.7}}) {
+    results.push_back(Json::object({{"id", id}, {"loss.final", loss}, {"setting", "s"}, {"seeds", seeds}}));
+  }
   const std::vector<Json> rows = over_seeds(results);
   REQUIRE(rows.size() == 1);
   CHECK(rows[0].at("runs").as_int() == 2);
   CHECK(rows[0].at("loss.final").as_double() == Approx(4.6));
-  results.pop_back();
-  CHECK_FALSE(has_seeds(over_seeds(results)));
-  write_report("Copies", runs, std::nullopt, folder / "report");
-  CHECK_THAT(read_file(folder / "report/report.md"),
+  CHECK_FALSE(has_seeds(over_seeds({results[0], results[1]})));
+  CHECK_THAT(report_of(folder, runs_of(results)),
              Contains("Left out of the means, since configuration and seeds equal another run's: q2 (q1)."));
 }
 
 FOLDER_TEST("losses and evaluations on different data share no column and no drawing", "[fast]") {
   const auto run = [&](const char* id, const char* data) {
-    ReportRun r{id, folder / "gone", {}, Json::object()};
-    for (const auto& [key, value] : {std::pair{"id", Json(id)}, std::pair{"loss.final", Json(4.5)},
-                                     std::pair{"val.held", Json(5.5)}, std::pair{"ppl.held", Json(8.5)},
-                                     std::pair{"eval.e.nll", Json(6.5)}, std::pair{"eval.e.bits_per_byte", Json(7.5)},
-                                     std::pair{"loss@data", Json(data)}, std::pair{"val.held@data", Json(data)},
-                                     std::pair{"eval.e@data", Json("same")}, std::pair{"eval.e@tokens", Json(data)}}) {
-      r.result.set(key, value);
-    }
+    ReportRun r = runs_of({Json::object({{"id", id},
+                                         {"loss.final", 4.5},
+                                         {"val.held", 5.5},
+                                         {"ppl.held", 8.5},
+                                         {"eval.e.nll", 6.5},
+                                         {"eval.e.bits_per_byte", 7.5},
+                                         {"loss@data", data},
+                                         {"val.held@data", data},
+                                         {"eval.e@data", "same"},
+                                         {"eval.e@tokens", data}})})[0];
     r.metrics.loss = {id, {1, 2}, {5, 4}};
     r.metrics.validation = {{"held", {1, 2}, {6, 5}}};
     return r;
@@ -250,12 +251,11 @@ FOLDER_TEST("losses and evaluations on different data share no column and no dra
         "loss.final [data B],val.held [data B],ppl.held [data B],eval.e.nll [data B]\n"
         "one,4.5,5.5,8.5,6.5,7.5,,,,\ntwo,,,,,7.5,4.5,5.5,8.5,6.5\nthree,4.5,5.5,8.5,6.5,7.5,,,,\n");
   CHECK_THAT(csv_of({one.result, three.result}), Contains("id,loss.final,val.held,ppl.held,eval.e.nll,"));
-  write_report("Data", {one, two, three}, std::nullopt, folder / "report");
+  CHECK_THAT(report_of(folder, {one, two, three}), Contains("do not compare"));
   for (const char* file : {"loss_A.svg", "loss_B.svg", "validation_A.svg", "validation_B.svg"}) {
     CHECK(fs::exists(folder / "report/plots" / file));
   }
   CHECK_THAT(read_file(folder / "report/plots/loss_A.svg"), Contains("one</text>") && !Contains("two</text>"));
-  CHECK_THAT(read_file(folder / "report/report.md"), Contains("do not compare"));
 }
 
 TEST_CASE("an evaluation's data may lie elsewhere and stays the same", "[fast]") {
@@ -288,21 +288,8 @@ TEST_CASE("what differs between configurations comes first, and few runs stand s
   CHECK_THAT(comparison_of({many, many, many, many, many}), StartsWith("| id | eval.e.m0 |"));
 
   const TempFolder folder;
-  write_report("Two", {{"a", folder / "gone", {}, many, a}, {"b", folder / "gone", {}, many, b}}, std::nullopt,
-               folder / "report");
-  const std::string text = read_file(folder / "report/report.md");
+  const std::string text = report_of(folder, {{"a", "/nowhere", {}, many, a}, {"b", "/nowhere", {}, many, b}});
   CHECK(text.find("## What differs between the configurations") < text.find("## Results of each run"));
-}
-
-FOLDER_TEST("titles of tables may be cut behind the dots of a path", "[fast]") {
-  std::vector<ReportRun> runs;
-  for (int i = 0; i < 6; ++i) {
-    const std::string id = "r" + std::to_string(i);
-    runs.push_back(
-        {id, folder / "gone", {}, Json::object({{"id", id}}), Json::object({{"a", Json::object({{"b", i}})}})});
-  }
-  write_report("Six", runs, std::nullopt, folder / "report");
-  CHECK_THAT(read_file(folder / "report/index.html"), Contains("<th>a.<wbr>b</th>"));
 }
 
 TEST_CASE("labels of an axis do not run into each other, and every curve has a name and a line of its own", "[fast]") {
@@ -410,9 +397,7 @@ FOLDER_TEST("metrics of a running trainer are read without its unfinished line; 
 
 TEST_CASE("the page of a report is self-contained and every plot is a file too") {
   const SweepFolder folder;
-  RunConfig config = read_run_config((folder / "base.json").string());
-  resolve(config);
-  REQUIRE(run_in(folder / "one", std::move(config)) == 0);
+  train_one(folder);
   const fs::path page = write_report("One run", {read_report_run(folder / "one")}, std::nullopt, folder / "report");
   const std::string html = read_file(page);
   CHECK_THAT(html, Contains("<svg") && Contains("width=device-width") && Contains(">val.held<") && !Contains("href") &&
@@ -426,10 +411,7 @@ TEST_CASE("the page of a report is self-contained and every plot is a file too")
 
 TEST_CASE("checkpoints of a run stand side by side, each with its metrics and evaluations") {
   const SweepFolder folder;
-  RunConfig config = read_run_config((folder / "base.json").string());
-  resolve(config);
-  config.train.checkpoint.keep = 10;
-  REQUIRE(run_in(folder / "one", std::move(config)) == 0);
+  train_one(folder, 10);
   folder.write("one/evals/step_00000004/e.json",
                R"({"name": "e", "kind": "cloze", "status": "ok", "metrics": {"ppl": {"value": 7.5}}})");
   const ReportRun early = read_report_run(folder / "one/checkpoints/step_00000004"),
@@ -444,23 +426,21 @@ TEST_CASE("checkpoints of a run stand side by side, each with its metrics and ev
   CHECK(late.result.find("eval.e.ppl") == nullptr);
   CHECK_FALSE(has_seeds(over_seeds({early.result, late.result})));
   CHECK_FALSE(has_same_seeds(early.result, late.result));
-  write_report("Checkpoints", {early, late}, std::nullopt, folder / "report");
-  CHECK_THAT(read_file(folder / "report/report.md"), Contains("| one:4 | ") &&
-                                                         Contains("one/evals/step_00000004/e.json") &&
-                                                         !Contains("Left out of the means"));
+  CHECK_THAT(report_of(folder, {early, late}), Contains("| one:4 | ") && Contains("one/evals/step_00000004/e.json") &&
+                                                   !Contains("Left out of the means"));
 }
 
 FOLDER_TEST("memory statistics of runs stand side by side, and their drawings too", "[fast]") {
   const auto run = [&](const char* id, double gate) {
-    ReportRun r{id, folder / "gone", {}, Json::object({{"id", id}})};
+    ReportRun r = runs_of({Json::object({{"id", id}})})[0];
     r.metrics.loss = {id, {1, 2}, {5, 4}};
     r.metrics.statistics["gate"] = {{"blocks.0.mixer", {1, 2}, {0.5, gate}}, {"blocks.1.mixer", {1, 2}, {0.5, 0.125}}};
     return r;
   };
-  write_report("Two", {run("a", 0.25), run("b", 0.75)}, std::nullopt, folder / "report");
-  CHECK_THAT(read_file(folder / "report/report.md"), Contains("| statistic | layer | a | b |\n|---|---|---:|---:|\n"
-                                                              "| gate | blocks.0.mixer | 0.25 | 0.75 |\n"
-                                                              "| gate | blocks.1.mixer | 0.125 | 0.125 |\n"));
+  CHECK_THAT(report_of(folder, {run("a", 0.25), run("b", 0.75)}),
+             Contains("| statistic | layer | a | b |\n|---|---|---:|---:|\n"
+                      "| gate | blocks.0.mixer | 0.25 | 0.75 |\n"
+                      "| gate | blocks.1.mixer | 0.125 | 0.125 |\n"));
   CHECK_THAT(read_file(folder / "report/memory.csv"), Contains("b,blocks.0.mixer,gate,0.75,b/metrics.jsonl"));
   const std::string html = read_file(folder / "report/index.html");
   const auto count = [&](const std::string& text) {
@@ -473,16 +453,9 @@ FOLDER_TEST("memory statistics of runs stand side by side, and their drawings to
   CHECK(count("<div") == count("</div>"));
 }
 
-TEST_CASE("numbers below ten million are written out", "[fast]") {
-  const Table table{{"id", {"a", TableColumn::Kind::number}}, {{"x", 216410.3}, {"y", 2.5e7}, {"z", 99999.5}}};
-  CHECK_THAT(table.markdown(), Contains("| x | 216410 |") && Contains("| y | 2.5000e+07 |"));
-}
-
 TEST_CASE("a run of an earlier version, with keys that are none any more, is reported like one of today") {
   const SweepFolder folder;
-  RunConfig config = read_run_config((folder / "base.json").string());
-  resolve(config);
-  REQUIRE(run_in(folder / "one", std::move(config)) == 0);
+  train_one(folder);
   const Json before = result_of({folder / "one"}, "one", Json::object());
   const fs::path file = folder / "one" / "config.json";
   Json stored = parse_json_file(file.string());

@@ -46,12 +46,8 @@ double cost(const Sweep& sweep) {
 }
 
 int64_t at(const SweepRun& run, const std::string& path) {
-  const Json* json = &run.config;
-  for (size_t begin = 0; begin < path.size();) {
-    const size_t end = std::min(path.find('.', begin), path.size());
-    json = &json->at(path.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  const Json* json = run.config.find_path(path);
+  REQUIRE(json != nullptr);
   return json->as_int();
 }
 

@@ -146,27 +146,6 @@ TEST_CASE("solve finds the multiple that is nearest to a number or to another ru
   CHECK(number.runs[0].solved[0].reached == Approx(20000).epsilon(0.02));
 }
 
-TEST_CASE("with a grid, solve names a run before the grid and means the one with the same values", "[fast]") {
-  const Sweep sweep = sweep_of(
-      R"("runs": [{"id": "full", "tags": {"lr": "own"}}, {"id": "gdn", "set": {"model.pattern.0.mixer": "gdn"}}],
-    "grid": {"model.hidden_size": [12, 24], "train.seed": [1, 2], "optimizer.lr": [0.01]},
-    "solve": [{"path": "model.layers.mlp.intermediate_size", "quantity": "params.non_embedding", "equals": "full"}])");
-  REQUIRE(sweep.runs.size() == 8);
-  for (const char* width : {"12", "24"}) {
-    for (const char* seed : {"1", "2"}) {
-      const std::string rest = std::string("_hidden_size=") + width + "_seed=" + seed + "_lr=0.01";
-      const SweepRun &full = run_of(sweep, "full" + rest), &gdn = run_of(sweep, "gdn" + rest);
-      CHECK(full.solved.empty());
-      REQUIRE(gdn.solved.size() == 1);
-      CHECK(gdn.solved[0].target == static_cast<double>(non_embedding(full)));
-      // What the grid chose is in the results, under the last part of its path, where no tag has that name.
-      CHECK(gdn.tags.at("seed").as_int() == std::stoi(seed));
-      CHECK(gdn.tags.at("hidden_size").as_int() == std::stoi(width));
-      CHECK(full.tags.at("lr").as_string() == "own");
-    }
-  }
-}
-
 TEST_CASE("bad sweeps are refused with the place that is wrong", "[fast]") {
   const SweepFolder folder;
   CHECK_THAT(
