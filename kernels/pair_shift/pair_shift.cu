@@ -93,7 +93,7 @@ template <class T> void backward(Stream& stream, const PairShiftBackward& a) {
   const int32_t* doc_start = a.doc_start.as<int32_t>();
   const auto unshift = [&](const Tensor& d_x, const Tensor& d_out, const float* weight, bool accumulate) {
     if (d_x.defined()) {
-      const int64_t channels = d_x.size(2);
+      const int64_t channels = d_out.size(2);
       dispatch_pack<T>(channels, {d_x.data, d_out.data}, [&](auto pack) {
         each_element("pair_shift_backward", stream, tokens, channels / pack(),
                      PairShiftBackwardBody<T, pack()>{d_x.as<T>(), d_out.as<T>(), weight, doc_start, length, channels,
