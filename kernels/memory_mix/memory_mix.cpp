@@ -4,6 +4,7 @@
 #include "kernels/common/formulas.h"
 
 namespace hebb::cpu {
+
 constexpr int64_t kGrain = 8;  // rows
 
 void run(Stream&, const ZScore& a) {

@@ -15,6 +15,7 @@ PairShiftBackwardScratch plan(Workspace& workspace, const PairShiftBackward& arg
 HEBB_KERNEL_PLANNED(PairShiftBackward)
 
 namespace cpu {
+
 void run(Stream&, const PairShiftForward& a) {
   dispatch_real(a.k.dtype, [&]<class S>(S) {
     const int64_t length = a.k.size(1), keys = a.k.size(2), values = a.v.size(2);
@@ -42,7 +43,6 @@ void run(Stream&, const PairShiftBackward& a, const PairShiftBackwardScratch& sc
     const int64_t batch = a.v.size(0), length = a.v.size(1), keys = a.d_k_out.size(2), values = a.v.size(2);
     const int32_t* doc_start = a.doc_start.as<int32_t>();
     const S s = sigmoid(a.shift.as<S>()[0]);
-
     parallel_each(batch, 1, [&](int64_t row) {
       double sum = 0;
       for (int64_t t = 0; t < length; ++t) {

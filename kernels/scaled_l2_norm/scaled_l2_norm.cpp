@@ -20,6 +20,7 @@ ScaledL2NormBackwardScratch plan(Workspace& workspace, const ScaledL2NormBackwar
 HEBB_KERNEL_PLANNED(ScaledL2NormBackward)
 
 namespace cpu {
+
 void run(Stream&, const ScaledL2NormForward& a) {
   dispatch_real(a.x.dtype, [&]<class S>(S) {
     const int64_t heads = a.x.size(1), d = a.x.size(2);

@@ -15,6 +15,7 @@ TokenShiftBackwardScratch plan(Workspace& workspace, const TokenShiftBackward& a
 HEBB_KERNEL_PLANNED(TokenShiftBackward)
 
 namespace cpu {
+
 void run(Stream&, const TokenShiftForward& a) {
   dispatch_real(a.x.dtype, [&]<class S>(S) {
     const int64_t length = a.x.size(1), channels = a.x.size(2), tokens = a.x.size(0) * length;

@@ -5,6 +5,7 @@
 #include "kernels/attention/attention.h"
 
 namespace hebb {
+
 KeyIntervals visible_keys(Pass& pass, const KeyRange& range, int64_t offset) {
   const std::string key = fmt::format("visible/{:d}/{:d}/{:d}/{:d}", range.window, range.block, range.blocks, offset);
   const auto made = pass.shared.find(key + "/lo");

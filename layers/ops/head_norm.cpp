@@ -3,6 +3,7 @@
 #include "layers/ops/convert.h"
 
 namespace hebb {
+
 Var l2_norm(Tape& tape, Var x, int64_t head_dim) {
   const int64_t tokens = tape.shape(x)[0], heads = tape.shape(x).numel() / tokens / head_dim;
   const Var n = tape.output(tape.shape(x), tape.dtype(x), "l2 norm");

@@ -4,6 +4,7 @@
 #include "kernels/lact/heads.h"
 
 namespace hebb {
+
 Var lact_keys(Tape& tape, Var x, Var scale, Var offset, int64_t column, int64_t head_dim) {
   const int64_t channels = tape.shape(scale)[0], tokens = tape.shape(x).numel() / channels;
   const Shape shape{tokens, channels / head_dim, head_dim};

@@ -3,6 +3,7 @@
 #include "kernels/memory_mix/memory_mix.h"
 
 namespace hebb {
+
 Var z_score(Tape& tape, Var x) {
   const Var y = tape.output(tape.shape(x), tape.dtype(x), "normed values");
   const Tensor rstd = tape.saved({tape.shape(x)[0]}, sum_dtype(tape.dtype(x)), "value scale");

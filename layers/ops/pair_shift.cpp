@@ -3,6 +3,7 @@
 #include "kernels/pair_shift/pair_shift.h"
 
 namespace hebb {
+
 KeysAndValues pair_shift(Pass& pass, Var k, Var v, Var shift, PairShiftState* state) {
   Tape& tape = pass.tape;
   const int64_t batch = pass.batch(), length = pass.length();

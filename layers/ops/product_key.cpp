@@ -5,6 +5,7 @@
 #include "layers/ops/slot_statistics.h"
 
 namespace hebb {
+
 Var product_key_read(Pass& pass, Var q, Var keys, Var values, const ProductKeyMemory& m, const std::string& name) {
   Tape& tape = pass.tape;
   const int64_t tokens = pass.tokens();

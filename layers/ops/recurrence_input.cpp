@@ -3,6 +3,7 @@
 #include "kernels/short_conv/short_conv.h"
 
 namespace hebb {
+
 PreparedInput prepare_input(Tape& tape, const RecurrenceInput& in, const Tensor& doc_start, const Tensor& previous,
                             const Tensor& into) {
   PreparedInput p;

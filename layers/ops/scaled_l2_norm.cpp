@@ -3,6 +3,7 @@
 #include "kernels/scaled_l2_norm/scaled_l2_norm.h"
 
 namespace hebb {
+
 Var scaled_l2_norm(Tape& tape, Var x, int64_t head_dim, Var scale) {
   const int64_t heads = tape.shape(scale).numel();
   const Shape shape{tape.shape(x).numel() / (heads * head_dim), heads, head_dim};

@@ -3,6 +3,7 @@
 #include "kernels/short_conv/short_conv.h"
 
 namespace hebb {
+
 Var short_conv(Pass& pass, Var x, Var weight, Var bias, bool silu, ShortConvState* state) {
   Tape& tape = pass.tape;
   HEBB_ASSERT(weight || (!bias && state == nullptr));

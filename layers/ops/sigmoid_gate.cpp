@@ -3,6 +3,7 @@
 #include "kernels/sigmoid_gate/sigmoid_gate.h"
 
 namespace hebb {
+
 Var sigmoid_gate(Tape& tape, Var x, Var gate, int64_t heads) {
   const int64_t elements = tape.shape(x).numel(), gates = tape.shape(gate).numel();
   const int64_t tokens = tape.shape(x)[0];

@@ -5,6 +5,7 @@
 #include "kernels/token_shift/token_shift.h"
 
 namespace hebb {
+
 Var token_shift(Pass& pass, Var x, Var mu, bool zero_start, TokenShiftState* state) {
   Tape& tape = pass.tape;
   const Shape shape{pass.batch(), pass.length(), tape.shape(mu).numel()};

@@ -3,6 +3,7 @@
 #include "kernels/value_residual/value_residual.h"
 
 namespace hebb {
+
 Var value_residual(Tape& tape, Var v, Var first, Var mix, bool gated) {
   HEBB_ASSERT(tape.shape(v).rank == 2 && tape.shape(first) == tape.shape(v));
   HEBB_ASSERT(tape.shape(mix).numel() == (gated ? tape.shape(v).numel() : tape.shape(v)[1]));
