@@ -37,6 +37,8 @@ struct GradSlot {
   Tensor tensor;
   bool accumulate = false;
   explicit operator bool() const { return tensor.defined(); }
+  /// The gradient in the shape that a kernel takes; undefined where nobody wants it.
+  Tensor view(const Shape& shape) const { return tensor.defined() ? tensor.view(shape) : Tensor{}; }
 };
 
 /// Records nodes as the forward pass runs and executes them backward in exactly reverse order.

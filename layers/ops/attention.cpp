@@ -43,13 +43,12 @@ Var attention(Tape& tape, Var q, Var k, Var v, const AttentionShape& shape, cons
                                          .bias = bias ? tape.value(bias).view(bias_shape) : Tensor{},
                                          .scale = scale});
   return tape.record(o, [=](Tape& tape) {
-    const auto shaped = [](const GradSlot& slot, const Shape& s) { return slot ? slot.tensor.view(s) : Tensor{}; };
     const GradSlot d_q = tape.grad_slot(q), d_k = tape.grad_slot(k), d_v = tape.grad_slot(v),
                    d_bias = tape.grad_slot(bias);
-    run(tape.workspace(), AttentionBackward{.d_q = shaped(d_q, q_shape),
-                                            .d_k = shaped(d_k, k_shape),
-                                            .d_v = shaped(d_v, v_shape),
-                                            .d_bias = shaped(d_bias, bias_shape),
+    run(tape.workspace(), AttentionBackward{.d_q = d_q.view(q_shape),
+                                            .d_k = d_k.view(k_shape),
+                                            .d_v = d_v.view(v_shape),
+                                            .d_bias = d_bias.view(bias_shape),
                                             .d_o = tape.grad(o).view(o_shape),
                                             .q = tape.value(q).view(q_shape),
                                             .k = tape.value(k).view(k_shape),

@@ -90,7 +90,7 @@ Var pack_tokens(Pass& pass, Var x, const HamSelection& selection, Var factor) {
                                 .factor = tape.value_or_none(factor)});
   return tape.record(list, [=](Tape& tape) {
     const GradSlot d_x = tape.grad_slot(x), d_factor = tape.grad_slot(factor);
-    run(tape.stream(), PackTokensBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
+    run(tape.stream(), PackTokensBackward{.d_x = d_x.view(shape),
                                           .d_factor = d_factor.tensor,
                                           .d_list = tape.grad(list).view(one_row),
                                           .x = tape.value(x).view(shape),

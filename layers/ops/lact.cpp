@@ -34,7 +34,7 @@ struct LactNode final : Node {
     LactBackward args{};
     set_inputs(tape, args);
     const GradSlot d_q = tape.grad_slot(in.q);
-    args.d_q = d_q ? d_q.tensor.view(tokens(shape.dim)) : Tensor{};
+    args.d_q = d_q.view(tokens(shape.dim));
     args.accumulate_q = d_q.accumulate;
     if (updates) { set_update_slots(tape, args); }
     // The initial weights may have gradients of their own or of the low-rank factors: the kernel adds.
@@ -50,12 +50,9 @@ struct LactNode final : Node {
   void set_update_slots(Tape& tape, LactBackward& args) const {
     const GradSlot d_k = tape.grad_slot(in.k), d_v = tape.grad_slot(in.v), d_rates = tape.grad_slot(in.rates),
                    d_mix = tape.grad_slot(in.mix);
-    const auto shaped = [&](const GradSlot& slot, int64_t channels) {
-      return slot ? slot.tensor.view(tokens(channels)) : Tensor{};
-    };
-    args.d_k = shaped(d_k, shape.dim);
-    args.d_v = shaped(d_v, shape.dim);
-    args.d_rates = shaped(d_rates, 3);
+    args.d_k = d_k.view(tokens(shape.dim));
+    args.d_v = d_v.view(tokens(shape.dim));
+    args.d_rates = d_rates.view(tokens(3));
     args.d_mix = mix(d_mix.tensor);
     args.accumulate_k = d_k.accumulate;
     args.accumulate_v = d_v.accumulate;

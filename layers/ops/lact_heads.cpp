@@ -16,7 +16,7 @@ Var lact_keys(Tape& tape, Var x, Var scale, Var offset, int64_t column, int64_t 
                                      .column = column});
   return tape.record(y, [=](Tape& tape) {
     const GradSlot d_x = tape.grad_slot(x);
-    run(tape.workspace(), LactKeysBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
+    run(tape.workspace(), LactKeysBackward{.d_x = d_x.view(shape),
                                            .d_scale = tape.grad_slot(scale).tensor,
                                            .d_offset = tape.grad_slot(offset).tensor,
                                            .d_y = tape.grad(y).view(shape),
@@ -81,7 +81,7 @@ Var lact_mix(Tape& tape, Var base, Var x, Var gate) {
                                     .gate = tape.value(gate)});
   return tape.record(y, [=](Tape& tape) {
     const GradSlot d_x = tape.grad_slot(x), d_gate = tape.grad_slot(gate);
-    run(tape.stream(), LactMixBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
+    run(tape.stream(), LactMixBackward{.d_x = d_x.view(shape),
                                        .d_gate = d_gate.tensor,
                                        .d_y = tape.grad(y).view(shape),
                                        .x = tape.value(x).view(shape),

@@ -27,8 +27,8 @@ KeysAndValues pair_shift(Pass& pass, Var k, Var v, Var shift, PairShiftState* st
   }
   return tape.record(out, [=](Tape& tape) {
     const GradSlot d_k = tape.grad_slot(k), d_v = tape.grad_slot(v), d_shift = tape.grad_slot(shift);
-    run(tape.workspace(), PairShiftBackward{.d_k = d_k.tensor,
-                                            .d_v = d_v.tensor,
+    run(tape.workspace(), PairShiftBackward{.d_k = d_k.view(keys),
+                                            .d_v = d_v.view(values),
                                             .d_shift = d_shift.tensor,
                                             .d_k_out = tape.grad(out.k).view(keys),
                                             .d_v_out = tape.grad(out.v).view(values),

@@ -31,7 +31,7 @@ PreparedInput prepare_input(Tape& tape, const RecurrenceInput& in, const Tensor&
 void finish_input(Tape& tape, const RecurrenceInput& in, const Tensor& doc_start, const PreparedInput& prepared,
                   const Tensor& d_values) {
   const GradSlot d_x = tape.grad_slot(in.x);
-  run(tape.workspace(), ShortConvBackward{.d_x = d_x ? d_x.tensor.view(in.flat()) : Tensor{},
+  run(tape.workspace(), ShortConvBackward{.d_x = d_x.view(in.flat()),
                                           .d_weight = tape.grad_slot(in.weight).tensor,
                                           .d_bias = tape.grad_slot(in.bias).tensor,
                                           .d_y = d_values.view(in.flat()),

@@ -11,7 +11,7 @@ Var scaled_l2_norm(Tape& tape, Var x, int64_t head_dim, Var scale) {
   run(tape.stream(), ScaledL2NormForward{tape.value(y).view(shape), tape.value(x).view(shape), tape.value(scale)});
   return tape.record(y, [=](Tape& tape) {
     const GradSlot d_x = tape.grad_slot(x), d_scale = tape.grad_slot(scale);
-    run(tape.workspace(), ScaledL2NormBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
+    run(tape.workspace(), ScaledL2NormBackward{.d_x = d_x.view(shape),
                                                .d_scale = d_scale.tensor,
                                                .d_y = tape.grad(y).view(shape),
                                                .x = tape.value(x).view(shape),

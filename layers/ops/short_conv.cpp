@@ -21,7 +21,7 @@ Var short_conv(Pass& pass, Var x, Var weight, Var bias, bool silu, ShortConvStat
   if (state != nullptr) { run(tape.stream(), ShortConvShift{previous, input}); }
   return tape.record(y, [=](Tape& tape) {
     const GradSlot d_x = tape.grad_slot(x);
-    run(tape.workspace(), ShortConvBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
+    run(tape.workspace(), ShortConvBackward{.d_x = d_x.view(shape),
                                             .d_weight = tape.grad_slot(weight).tensor,
                                             .d_bias = tape.grad_slot(bias).tensor,
                                             .d_y = tape.grad(y).view(shape),

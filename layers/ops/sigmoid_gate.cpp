@@ -13,7 +13,7 @@ Var sigmoid_gate(Tape& tape, Var x, Var gate, int64_t heads) {
   run(tape.stream(), SigmoidGateForward{tape.value(y).view(shape), tape.value(x).view(shape), tape.value(gate)});
   return tape.record(y, [=](Tape& tape) {
     const GradSlot d_x = tape.grad_slot(x), d_gate = tape.grad_slot(gate);
-    run(tape.stream(), SigmoidGateBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
+    run(tape.stream(), SigmoidGateBackward{.d_x = d_x.view(shape),
                                            .d_gate = d_gate.tensor,
                                            .d_y = tape.grad(y).view(shape),
                                            .x = tape.value(x).view(shape),

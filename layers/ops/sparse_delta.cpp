@@ -100,7 +100,7 @@ void SparseDeltaNode::backward(Tape& tape) {
     const SparseDeltaInputs inputs_of_both = inputs(tape, p);
     const SparseDeltaProducts products = sparse_delta_products(workspace, inputs_of_both);
     const GradSlot d_v = tape.grad_slot(in.v);
-    run(tape.workspace(), SparseDeltaBackward{.d_v = d_v ? d_v.tensor.view(values) : Tensor{},
+    run(tape.workspace(), SparseDeltaBackward{.d_v = d_v.view(values),
                                               .d_memory = tape.grad_slot(in.memory).tensor,
                                               .products = products,
                                               .d_y = tape.grad(y).view(values),

@@ -75,7 +75,7 @@ VqKeys vq_keys(Pass& pass, Var k, Var codes, const VqShape& shape, const VqQuant
   }
   return tape.record(out, [=](Tape& tape) {
     const GradSlot d_k = tape.grad_slot(k), d_codes = tape.grad_slot(codes);
-    run(tape.workspace(), VqKeysBackward{.d_k = d_k ? d_k.tensor.view(k_shape) : Tensor{},
+    run(tape.workspace(), VqKeysBackward{.d_k = d_k.view(k_shape),
                                          .d_codes = d_codes.tensor,
                                          .d_kq = tape.grad(out.keys).view(k_shape),
                                          .k = tape.value(k).view(k_shape),
