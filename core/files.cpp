@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <fcntl.h>
-#include <glob.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -54,70 +53,6 @@ void sync_file(const Descriptor& file, const fs::path& path) {
   if (::fsync(file.fd()) != 0 && errno != EINVAL && errno != ENOTSUP) {
     fail_write(path, "cannot flush to disk", errno);
   }
-}
-
-/// Calls visit(entry) for each entry of a folder whose name has no leading dot.
-template <class Visit> void each_visible(const fs::path& folder, Visit&& visit) {
-  std::error_code error;
-  fs::directory_iterator it(folder, error), end;
-  for (; !error && it != end; it.increment(error)) {
-    if (!it->path().filename().string().starts_with('.')) { visit(*it); }
-  }
-  if (error) { throw DataError(folder.string(), "cannot list the folder: " + error.message()); }
-}
-
-void append_files(const fs::path& path, std::vector<fs::path>& files) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) { return files.push_back(path); }
-  each_visible(path, [&](const fs::directory_entry& entry) {
-    if (!fs::is_directory(entry.path())) { files.push_back(entry.path()); }
-  });
-}
-
-std::vector<fs::path> glob_paths(const std::string& pattern) {
-  glob_t matches{};
-  const int status = ::glob(pattern.c_str(), GLOB_ERR | GLOB_NOSORT | GLOB_NOESCAPE, nullptr, &matches);
-  const int error = errno;
-  std::vector<fs::path> paths(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
-  ::globfree(&matches);
-  if (status == GLOB_ABORTED && (error == ENOENT || error == ENOTDIR)) {
-    return {};  // a folder of the pattern does not exist: nothing matches
-  }
-  if (status == GLOB_ABORTED) { throw DataError(pattern, "cannot list a folder: " + reason(error)); }
-  if (status == GLOB_NOSPACE) { throw MemoryError(pattern, "not enough memory to list files"); }
-  return paths;
-}
-
-/// `folder` and all folders below it, but hidden ones and links.
-std::vector<fs::path> folders_below(const fs::path& folder) {
-  std::vector<fs::path> folders{folder};
-  for (size_t i = 0; i < folders.size(); ++i) {
-    each_visible(fs::path(folders[i]), [&](const fs::directory_entry& entry) {
-      if (fs::is_directory(entry.symlink_status())) { folders.push_back(entry.path()); }
-    });
-  }
-  return folders;
-}
-
-/// What a pattern matches; a first component ** stands for any number of folders.
-std::vector<fs::path> match_paths(const std::string& pattern) {
-  const std::string mark = "/**/", whole = pattern.starts_with("**/") ? "./" + pattern : pattern;
-  const size_t at = whole.find(mark);
-  if (at == std::string::npos) { return glob_paths(pattern); }
-  const fs::path root = at == 0 ? "/" : whole.substr(0, at);
-  std::error_code error;
-  std::vector<fs::path> found;
-  for (const fs::path& start : fs::exists(root, error) ? std::vector{root} : glob_paths(root.string())) {
-    if (!fs::is_directory(start, error)) { continue; }
-    for (const fs::path& folder : folders_below(start)) {
-      for (const fs::path& path : match_paths((folder / whole.substr(at + mark.size())).string())) {
-        if (!fs::is_directory(path, error)) { found.push_back(path); }
-      }
-    }
-  }
-  std::sort(found.begin(), found.end());  // of several ** each may find the same file
-  found.erase(std::unique(found.begin(), found.end()), found.end());
-  return found;
 }
 
 }  // namespace
@@ -241,22 +176,6 @@ void fsync_directory(const fs::path& path) {
   const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder.is_open()) { fail_write(path, "cannot open the folder", errno); }
   sync_file(folder, path);
-}
-
-std::vector<fs::path> expand_paths(const std::string& pattern) {
-  std::vector<fs::path> files;
-  std::error_code error;
-  if (fs::exists(pattern, error)) {  // also a file whose own name holds *, ? or [
-    append_files(pattern, files);
-  } else {
-    for (const fs::path& path : match_paths(pattern)) { append_files(path, files); }
-  }
-  if (files.empty()) {
-    throw MissingFileError(pattern,
-                           "no file matches; expected a file, a folder with files, or a pattern (*, ?, [..], **)");
-  }
-  std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) { return a.native() < b.native(); });
-  return files;
 }
 
 }  // namespace hebb

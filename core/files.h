@@ -81,9 +81,9 @@ class FileWriter {
 
 void fsync_directory(const fs::path& path);
 
-/// A path, a directory (the files in it), or a glob (*, ?, [..] in any component; ** for any number of folders) as a
-/// list of files in byte order. Names with a leading dot are left out, and ** does not follow links to folders. Throws
-/// DataError when nothing matches.
+/// A path, a folder (the files in it), or a pattern (*, ?, [..] in any component; ** for any number of folders): files
+/// in byte order. A component that exists under its own name is that name. Names with a leading dot are left out, and
+/// ** does not follow links to folders. Throws MissingFileError when nothing matches.
 std::vector<fs::path> expand_paths(const std::string& pattern);
 
 }  // namespace hebb

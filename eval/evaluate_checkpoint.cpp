@@ -1,5 +1,6 @@
 // `hebb eval`, and the evaluations of a run configuration after its last step (docs/verbs/eval.md).
 #include "core/hash.h"
+#include "core/path_list.h"
 #include "eval/evaluation.h"
 #include "eval/generate.h"
 #include "train/run_config.h"
@@ -35,7 +36,7 @@ Json identity_of(const fs::path& weights) {
   }
   Json files = Json::array();  // an index names further files beside it
   const bool is_one = weights.extension() == ".safetensors";
-  for (const fs::path& path : expand_paths((is_one ? weights : weights.parent_path() / "*.safetensors").string())) {
+  for (const fs::path& path : is_one ? std::vector{weights} : files_matching(weights.parent_path(), "*.safetensors")) {
     const MappedFile file(path);
     files.push(Json::object({{"size", file.size()}, {"crc32", static_cast<int64_t>(crc32(file.data(), file.size()))}}));
   }

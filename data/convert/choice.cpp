@@ -6,6 +6,7 @@
 
 #include "core/files.h"
 #include "core/json_line.h"
+#include "core/path_list.h"
 #include "core/utf8.h"
 #include "data/convert/csv.h"
 #include "data/convert/rows.h"
@@ -267,7 +268,7 @@ std::vector<ChoiceRecord> mmlu_questions(const fs::path& file) {
 
 void convert_mmlu(const ConvertOptions& o, ConvertSink& sink) {
   const std::string ending = "_test.csv";
-  for (const fs::path& file : expand_paths((fs::path(o.raw) / "test" / ("*" + ending)).string())) {
+  for (const fs::path& file : files_matching(fs::path(o.raw) / "test", "*" + ending)) {
     const std::string name = file.filename().string(), subject = name.substr(0, name.size() - ending.size());
     std::string before =
         "The following are multiple choice questions (with answers) about " + replace_all(subject, "_", " ") + ".\n\n";

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "core/fields.h"
+#include "core/path_list.h"
 
 namespace hebb {
 // Found by their argument types, so they cannot live in the unnamed namespace.
@@ -99,9 +100,9 @@ std::optional<fs::path> dataset_of_source(const std::string& path) {
 std::string held_out_path(const std::string& path, const std::string& where) {
   const auto dataset = find_dataset(path);
   if (!dataset) { return path; }
-  const std::string pattern = (dataset->parent_path() / "val_*.bin").string();
+  const std::string names = "val_*.bin", pattern = (dataset->parent_path() / names).string();
   try {
-    expand_paths(pattern);
+    files_matching(dataset->parent_path(), names);
   } catch (const MissingFileError&) {
     throw DataError(where, "no validation shards in this data set: no file matches " + pattern +
                                "; write them with hebb data encode --val-documents or --val-fraction, or give a "

@@ -6,6 +6,7 @@
 #include <array>
 #include <set>
 
+#include "core/path_list.h"
 #include "data/shards/dataset.h"
 #include "data/shards/shard.h"
 #include "data/tokenizer/tokenizer.h"
@@ -98,7 +99,7 @@ bool is_shard_file(const fs::path& path) { return path.extension() == ".bin"; }
 /// Shards beside dataset.json that it does not list: the validation split, and all of them when it is unreadable.
 std::vector<fs::path> unlisted_shards(const fs::path& dataset_json, const std::set<fs::path>& listed) {
   std::vector<fs::path> files;
-  for (const fs::path& file : expand_paths(dataset_json.parent_path().string())) {
+  for (const fs::path& file : files_matching(dataset_json.parent_path(), "*")) {
     if (is_shard_file(file) && !listed.contains(file.lexically_normal())) { files.push_back(file); }
   }
   return files;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/path_list.h"
 #include "core/utf8.h"
 #include "data/text/jsonl.h"
 
@@ -63,8 +64,7 @@ RawReader::RawReader(TextInputOptions options) : options_(std::move(options)) {
       continue;
     }
     std::error_code error;
-    const bool is_folder = fs::is_directory(input, error);
-    const std::vector<fs::path> found = expand_paths(is_folder ? (fs::path(input) / "**" / "*").string() : input);
+    const std::vector<fs::path> found = fs::is_directory(input, error) ? files_below(input) : expand_paths(input);
     files_.insert(files_.end(), found.begin(), found.end());
   }
   for (const fs::path& file : files_) {

@@ -84,25 +84,3 @@ FOLDER_TEST("a device is written to, not replaced", "[fast]") {
   write_file_atomic(folder / "null", "text");
   CHECK(fs::is_symlink(folder / "null"));
 }
-
-FOLDER_TEST("expand_paths lists files, folders and patterns in byte order", "[fast]") {
-  for (const char* name : {"b/2.txt", "b/10.txt", "a/1.txt", "a/.hidden", "a/z.bin", "a/sub/3.txt", "odd[1].txt"}) {
-    folder.write(name, "x");
-  }
-  const std::string root = folder.path().string();
-  using Names = std::vector<std::string>;
-  CHECK(names(expand_paths(root + "/a/1.txt")) == Names{"1.txt"});
-  CHECK(names(expand_paths(root + "/a")) == Names{"1.txt", "z.bin"});
-  CHECK(names(expand_paths(root + "/*/*.txt")) == Names{"1.txt", "10.txt", "2.txt"});
-  CHECK(names(expand_paths(root + "/[ab]/?.txt")) == Names{"1.txt", "2.txt"});
-  CHECK(names(expand_paths(root + "/odd[1].txt")) == Names{"odd[1].txt"});
-  fs::create_directory_symlink(root, root + "/a/loop");
-  CHECK(names(expand_paths(root + "/**/*.txt")) == Names{"1.txt", "3.txt", "10.txt", "2.txt", "odd[1].txt"});
-  CHECK(names(expand_paths(root + "/a/**/*")) == Names{"1.txt", "3.txt", "z.bin"});
-  CHECK(names(expand_paths(root + "/**/**/?.txt")) == Names{"1.txt", "3.txt", "2.txt"});
-  CHECK_THROWS_AS(expand_paths(root + "/**/*.none"), MissingFileError);
-  CHECK_THROWS_AS(expand_paths(root + "/*.none"), DataError);
-  CHECK_THROWS_WITH(expand_paths(root + "/*.none"), Contains("no file matches; expected a file"));
-  CHECK_THROWS_WITH(expand_paths(root + "/none/*"), Contains("no file matches; expected a file"));
-  CHECK_THROWS_AS(expand_paths(root + "/none/*"), MissingFileError);
-}

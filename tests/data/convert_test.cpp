@@ -195,6 +195,15 @@ TEST_CASE_METHOD(Files, "mmlu: the subject's first questions for development sta
   CHECK_THROWS_AS(convert("mmlu", folder / "mmlu", "", 1), MissingFileError);
 }
 
+TEST_CASE_METHOD(Files, "mmlu: the name of its folder is no pattern", "[fast]") {
+  for (const auto& [name, decoy] : std::vector<std::pair<std::string, std::string>>{
+           {"Title [2004]", "Title 2"}, {"[ab]", "a"}, {"star*", "star1"}, {"what?", "what1"}}) {
+    folder.write(name + "/test/anatomy_test.csv", "right?,a,b,c,d,A\n");
+    folder.write(decoy + "/test/anatomy_test.csv", "wrong?,a,b,c,d,A\n");
+    CHECK_THAT(convert("mmlu", folder / name, "", 0), Contains("right?") && !Contains("wrong?"));
+  }
+}
+
 TEST_CASE_METHOD(Files, "lambada: the last word is the target", "[fast]") {
   const auto r = records<ClozeRecord>("lambada", R"({"text": "he said to\nher and left the house"})");
   CHECK(r[0].context == "he said to\nher and left the");

@@ -59,6 +59,26 @@ TEST_CASE_METHOD(DatasetFolder, "the dataset.json of a source is found from its 
   CHECK(!dataset_of_source(path("val_*.bin")).has_value());
 }
 
+FOLDER_TEST("the name of a data set's folder is no pattern", "[fast]") {
+  for (const auto& [name, decoy] : std::vector<std::pair<std::string, std::string>>{
+           {"Title [2004]", "Title 2"}, {"[ab]", "a"}, {"star*", "star1"}, {"what?", "what1"}}) {
+    INFO(name);
+    for (const bool is_decoy : {false, true}) {
+      ShardWriter writer({.directory = folder / (is_decoy ? decoy : name), .vocab_size = 61});
+      writer.add_document(std::vector<int32_t>(is_decoy ? 7 : 5, 1));
+      writer.add_document(std::vector<int32_t>(is_decoy ? 4 : 3, 1), DatasetSplit::validation);
+      writer.finish();
+    }
+    const std::string set = (folder / name).string();
+    CHECK(open_shards(held_out_path(set, "path"), {}).at(0).tokens() == 3);
+    CHECK(open_shards(set + "/train_*.bin", {}).at(0).tokens() == 5);
+    CHECK(verify_shards(set + "/*.bin", "auto").tokens == 8);
+    CHECK(verify_shards(set, "auto").tokens == 8);
+    fs::remove(folder / name / "val_000000.bin");
+    CHECK_THROWS_WITH(held_out_path(set, "path"), Contains("no validation shards in this data set"));
+  }
+}
+
 TEST_CASE_METHOD(DatasetFolder, "every entry of dataset.json is compared with its shard", "[fast]") {
   struct Change {
     std::string from, to, message;

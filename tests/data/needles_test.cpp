@@ -45,6 +45,12 @@ TEST_CASE("sample 0 of the built-in text has the published needles", "[fast]") {
   CHECK(s.haystack.starts_with(before + "The code of ID-68db is 997304. " + words[116]));
 }
 
+FOLDER_TEST("the name of a folder of texts is no pattern", "[fast]") {
+  folder.write("essays [1]/a.txt", "right words");
+  folder.write("essays 1/a.txt", "wrong words");
+  CHECK(pieces((folder / "essays [1]").string(), 2) == Texts{"right words"});
+}
+
 TEST_CASE("samples are the same in every run, and no key comes twice", "[fast]") {
   NeedleMaker first({.seed = 7}), second({.seed = 7}), other({.seed = 8});
   std::set<std::string> keys;

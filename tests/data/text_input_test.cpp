@@ -57,6 +57,18 @@ FOLDER_TEST("folders and patterns expand in byte order, inputs stay in the given
   CHECK_THROWS_AS(TextReader(input(folder / "x/.hidden/none")), DataError);
 }
 
+FOLDER_TEST("names of folders are no patterns", "[fast]") {
+  for (const char* name : {"Title [2004]", "[ab]", "star*", "what?", "Title 2", "a", "star1", "what1"}) {
+    folder.write(std::string("in/") + name + "/x.txt", name);
+  }
+  CHECK(read_all(input(folder / "in")) ==
+        Texts{"Title 2", "Title [2004]", "[ab]", "a", "star*", "star1", "what1", "what?"});
+  for (const char* name : {"Title [2004]", "[ab]", "star*", "what?"}) {
+    CHECK(read_all(input(folder / "in" / name)) == Texts{name});
+    CHECK(read_all(input(folder / "in" / name / "*.txt")) == Texts{name});
+  }
+}
+
 FOLDER_TEST("a separator splits text files, also across blocks", "[fast]") {
   TextInputOptions options = input(folder.write("f", "one<|end|>two<|end|><|end|>three<|end|>"));
   options.split = "<|end|>";

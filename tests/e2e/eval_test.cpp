@@ -1,6 +1,7 @@
 // `hebb eval` as its user runs it.
 #include "core/files.h"
 #include "core/json.h"
+#include "core/safetensors.h"
 #include "tests/e2e/command.h"
 #include "tests/train/process.h"
 
@@ -149,4 +150,24 @@ FOLDER_TEST("hebb eval --ranks writes the files of one process") {
   CHECK(metrics("both/evals/step_00000004") == metrics("after"));
   const CommandResult none = run_hebb(folder, "eval e.json --checkpoint nowhere --ranks 2 --device cpu");
   CHECK(none.code == run_hebb(folder, "eval e.json --checkpoint nowhere --device cpu").code);
+}
+
+FOLDER_TEST("weights in several files are those of their own folder, whatever characters its name has") {
+  write_run(folder);
+  folder.write("q.jsonl", "{\"context\": \"The\", \"target\": \" a\"}\n");
+  folder.write("e.json", R"({"evaluations": [{"name": "words", "kind": "cloze", "file": "q.jsonl"}]})");
+  // Two checkpoints of other weights as folders of Hugging Face: an index names the file of each tensor.
+  for (const auto& [name, step] : {std::pair("shards[1]", "2"), std::pair("shards1", "4")}) {
+    const fs::path from = folder / ("run/checkpoints/step_0000000" + std::string(step));
+    fs::create_directory(folder / name);
+    fs::copy_file(from / "config.json", folder / name / "config.json");
+    fs::copy_file(from / "model.safetensors", folder / name / "model-1.safetensors");
+    Json map = Json::object();
+    const SafetensorsFile weights(from / "model.safetensors");
+    for (const auto& [tensor, entry] : weights.entries()) { map.set(tensor, "model-1.safetensors"); }
+    folder.write(std::string(name) + "/model.safetensors.index.json", Json::object({{"weight_map", map}}).dump());
+  }
+  CHECK_THAT(output_of(folder, "eval e.json --checkpoint shards1 --out out"), !Contains("kept"));
+  CHECK_THAT(output_of(folder, "eval e.json --checkpoint 'shards[1]' --out out"), !Contains("kept"));
+  CHECK_THAT(output_of(folder, "eval e.json --checkpoint 'shards[1]' --out out"), Contains("words (cloze): ok, kept"));
 }

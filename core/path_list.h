@@ -1,0 +1,19 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/files.h"
+
+namespace hebb {
+
+// Beside expand_paths() (core/files.h): files of a folder that is no pattern, in byte order of their paths. Names with
+// a leading dot are left out. Errors: MissingFileError where there is none, DataError for a folder that cannot be
+// listed.
+
+/// The files in `folder` whose names match `pattern`.
+std::vector<fs::path> files_matching(const fs::path& folder, const std::string& pattern);
+
+/// The files in `folder` and in all folders below it, without those behind links to folders.
+std::vector<fs::path> files_below(const fs::path& folder);
+
+}  // namespace hebb
