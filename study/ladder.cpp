@@ -8,6 +8,7 @@
 #include <deque>
 #include <thread>
 
+#include "core/folder_lock.h"
 #include "core/parallel.h"
 #include "core/plural.h"
 #include "study/child_process.h"
@@ -17,7 +18,6 @@
 #include "study/read_metrics.h"
 #include "study/report.h"
 #include "train/run_config.h"
-#include "train/run_lock.h"
 #include "train/signals.h"
 
 namespace hebb {
@@ -39,7 +39,7 @@ class Ladder {
 
   int run() {
     runs_.open();
-    const RunLock lock(folder_, {}, line_);
+    const FolderLock lock(folder_, {}, line_);
     require_no_jobs(folder_);
     runs_.read();
     const std::vector<size_t> unfinished = runs_.unfinished();

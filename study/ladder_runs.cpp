@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/elapsed.h"
+#include "core/folder_lock.h"
 #include "core/host.h"
 #include "core/join.h"
 #include "core/progress.h"
@@ -16,7 +17,6 @@
 #include "train/choose_device.h"
 #include "train/memory_plan.h"
 #include "train/run_config.h"
-#include "train/run_lock.h"
 
 namespace hebb {
 namespace {
@@ -259,7 +259,7 @@ void LadderRuns::prepare_run(size_t i) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (status[i].state == "running") {
     try {
-      const RunLock probe(run_folder(i));
+      const FolderLock probe(run_folder(i));
       break;
     } catch (const CheckpointError&) {
       if (std::chrono::steady_clock::now() > end) { throw; }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "core/folder_lock.h"
 #include "core/join.h"
 #include "study/child_process.h"
 #include "study/ladder_runs.h"
@@ -13,7 +14,6 @@
 #include "study/run_command.h"
 #include "study/submission.h"
 #include "train/run_config.h"
-#include "train/run_lock.h"
 #include "train/signals.h"
 
 namespace hebb {
@@ -69,7 +69,7 @@ class LadderTask {
   /// A run that this very job began on another machine was ended with it there: its lock holds nobody.
   void take_over() {
     if (status_.task == task_) { remove_lock_of_other_host(run_); }
-    const RunLock probe(run_);
+    const FolderLock probe(run_);
     if (status_.task != task_) { status_.idle = 0; }
     status_.task = task_;
     status_.started = time_now();

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "core/folder_lock.h"
 #include "core/host.h"
 #include "core/plural.h"
 #include "data/text/characters.h"
@@ -17,7 +18,6 @@
 #include "study/run_command.h"
 #include "study/slurm.h"
 #include "train/run_config.h"
-#include "train/run_lock.h"
 
 namespace hebb {
 namespace {
@@ -229,7 +229,7 @@ void require_no_jobs(const fs::path& ladder) {
 int launch_ladder(const Sweep& sweep, const LadderOptions& options, const Console& console) {
   LadderRuns runs(sweep, options, console.line);
   runs.open();
-  const RunLock lock(runs.folder(), {}, console.line);
+  const FolderLock lock(runs.folder(), {}, console.line);
   const fs::path ladder = fs::weakly_canonical(runs.folder());
   const LadderJobs jobs = read_jobs(ladder);
   if (!jobs.problem.empty()) { throw Error(ExitCode::kOther, jobs.problem); }

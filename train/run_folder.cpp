@@ -146,7 +146,7 @@ bool RunFolder::discard() {
 }
 
 void RunFolder::open(RunConfig& config, const RunOptions& options, const Say& say) {
-  lock_.emplace(path_, LockTimes{}, say);
+  lock_.emplace(path_, LockOptions{}, say);
   if (!lock_->taken_over().empty()) {
     notes_.push_back("took over the lock that " + lock_->taken_over() + " left behind");
   }

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "comm/host_exchange.h"
+#include "core/folder_lock.h"
 #include "core/signal_cleanup.h"
 #include "train/checkpoint.h"
 #include "train/run_config.h"
-#include "train/run_lock.h"
 
 namespace hebb {
 
@@ -46,7 +46,7 @@ class RunFolder {
   const RunState& state() const { return state_; }                           // of that checkpoint
   const std::vector<std::string>& notes() const { return notes_; }           // for the user
 
-  /// Of the first rank. Errors: RunLock::require_own().
+  /// Of the first rank. Errors: FolderLock::require_own().
   void require_lock() const { lock_->require_own(); }
   /// For a start that failed: removes what this object wrote where the folder was new or empty. Returns whether it was.
   bool discard();
@@ -73,7 +73,7 @@ class RunFolder {
   CheckpointFolder checkpoints_;
   bool is_new_ = false;  // nothing was in the folder
   fs::path created_;     // the outermost folder that was not there; empty: all were
-  std::optional<RunLock> lock_;
+  std::optional<FolderLock> lock_;
   std::unique_ptr<SignalCleanup> until_started_;
   Json config_;
   std::optional<fs::path> checkpoint_;

@@ -296,7 +296,7 @@ TEST_CASE("a folder of something else, or in use, is refused before anything run
   CHECK(other.code == 4);
   CHECK_THAT(other.err, Contains("the sweep \"small\" with other runs"));
   write_sweep(folder, R"("runs": [{"id": "a"}])");
-  const RunLock lock(folder / "runs/small");
+  const FolderLock lock(folder / "runs/small");
   CHECK_THAT(ladder(folder).err, Contains("in use by process"));
   CHECK_THAT(run_hebb({"ladder", (folder / "sweep.json").string(), "--status", "--dir", "nowhere"}, folder / "status",
                       folder.path())

@@ -23,7 +23,7 @@ const char* kSeven = R"({"train": {"checkpoint": {"every": 2, "keep": 9}}})";
 pid_t leave_lock(const fs::path& folder) {
   const pid_t child = ::fork();
   if (child == 0) {
-    static const RunLock lock(folder);
+    static const FolderLock lock(folder);
     ::_exit(0);
   }
   return child;
@@ -230,7 +230,7 @@ FOLDER_TEST("changed data is refused unless it is allowed, moved data is not a c
 }
 
 FOLDER_TEST("a second process on the same folder is told which one has it") {
-  const RunLock first(folder.path());
+  const FolderLock first(folder.path());
   CHECK_THAT(thrown<CheckpointError>([&] { run_in(folder.path(), test_run(folder)); }),
              Contains("in use by process " + std::to_string(::getpid()) + " on "));
   CHECK(fs::exists(folder / "lock"));
@@ -246,90 +246,11 @@ FOLDER_TEST("the lock of a dead process of this host is taken over and said so")
   CHECK(heard.has("took over the lock that process " + std::to_string(child) + " on "));
 }
 
-FOLDER_TEST("the lock of a process that has ended is taken over although nobody has asked for its exit code") {
-  const pid_t child = leave_lock(folder.path());
-  siginfo_t info{};
-  REQUIRE(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);  // a zombie from here on
-  {
-    const RunLock lock(folder.path());
-    CHECK(lock.taken_over().find("process " + std::to_string(child)) == 0);
-  }
-  ::waitpid(child, nullptr, 0);
-}
-
 FOLDER_TEST("a configuration that no run wrote is not replaced") {
   folder.write("run/config.json", "{}");
   CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder)),
                     Contains("config.json: the run would replace a file that no run wrote") && Contains("--run-dir"));
   CHECK(read_file(folder / "run" / "config.json") == "{}");
-}
-
-FOLDER_TEST("the lock of another host is taken over if nobody touches it, and said so") {
-  folder.write("lock", "no-such-host 1 2 - 0\n");
-  std::string said;
-  const auto begin = std::chrono::steady_clock::now();
-  const RunLock lock(folder.path(), {.watch_seconds = 0.4}, [&](const std::string& text) { said = text; });
-  CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(400));
-  CHECK_THAT(said, Contains("in use by process 1 on no-such-host") && Contains("for 0.4 s"));
-  CHECK(lock.taken_over() == "process 1 on no-such-host");
-  CHECK_NOTHROW(lock.require_own());
-  CHECK_THAT(read_file(folder / "lock"), Contains(" " + std::to_string(::getpid()) + " "));
-}
-
-FOLDER_TEST("the lock of another host that is touched is not taken over") {
-  const std::string holder = "no-such-host 1 2 - 0\n";
-  folder.write("lock", holder);
-  std::atomic<bool> is_over{false};
-  std::thread toucher([&] {
-    while (!is_over) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      std::fstream(folder / "lock", std::ios::in | std::ios::out) << holder;
-    }
-  });
-  CHECK_THROWS_WITH(RunLock(folder.path(), {.watch_seconds = 30}),
-                    Contains("in use by process 1 on no-such-host, which touches the lock"));
-  is_over = true;
-  toucher.join();
-  CHECK(read_file(folder / "lock") == holder);
-}
-
-FOLDER_TEST("the holder touches its lock") {
-  const RunLock lock(folder.path(), {.touch_seconds = 0.05});
-  const std::string text = read_file(folder / "lock");
-  for (int i = 0; i < 3; ++i) {
-    const auto before = fs::last_write_time(folder / "lock");
-    for (int waited = 0; fs::last_write_time(folder / "lock") == before; ++waited) {
-      REQUIRE(waited < 3000);
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-  }
-  CHECK(read_file(folder / "lock") == text);
-}
-
-FOLDER_TEST("a requeued job takes its own lock over at once") {
-  const auto job = [](const char* restarts) {
-    ::setenv("SLURM_JOB_ID", "77", 1);
-    restarts != nullptr ? ::setenv("SLURM_RESTART_COUNT", restarts, 1) : ::unsetenv("SLURM_RESTART_COUNT");
-  };
-  job(nullptr);
-  {
-    const RunLock lock(folder.path());
-    CHECK_THAT(read_file(folder / "lock"), Catch::EndsWith(" 77 0\n"));
-  }
-  const auto is_watched = [&](const std::string& holder) {
-    folder.write("lock", holder);
-    bool is_said = false;
-    const RunLock lock(folder.path(), {.watch_seconds = 0.1}, [&](const std::string&) { is_said = true; });
-    return is_said;
-  };
-  job("2");
-  CHECK_FALSE(is_watched("no-such-host 1 2 77 0\n"));
-  CHECK_FALSE(is_watched("no-such-host 1 2 77 1\n"));
-  CHECK(is_watched("no-such-host 1 2 77 2\n"));  // another step of this job
-  CHECK(is_watched("no-such-host 1 2 78 1\n"));
-  CHECK(is_watched("no-such-host 1 2 - 0\n"));
-  ::unsetenv("SLURM_JOB_ID");
-  ::unsetenv("SLURM_RESTART_COUNT");
 }
 
 FOLDER_TEST("a run whose lock another process has taken over saves nothing more") {

@@ -1,4 +1,4 @@
-#include "train/run_lock.h"
+#include "core/folder_lock.h"
 
 #include <fmt/core.h>
 
@@ -21,6 +21,8 @@
 namespace hebb {
 namespace {
 
+constexpr int kAttempts = 1000;  // to open the file in a folder that others create and remove
+
 struct Holder {
   std::string host;
   pid_t pid = 0;
@@ -29,6 +31,9 @@ struct Holder {
   int64_t requeued = 0;  // how often that job has been requeued
 
   std::string text() const { return fmt::format("{} {:d} {} {} {:d}\n", host, pid, start, job, requeued); }
+  std::string process() const {
+    return fmt::format("process {:d} on {}", pid, host.empty() ? "an unknown host" : host);
+  }
 };
 
 std::string start_of(pid_t pid) {
@@ -88,14 +93,14 @@ bool is_alive(const Holder& holder) {
   return exists && start_of(holder.pid) == holder.start;
 }
 
-[[noreturn]] void fail(const fs::path& path, const char* what) {
-  throw CheckpointError(path.string(), std::string(what) + ": " + std::strerror(errno));
-}
-
-[[noreturn]] void fail_in_use(const fs::path& path, const Holder& holder, const char* hint) {
-  throw CheckpointError(path.parent_path().string(),
-                        fmt::format("the run folder is in use by process {:d} on {}{}", holder.pid,
-                                    holder.host.empty() ? "an unknown host" : holder.host, hint));
+/// The outermost of the folders on the way to `path` that is not there; empty where `path` is.
+fs::path outermost_missing(const fs::path& path) {
+  fs::path missing;
+  std::error_code ignored;  // creating it says what is wrong
+  for (fs::path folder = path; !folder.empty() && !fs::exists(folder, ignored); folder = folder.parent_path()) {
+    missing = folder;
+  }
+  return missing;
 }
 
 /// What changes when a lock is touched, removed or taken; empty without a file.
@@ -120,55 +125,95 @@ bool is_touched(const fs::path& path, double seconds) {
 
 }  // namespace
 
-/// False if the holder removed the file between open and flock.
-bool RunLock::open_file() {
+void FolderLock::fail(const fs::path& where, const std::string& what) const {
+  if (options_.code == ExitCode::kCheckpoint) { throw CheckpointError(where.string(), what); }
+  if (options_.code == ExitCode::kData) { throw DataError(where.string(), what); }
+  throw Error(options_.code, located(where.string(), what));
+}
+
+/// By whom the file at the path says.
+void FolderLock::fail_in_use(const std::string& hint) const {
+  const Holder holder = holder_of(path_);
+  fail(path_.parent_path(), fmt::format("the {} is in use by {}{}", options_.name,
+                                        holder.pid > 0 ? holder.process() : "a process that has just begun", hint));
+}
+
+/// False if the file is to be opened again: its holder, or who created the folder, has removed it meanwhile.
+bool FolderLock::open_file() {
   file_ = Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!file_.is_open()) { fail(path_, "cannot create the lock"); }
+  if (!file_.is_open() && errno == ENOENT) {
+    const fs::path missing = outermost_missing(path_.parent_path());
+    std::error_code error;
+    fs::create_directories(path_.parent_path(), error);
+    if (error && error != std::errc::no_such_file_or_directory) {
+      fail(path_.parent_path(), "cannot create the " + options_.name + ": " + error.message());
+    }
+    if (created_.empty()) { created_ = missing; }
+    if (++attempts_ < kAttempts) { return false; }
+    errno = ENOENT;  // a link that leads nowhere
+  }
+  if (!file_.is_open()) {
+    if (errno == EINTR) { return false; }
+    fail(path_, std::string("cannot create the lock: ") + std::strerror(errno));
+  }
   // File systems without flock fall back to what the file says.
   has_flock_ = ::flock(file_.fd(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   return is_at(path_, file_);
 }
 
-RunLock::RunLock(const fs::path& run_folder, const LockTimes& times, const std::function<void(const std::string&)>& say)
-    : path_(run_folder / "lock") {
+FolderLock::FolderLock(const fs::path& folder, LockOptions options, const std::function<void(const std::string&)>& say)
+    : path_(fs::absolute(folder) / "lock"), options_(std::move(options)) {
   while (!open_file()) {}
-  take(times, say);
+  take(say);
   write_text();
-  thread_ = std::thread([this, seconds = times.touch_seconds] { touch_every(seconds); });
+  thread_ = std::thread([this] { touch_every(options_.touch_seconds); });
 }
 
-void RunLock::take(const LockTimes& times, const std::function<void(const std::string&)>& say) {
+void FolderLock::take(const std::function<void(const std::string&)>& say) {
   const Holder self = this_process(), holder = read_holder(file_.fd());
   text_ = self.text();
   if (holder.host.empty() || holder.host == self.host) {
     const bool is_other = holder.pid > 0 && holder.pid != self.pid;
-    if (!has_flock_ || (is_other && is_alive(holder))) { fail_in_use(path_, holder, ""); }
-    if (holder.pid > 0) { taken_over_ = fmt::format("process {:d} on {}", holder.pid, holder.host); }
+    if (!has_flock_ || (is_other && is_alive(holder))) { fail_in_use(""); }
+    if (holder.pid > 0) { taken_over_ = holder.process(); }
     return;
   }
-  taken_over_ = fmt::format("process {:d} on {}", holder.pid, holder.host);
+  taken_over_ = holder.process();
   if (!is_requeued(holder, self)) {
     if (say) {
-      say(fmt::format("the run folder was in use by {}: its lock is taken over if it does not change for {:g} s",
-                      taken_over_, times.watch_seconds));
+      say(fmt::format("the {} was in use by {}: its lock is taken over if it does not change for {:g} s", options_.name,
+                      taken_over_, options_.watch_seconds));
     }
-    if (is_touched(path_, times.watch_seconds)) { fail_in_use(path_, holder_of(path_), ", which touches the lock"); }
+    if (is_touched(path_, options_.watch_seconds)) { fail_in_use(", which touches the lock"); }
+  }
+  if (!is_at(path_, file_)) {  // removed by its holder, or taken over by another start that watched
+    taken_over_.clear();
+    while (!open_file()) {}
+    return take(say);
   }
   // A new file: what the other process may still write goes to the old one.
   ::unlink(path_.c_str());
   while (!open_file()) {}
-  if (const Holder first = read_holder(file_.fd()); !has_flock_ || first.pid > 0) { fail_in_use(path_, first, ""); }
+  if (!has_flock_ || read_holder(file_.fd()).pid > 0) { fail_in_use(""); }
 }
 
-void RunLock::write_text() {
-  const ssize_t size = static_cast<ssize_t>(text_.size());
-  if (::ftruncate(file_.fd(), 0) != 0 || ::pwrite(file_.fd(), text_.data(), text_.size(), 0) != size) {
-    fail(path_, "cannot write the lock");
+void FolderLock::write_text() {
+  ssize_t n = 0;
+  for (size_t done = 0; n >= 0 && done < text_.size(); done += static_cast<size_t>(n)) {
+    do {
+      n = ::pwrite(file_.fd(), text_.data() + done, text_.size() - done, static_cast<off_t>(done));
+    } while (n < 0 && errno == EINTR);
+    if (n < 0) { break; }
+  }
+  if (n < 0 || ::ftruncate(file_.fd(), static_cast<off_t>(text_.size())) != 0) {
+    const int error = errno;
+    if (is_at(path_, file_)) { ::unlink(path_.c_str()); }  // no destructor runs
+    fail(path_, std::string("cannot write the lock: ") + std::strerror(error));
   }
   ::fsync(file_.fd());  // for hosts that watch; where it fails, saving says so
 }
 
-void RunLock::touch_every(double seconds) {
+void FolderLock::touch_every(double seconds) {
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are the main thread's
@@ -179,16 +224,17 @@ void RunLock::touch_every(double seconds) {
   }
 }
 
-void RunLock::require_own() const {
+bool FolderLock::is_own() const { return holder_of(path_).text() == text_; }
+
+void FolderLock::require_own() const {
   const Holder holder = holder_of(path_);
-  if (holder.pid > 0 && holder.text() == text_) { return; }
-  throw CheckpointError(
-      path_.string(), holder.pid > 0 ? fmt::format("process {:d} on {} has taken the run folder over; nothing is saved",
-                                                   holder.pid, holder.host)
-                                     : "the lock of this process is gone; nothing is saved");
+  if (holder.text() == text_) { return; }
+  fail(path_, holder.pid > 0
+                  ? fmt::format("{} has taken the {} over; nothing is saved", holder.process(), options_.name)
+                  : "the lock of this process is gone; nothing is saved");
 }
 
-RunLock::~RunLock() {
+FolderLock::~FolderLock() {
   {
     const std::lock_guard lock(mutex_);
     is_over_ = true;

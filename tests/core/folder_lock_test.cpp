@@ -1,0 +1,129 @@
+#include "core/folder_lock.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include "tests/temp_folder.h"
+#include "tests/test.h"
+#include "tests/thrown.h"
+
+namespace {
+
+/// A process that takes the lock of a folder and ends without releasing it.
+pid_t leave_lock(const fs::path& folder) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    static const FolderLock lock(folder);
+    ::_exit(0);
+  }
+  return child;
+}
+
+}  // namespace
+
+FOLDER_TEST("an error of a lock is of the wanted kind and calls the folder by its name") {
+  const FolderLock lock(folder.path());
+  CHECK_THAT(thrown<DataError>([&] {
+               const FolderLock second(folder.path(), {"data set", ExitCode::kData});
+             }),
+             Contains("the data set is in use by process " + std::to_string(::getpid()) + " on "));
+  CHECK_THAT(thrown<CheckpointError>([&] { const FolderLock second(folder.path()); }),
+             Contains("the run folder is in use by process "));
+}
+
+FOLDER_TEST("a lock creates its folder and says which one was the first that was missing") {
+  {
+    const FolderLock lock(folder / "a/b/c");
+    CHECK(lock.created() == folder / "a");
+    CHECK(fs::exists(folder / "a/b/c/lock"));
+  }
+  CHECK(FolderLock(folder / "a/b/c").created().empty());
+  CHECK_FALSE(fs::exists(folder / "a/b/c/lock"));
+  fs::create_directory_symlink(folder / "nowhere/at/all", folder / "link");
+  CHECK_THROWS_AS(FolderLock(folder / "link"), CheckpointError);
+}
+
+FOLDER_TEST("the lock of a process that has ended is taken over although nobody has asked for its exit code") {
+  const pid_t child = leave_lock(folder.path());
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);  // a zombie from here on
+  {
+    const FolderLock lock(folder.path());
+    CHECK(lock.taken_over().find("process " + std::to_string(child)) == 0);
+  }
+  ::waitpid(child, nullptr, 0);
+}
+
+FOLDER_TEST("the lock of another host is taken over if nobody touches it, and said so") {
+  folder.write("lock", "no-such-host 1 2 - 0\n");
+  std::string said;
+  const auto begin = std::chrono::steady_clock::now();
+  const FolderLock lock(folder.path(), {.watch_seconds = 0.4}, [&](const std::string& text) { said = text; });
+  CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(400));
+  CHECK_THAT(said, Contains("in use by process 1 on no-such-host") && Contains("for 0.4 s"));
+  CHECK(lock.taken_over() == "process 1 on no-such-host");
+  CHECK_NOTHROW(lock.require_own());
+  CHECK_THAT(read_file(folder / "lock"), Contains(" " + std::to_string(::getpid()) + " "));
+}
+
+FOLDER_TEST("the lock of another host that is touched is not taken over") {
+  const std::string holder = "no-such-host 1 2 - 0\n";
+  folder.write("lock", holder);
+  std::atomic<bool> is_over{false};
+  std::thread toucher([&] {
+    while (!is_over) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      std::fstream(folder / "lock", std::ios::in | std::ios::out) << holder;
+    }
+  });
+  CHECK_THROWS_WITH(FolderLock(folder.path(), {.watch_seconds = 30}),
+                    Contains("in use by process 1 on no-such-host, which touches the lock"));
+  is_over = true;
+  toucher.join();
+  CHECK(read_file(folder / "lock") == holder);
+}
+
+FOLDER_TEST("the holder touches its lock") {
+  const FolderLock lock(folder.path(), {.touch_seconds = 0.05});
+  const std::string text = read_file(folder / "lock");
+  for (int i = 0; i < 3; ++i) {
+    const auto before = fs::last_write_time(folder / "lock");
+    for (int waited = 0; fs::last_write_time(folder / "lock") == before; ++waited) {
+      REQUIRE(waited < 3000);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  CHECK(read_file(folder / "lock") == text);
+}
+
+FOLDER_TEST("a requeued job takes its own lock over at once") {
+  const auto job = [](const char* restarts) {
+    ::setenv("SLURM_JOB_ID", "77", 1);
+    restarts != nullptr ? ::setenv("SLURM_RESTART_COUNT", restarts, 1) : ::unsetenv("SLURM_RESTART_COUNT");
+  };
+  job(nullptr);
+  {
+    const FolderLock lock(folder.path());
+    CHECK_THAT(read_file(folder / "lock"), Catch::EndsWith(" 77 0\n"));
+  }
+  const auto is_watched = [&](const std::string& holder) {
+    folder.write("lock", holder);
+    bool is_said = false;
+    const FolderLock lock(folder.path(), {.watch_seconds = 0.1}, [&](const std::string&) { is_said = true; });
+    return is_said;
+  };
+  job("2");
+  CHECK_FALSE(is_watched("no-such-host 1 2 77 0\n"));
+  CHECK_FALSE(is_watched("no-such-host 1 2 77 1\n"));
+  CHECK(is_watched("no-such-host 1 2 77 2\n"));  // another step of this job
+  CHECK(is_watched("no-such-host 1 2 78 1\n"));
+  CHECK(is_watched("no-such-host 1 2 - 0\n"));
+  ::unsetenv("SLURM_JOB_ID");
+  ::unsetenv("SLURM_RESTART_COUNT");
+}
