@@ -23,8 +23,7 @@ int64_t checked(int64_t index, int64_t count) {
 
 int64_t bit_words(int64_t bits) { return (bits + 63) / 64; }
 
-int64_t auxes(const RecordShape& s) { return kLosses + s.own_lanes() * s.micro_batches; }
-int64_t squares(const RecordShape& s) { return auxes(s) + s.own_lanes() * s.micro_batches * s.aux; }
+int64_t squares(const RecordShape& s) { return kLosses + s.own_lanes() * s.micro_batches; }
 int64_t counts(const RecordShape& s) { return squares(s) + s.squares; }
 int64_t reached_bits(const RecordShape& s) { return counts(s) + s.counts; }
 int64_t flag_bits(const RecordShape& s) { return reached_bits(s) + bit_words(s.parameters); }
@@ -61,16 +60,6 @@ void StepRecord::set_loss(int64_t lane, int64_t micro_batch, double sum) {
   set_real(loss_word(lane, micro_batch), sum);
 }
 double StepRecord::loss(int64_t lane, int64_t micro_batch) const { return real(loss_word(lane, micro_batch)); }
-
-int64_t StepRecord::aux_word(int64_t lane, int64_t micro_batch, int64_t index) const {
-  return auxes(shape_) + (loss_word(lane, micro_batch) - kLosses) * shape_.aux + checked(index, shape_.aux);
-}
-void StepRecord::set_aux(int64_t lane, int64_t micro_batch, int64_t index, double sum) {
-  set_real(aux_word(lane, micro_batch, index), sum);
-}
-double StepRecord::aux(int64_t lane, int64_t micro_batch, int64_t index) const {
-  return real(aux_word(lane, micro_batch, index));
-}
 
 int64_t StepRecord::square_word(int64_t index) const { return squares(shape_) + checked(index, shape_.squares); }
 void StepRecord::set_square(int64_t index, double sum) { set_real(square_word(index), sum); }
@@ -166,10 +155,6 @@ StepDecision decide_step(std::span<const StepRecord> records, const BucketLayout
   StepDecision decision;
   const auto losses = [](const StepRecord& r, int64_t lane, int64_t m) { return r.loss(lane, m); };
   decision.loss = sum_by_rows(records, losses) / rules.valid_tokens;
-  for (int64_t i = 0; i < shape.aux; ++i) {
-    const auto aux = [i](const StepRecord& r, int64_t lane, int64_t m) { return r.aux(lane, m, i); };
-    decision.aux.push_back(sum_by_rows(records, aux) / rules.valid_tokens);
-  }
   decision.applies = std::isfinite(decision.loss);
   decide_norms(decision, records, layout, rules);
   decision.reached.resize(static_cast<size_t>(shape.parameters));

@@ -12,7 +12,6 @@ namespace hebb {
 struct RecordShape {
   int ranks = 1, lanes = 1;
   int64_t micro_batches = 1;  // of a lane
-  int64_t aux = 0;            // auxiliary losses
   int64_t squares = 0;        // segments of the flat order that one rank owns, at most
   int64_t parameters = 0;     // trained ones
   int64_t counts = 0;         // integers that layers add up
@@ -38,8 +37,6 @@ class StepRecord {
   // Own lane (from 0), micro-batch of the lane.
   void set_loss(int64_t lane, int64_t micro_batch, double sum);
   double loss(int64_t lane, int64_t micro_batch) const;
-  void set_aux(int64_t lane, int64_t micro_batch, int64_t index, double sum);
-  double aux(int64_t lane, int64_t micro_batch, int64_t index) const;
   // Own segments in flat order.
   void set_square(int64_t index, double sum);
   double square(int64_t index) const;
@@ -60,7 +57,6 @@ class StepRecord {
   double real(int64_t word) const;
   void set_real(int64_t word, double value);
   int64_t loss_word(int64_t lane, int64_t micro_batch) const;
-  int64_t aux_word(int64_t lane, int64_t micro_batch, int64_t index) const;
   int64_t square_word(int64_t index) const;
   size_t count_word(int64_t index) const;
   bool bit(int64_t first_word, int64_t index) const;
@@ -82,7 +78,6 @@ struct StepRules {
 
 struct StepDecision {
   double loss = 0;                 // per valid token
-  std::vector<double> aux;         // per valid token
   std::vector<double> norm, clip;  // of each clip set: norm, factor
   bool applies = false;            // loss and norms are finite
   bool stop = false;               // wanted by any rank

@@ -153,8 +153,7 @@ Json Trainer::metrics_line(const StepReport& report, double step_seconds, const 
                             {"skipped", skips_.total()},
                             {"tokens_per_s", static_cast<double>(config_.train.tokens_per_step()) / step_seconds},
                             {"step_ms", 1000 * step_seconds},
-                            {"mem_bytes", comm ? comm->peak_bytes : memory_bytes()},
-                            {"aux_loss", 0.0}});
+                            {"mem_bytes", comm ? comm->peak_bytes : memory_bytes()}});
   if (const auto utilization = mfu(step_seconds)) { line.set("mfu", Json(*utilization)); }
   if (comm) { line.set("comm", comm->json()); }
   if (report.spike) { line.set("spike", Json(*report.spike)); }

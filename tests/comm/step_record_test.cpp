@@ -19,7 +19,6 @@ RecordShape shape_of(const BucketLayout& layout, int ranks) {
   return {.ranks = ranks,
           .lanes = kLanes,
           .micro_batches = kMicroBatches,
-          .aux = 2,
           .squares = most_segments(layout, ranks),
           .parameters = layout.parameters(),
           .counts = 3,
@@ -39,7 +38,6 @@ StepRecord record_of(const BucketLayout& layout, int rank, int ranks) {
     for (int64_t m = 0; m < kMicroBatches; ++m) {
       const int64_t batch = m * kLanes + rank * own + lane;
       record.set_loss(lane, m, number("loss", batch));
-      record.set_aux(lane, m, 1, number("aux", batch));
     }
     const int64_t global = rank * own + lane;
     if (global == 5) { record.set_reached(3); }
@@ -80,8 +78,6 @@ TEST_CASE("a step is decided alike for every number of ranks", "[fast][threads]"
     });
     for (const StepDecision& d : decisions) {
       CHECK(d.loss == loss / 1000);
-      CHECK(d.aux[0] == 0);
-      CHECK(d.aux[1] > 0);
       CHECK(d.norm == std::vector{std::sqrt(squares[0]), std::sqrt(squares[1])});
       CHECK(d.clip[0] == 0.5 / (std::sqrt(squares[0]) + 1e-6));
       CHECK(d.clip[1] == 1);
@@ -122,16 +118,13 @@ TEST_CASE("ranks with other collectives are named", "[fast]") {
 
 TEST_CASE("the sections of a record do not overlap", "[fast]") {
   const RecordShape shape{
-      .ranks = 2, .lanes = 4, .micro_batches = 2, .aux = 1, .squares = 3, .parameters = 65, .counts = 2, .flags = 1};
-  CHECK(shape.words() == 2 + 4 + 4 + 3 + 2 + 2 + 1);
+      .ranks = 2, .lanes = 4, .micro_batches = 2, .squares = 3, .parameters = 65, .counts = 2, .flags = 1};
+  CHECK(shape.words() == 2 + 4 + 3 + 2 + 2 + 1);
   StepRecord record(shape);
   record.set_history(1);
   record.set_stop();
   for (int64_t lane = 0; lane < 2; ++lane) {
-    for (int64_t m = 0; m < 2; ++m) {
-      record.set_loss(lane, m, static_cast<double>(10 * lane + m));
-      record.set_aux(lane, m, 0, static_cast<double>(100 + 10 * lane + m));
-    }
+    for (int64_t m = 0; m < 2; ++m) { record.set_loss(lane, m, static_cast<double>(10 * lane + m)); }
   }
   for (int64_t i = 0; i < 3; ++i) { record.set_square(i, static_cast<double>(200 + i)); }
   record.set_count(0, -3);
@@ -141,10 +134,7 @@ TEST_CASE("the sections of a record do not overlap", "[fast]") {
   const StepRecord other(shape, record.words());
   CHECK((other.history() == 1 && other.stop()));
   for (int64_t lane = 0; lane < 2; ++lane) {
-    for (int64_t m = 0; m < 2; ++m) {
-      CHECK(other.loss(lane, m) == static_cast<double>(10 * lane + m));
-      CHECK(other.aux(lane, m, 0) == static_cast<double>(100 + 10 * lane + m));
-    }
+    for (int64_t m = 0; m < 2; ++m) { CHECK(other.loss(lane, m) == static_cast<double>(10 * lane + m)); }
   }
   for (int64_t i = 0; i < 3; ++i) { CHECK(other.square(i) == static_cast<double>(200 + i)); }
   CHECK((other.count(0) == -3 && other.count(1) == 300));
