@@ -3,7 +3,7 @@
 
 // The forward pass's waves again (12 h D FLOPs a gathered token and head), then what reads contribute, for all tokens
 // side by side (16 h D), then the waves in reverse (30 h D for what is gathered), each of 7 launches (50 with Muon).
-// Bounds: lact.cu.
+// Bounds: forward.cu.
 namespace hebb::HEBB_DEVICE {
 namespace {
 

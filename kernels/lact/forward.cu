@@ -3,7 +3,7 @@
 // Updates of all rows in waves, T / C of them, each of 3 launches (18 with Muon) whose blocks are tiles of 64 x 64;
 // then all tokens read, 2 launches. FLOPs a token and head: 6 h D, and 12 h D where a chunk is gathered. Products in
 // fp32, or fp64, on CUDA cores, where two shared loads for 16 multiply-adds allow half their peak, or in TF32 on tensor
-// cores (tiles_mma.h), bound by the tiles' operands from L2.
+// cores (tiles_mma.cuh), bound by the tiles' operands from L2.
 //
 // The published model (12 layers, 4 heads of h = D = 192, C = 512) on 8 x 4,096 tokens: 80 GFLOP a layer forward, 255
 // back, 4.0 TFLOP in all. Counted for an H200: 120 ms on CUDA cores at 33 TFLOP/s; 19 GB from L2 a layer on tensor

@@ -12,7 +12,7 @@
 //
 // Scores are exact fp32 (decisions hang on them) and never leave the block. Selection: one block a head of up to eight
 // tokens, which reads both codebooks from L2, 8 n D bytes, and then selects for one token after the other. Bound by
-// instructions: of 8 tokens 2 n warps' products of D / 32 steps, and the comparisons of key_select.h. Reading values:
+// instructions: of 8 tokens 2 n warps' products of D / 32 steps, and the comparisons of select.cuh. Reading values:
 // HBM, E slots a token.
 namespace hebb::HEBB_DEVICE {
 namespace {

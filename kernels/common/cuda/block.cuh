@@ -1,6 +1,6 @@
 #pragma once
-// Part of prelude.h's family: work that a whole block does together on matrices in global memory (which stay in L1 and
-// L2). All threads must call; every function ends with a barrier, so that the next one sees what it wrote.
+// Part of prelude.cuh's family: work that a whole block does together on matrices in global memory (which stay in L1
+// and L2). All threads must call; every function ends with a barrier, so that the next one sees what it wrote.
 #include "kernels/common/cuda/prelude.cuh"
 
 namespace hebb::HEBB_DEVICE {

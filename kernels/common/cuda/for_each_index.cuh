@@ -1,9 +1,9 @@
 #pragma once
 #include "kernels/common/cuda/launch.cuh"
 #include "kernels/common/cuda/math.cuh"
-// Part of prelude.h: kernels without barriers, each the body of a function object of pointers and numbers.
+// Part of prelude.cuh: kernels without barriers, each the body of a function object of pointers and numbers.
 // Neighbours in a row are neighbours in a warp, so that accesses are coalesced. HBM moves about one bf16 element for
-// every 15 instructions of a thread: what is to be bound by it takes packs (vectors.h), not elements.
+// every 15 instructions of a thread: what is to be bound by it takes packs (vectors.cuh), not elements.
 
 namespace hebb::HEBB_DEVICE {
 

@@ -1,5 +1,5 @@
 #pragma once
-// Part of prelude.h: the one place where kernels are launched, and the choice of a kernel's element types.
+// Part of prelude.cuh: the one place where kernels are launched, and the choice of a kernel's element types.
 #include <tuple>
 
 #include "core/error.h"

@@ -1,5 +1,5 @@
 #pragma once
-// Part of prelude.h: conversions and small functions of device code.
+// Part of prelude.cuh: conversions and small functions of device code.
 #include "core/tensor.h"
 #include "kernels/common/formulas.h"
 

@@ -1,5 +1,5 @@
 #pragma once
-// Part of prelude.h: reductions over a warp or block in a fixed order, hence the same bits in every run.
+// Part of prelude.cuh: reductions over a warp or block in a fixed order, hence the same bits in every run.
 
 namespace hebb::HEBB_DEVICE {
 

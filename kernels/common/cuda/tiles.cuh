@@ -1,7 +1,7 @@
 #pragma once
 // Batches of products of matrices, one block of 256 threads for each 64 x 64 tile of a result, 16 sums a thread. In two
 // forms that a caller sees alike and tells apart by the type of the stage: PlainStage multiplies fp32 or fp64 on CUDA
-// cores, MmaStage (tiles_mma.h) TF32 on tensor cores.
+// cores, MmaStage (tiles_mma.cuh) TF32 on tensor cores.
 #include "kernels/common/cuda/tiles_mma.cuh"
 
 namespace hebb::HEBB_DEVICE {

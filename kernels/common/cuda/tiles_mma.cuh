@@ -1,5 +1,5 @@
 #pragma once
-// Products of fp32 matrices by tiles (tiles.h) on tensor cores: operands rounded to TF32, sums in fp32.
+// Products of fp32 matrices by tiles (tiles.cuh) on tensor cores: operands rounded to TF32, sums in fp32.
 //
 // Operands go from global to shared memory by cp.async, 32 deep, in two buffers, in the order in which they lie: rows
 // that lie along the depth as [64][36], others as [32][72]. Either stride spreads the 8 x 4 numbers that a fragment's

@@ -1,6 +1,6 @@
 #pragma once
-// Part of prelude.h: global memory in 16-byte accesses (8 for four bf16), with scalars where rows or ends do not allow
-// them.
+// Part of prelude.cuh: global memory in 16-byte accesses (8 for four bf16), with scalars where rows or ends do not
+// allow them.
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
