@@ -39,7 +39,7 @@ for option in "$@"; do
     --text) want bible-kjv bible "a small public-domain text" ;;
     --fuzz) want clang clang++ "fuzzers"; want libclang-rt-14-dev "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer*" "fuzzers" ;;
     --format) [[ $(clang-format --version 2>/dev/null) == *"version 14."* ]] || want clang-format-14 clang-format-14 "formatting of the sources" ;;
-    --mpi) want libopenmpi-dev mpicxx "ranks on CPUs"; want openmpi-bin mpirun "ranks on CPUs" ;;
+    --mpi) want libopenmpi-dev "/usr/lib/*/openmpi/include/mpi.h" "ranks on CPUs"; want openmpi-bin mpirun "ranks on CPUs" ;;
     --slurm) want slurmctld /usr/sbin/slurmctld "ladders on Slurm"; want slurmd /usr/sbin/slurmd "ladders on Slurm"
       want slurm-client sbatch "ladders on Slurm"; want munge /usr/sbin/munged "ladders on Slurm" ;;
     *) echo "setup.sh: unknown option $option (known: --text --fuzz --format --mpi --slurm)" >&2; exit 2 ;;
