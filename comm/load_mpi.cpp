@@ -13,7 +13,11 @@ struct Module {
   const char* (*version)();
 };
 
-fs::path module_path() { return fs::read_symlink("/proc/self/exe").parent_path() / "libhebb_mpi.so"; }
+/// Beside the program, as a build leaves it, or where an installation has it.
+fs::path module_path() {
+  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path(), beside = folder / "libhebb_mpi.so";
+  return fs::exists(beside) ? beside : folder.parent_path() / "lib" / "hebb" / "libhebb_mpi.so";
+}
 
 Module load() {
   const fs::path path = module_path();
