@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <stdexcept>
 
 #include "core/error.h"
 #include "core/utf8.h"
@@ -145,6 +146,18 @@ bool equal_numbers(const Json& a, const Json& b) {
   return other >= 0 && other < 0x1p64 && integer.as_uint() == static_cast<uint64_t>(other);
 }
 
+/// A value that was read is an error of its text; what the program made is an error of the program.
+[[noreturn]] void fail(const Json& value, const std::string& found, const std::string& expected) {
+  if (!value.origin().file) {
+    throw std::logic_error("a JSON value of the program: found " + found + ", expected " + expected);
+  }
+  throw ConfigError(value.origin().str(), found, expected);
+}
+
+void require(bool is_of_kind, const Json& value, const char* expected) {
+  if (!is_of_kind) { fail(value, value.found(), expected); }
+}
+
 }  // namespace
 
 std::string Origin::str() const {
@@ -176,49 +189,49 @@ Json Json::object(std::vector<Member> members) {
 }
 
 bool Json::as_bool() const {
-  HEBB_ASSERT(is_bool());
+  require(is_bool(), *this, "true or false");
   return bool_;
 }
 
 int64_t Json::as_int() const {
-  HEBB_ASSERT(kind_ == Kind::integer);
+  require(kind_ == Kind::integer, *this, is_integer() ? "an integer below 2^63" : "an integer");
   return int_;
 }
 
 uint64_t Json::as_uint() const {
-  HEBB_ASSERT(kind_ == Kind::unsigned_integer || (kind_ == Kind::integer && int_ >= 0));
+  require(kind_ == Kind::unsigned_integer || (kind_ == Kind::integer && int_ >= 0), *this, "an integer >= 0");
   return static_cast<uint64_t>(int_);
 }
 
 double Json::as_double() const {
-  HEBB_ASSERT(is_number());
+  require(is_number(), *this, "a number");
   return kind_ == Kind::number    ? double_
          : kind_ == Kind::integer ? static_cast<double>(int_)
                                   : static_cast<double>(static_cast<uint64_t>(int_));
 }
 
 const std::string& Json::as_string() const {
-  HEBB_ASSERT(is_string());
+  require(is_string(), *this, "a string");
   return string_;
 }
 
 std::vector<Json>& Json::items() {
-  HEBB_ASSERT(is_array());
+  require(is_array(), *this, "a list");
   return items_;
 }
 
 const std::vector<Json>& Json::items() const {
-  HEBB_ASSERT(is_array());
+  require(is_array(), *this, "a list");
   return items_;
 }
 
 std::vector<Json::Member>& Json::members() {
-  HEBB_ASSERT(is_object());
+  require(is_object(), *this, "an object");
   return members_;
 }
 
 const std::vector<Json::Member>& Json::members() const {
-  HEBB_ASSERT(is_object());
+  require(is_object(), *this, "an object");
   return members_;
 }
 
@@ -233,7 +246,7 @@ Json* Json::find(std::string_view key) { return const_cast<Json*>(std::as_const(
 
 const Json& Json::at(std::string_view key) const {
   const Json* member = find(key);
-  HEBB_ASSERT(member != nullptr);
+  if (member == nullptr) { fail(*this, "no member " + Json(std::string(key)).found(), "an object that has it"); }
   return *member;
 }
 
@@ -255,22 +268,22 @@ const Json* Json::find_path(std::string_view path) const {
 
 std::string Json::text_at(std::string_view path, std::string_view otherwise) const {
   const Json* value = find_path(path);
-  return value != nullptr && value->is_string() ? value->string_ : std::string(otherwise);
+  return value != nullptr && !value->is_null() ? value->as_string() : std::string(otherwise);
 }
 
 int64_t Json::integer_at(std::string_view path, int64_t otherwise) const {
   const Json* value = find_path(path);
-  return value != nullptr && value->is_integer() ? value->as_int() : otherwise;
+  return value != nullptr && !value->is_null() ? value->as_int() : otherwise;
 }
 
 double Json::number_at(std::string_view path, double otherwise) const {
   const Json* value = find_path(path);
-  return value != nullptr && value->is_number() ? value->as_double() : otherwise;
+  return value != nullptr && !value->is_null() ? value->as_double() : otherwise;
 }
 
 Json& Json::set(std::string_view key, Json value) {
   if (Json* member = find(key)) { return *member = std::move(value); }
-  return members_.emplace_back(std::string(key), std::move(value)).second;
+  return members().emplace_back(std::string(key), std::move(value)).second;
 }
 
 bool Json::erase(std::string_view key) {

@@ -6,9 +6,13 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/json.h"
+#include "core/plural.h"
 
 namespace hebb {
 namespace {
+
+constexpr size_t kLongestChain = 100;  // files that extend each other
+constexpr size_t kMostParts = 200;     // of a path: as deep as a text of JSON may be
 
 /// Reads `path` and, first, the files that it extends. `chain` holds the files being read.
 Json load_chain(const fs::path& path, std::vector<fs::path>& chain) {
@@ -28,6 +32,10 @@ Json load_chain(const fs::path& path, std::vector<fs::path>& chain) {
   }
   if (std::find(chain.begin(), chain.end(), identity) != chain.end()) {
     throw ConfigError(where, extends.found(), "a file that does not extend this one (the chain is a cycle)");
+  }
+  if (chain.size() == kLongestChain) {
+    throw ConfigError(where, fmt::format("a chain of more than {:d} files", kLongestChain),
+                      fmt::format("at most {:d} that extend each other", kLongestChain));
   }
   chain.push_back(identity);
   Json base = load_chain(base_path, chain);
@@ -79,6 +87,10 @@ struct Place {
 /// Creates what is missing on the way; `origin` is for messages.
 Place reach(Json& root, std::string_view path, const Origin& origin) {
   const std::vector<std::string> parts = path.starts_with('/') ? split_pointer(path) : split_path(path);
+  if (parts.size() > kMostParts) {
+    throw ConfigError(located(origin.str(), Json(std::string(path)).found()), plural(parts.size(), "part"),
+                      fmt::format("a path of at most {:d}", kMostParts));
+  }
   Place place{.value = &root};
   std::string walked;
   for (const std::string& part : parts) {

@@ -1,9 +1,12 @@
 // Inheritance and overrides of configuration files.
+#include <fmt/core.h>
+
 #include "core/error.h"
 #include "core/files.h"
 #include "core/json.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 
 namespace {
 
@@ -44,6 +47,29 @@ FOLDER_TEST("a null that deletes nothing stays in the configuration, where readi
       "top.json", R"({"extends": "base.json", "a": {"y": null}, "b": {"n": null}, "s": {"t": null}, "c": null})");
   CHECK(load_config(top.string()).dump() == R"({"a":{"x":1,"y":null},"s":{"t":null},"b":{"n":null},"c":null})");
   CHECK(load_config(folder.write("c.json", "{\"a\": null}").string()).dump() == "{\"a\":null}");
+}
+
+FOLDER_TEST("chains of extends and paths have a greatest length", "[fast]") {
+  folder.write("0.json", "{\"a\": 1}");
+  for (int i = 1; i <= 100; ++i) {
+    folder.write(fmt::format("{}.json", i), fmt::format("{{\"extends\": \"{}.json\"}}", i - 1));
+  }
+  CHECK(load_config((folder.path() / "99.json").string()).dump() == "{\"a\":1}");
+  CHECK_THROWS_WITH(
+      load_config((folder.path() / "100.json").string()),
+      (folder.path() / "1.json").string() +
+          ":1:13: extends: found a chain of more than 100 files, expected at most 100 that extend each other");
+
+  const auto path = [](int parts) {
+    std::string text = "a";
+    for (int i = 1; i < parts; ++i) { text += ".a"; }
+    return text;
+  };
+  Json root = Json::object();
+  set_path(root, path(200), Json(1));
+  CHECK(root.integer_at(path(200), 0) == 1);
+  CHECK(thrown<ConfigError>([&] { apply_override(root, path(1000000) + "=1"); }) ==
+        "command line: \"" + path(20) + ".\"...: found 1000000 parts, expected a path of at most 200");
 }
 
 FOLDER_TEST("errors of extends name the line of the extending file", "[fast]") {

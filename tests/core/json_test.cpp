@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 
 #include "core/error.h"
 #include "tests/temp_folder.h"
@@ -95,6 +96,29 @@ TEST_CASE("duplicate keys and deep nesting are errors", "[fast]") {
   CHECK(error_of("{\"a\": {\"a\": 1}}") == "");
   CHECK(error_of(nested(200)) == "");
   CHECK(error_of(nested(201)) == "c.json:1:201: found more than 200 levels of nesting, expected at most 200");
+}
+
+TEST_CASE("a value of another kind is an error of its text, not of the program", "[fast]") {
+  const Json root = parse("{\"n\": 18446744073709551615,\n\"t\": [1]}");
+  const Json &n = root.at("n"), &t = root.at("t");
+  const auto error = [](const auto& read) { return thrown<ConfigError>(read); };
+  const std::string at_n = "c.json:1:7: found 18446744073709551615, expected ",
+                    at_t = "c.json:2:6: found [1], expected ";
+  CHECK(error([&] { n.as_int(); }) == at_n + "an integer below 2^63");
+  CHECK(error([&] { n.as_string(); }) == at_n + "a string");
+  CHECK(error([&] { n.find("x"); }) == at_n + "an object");
+  CHECK(error([&] { n.items(); }) == at_n + "a list");
+  CHECK(error([&] { t.as_int(); }) == at_t + "an integer");
+  CHECK(error([&] { t.as_uint(); }) == at_t + "an integer >= 0");
+  CHECK(error([&] { t.as_double(); }) == at_t + "a number");
+  CHECK(error([&] { t.as_bool(); }) == at_t + "true or false");
+  CHECK(error([&] { t.members(); }) == at_t + "an object");
+  CHECK(error([&] { root.at("steps"); }) == "c.json:1:1: found no member \"steps\", expected an object that has it");
+  CHECK(error([&] { root.integer_at("t", 0); }) == at_t + "an integer");
+  CHECK(error([&] { root.number_at("t", 0); }) == at_t + "a number");
+  CHECK(error([&] { root.text_at("t.0"); }) == "c.json:2:7: found 1, expected a string");
+  CHECK(root.integer_at("t.1", 7) == 7);
+  CHECK_THROWS_AS(Json(3).items(), std::logic_error);
 }
 
 TEST_CASE("doubles are written in the shortest form that reads back to the same bits", "[fast]") {
