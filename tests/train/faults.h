@@ -23,11 +23,12 @@ class Fault {
   Fault(const Fault&) = delete;
   Fault& operator=(const Fault&) = delete;
 
-  /// `signal` comes in front of the call-th of the calls that create, write, flush, rename or remove below `folder`.
+  /// `signal` comes in front of the call-th of the calls that open for writing, write, flush, rename or remove below
+  /// `folder`.
   static Fault at_call(const fs::path& folder, int call, int signal, const std::string& rank = "") {
-    return Fault({{"STOP_AT_FOLDER", folder.string()},
-                  {"STOP_AT_CALL", std::to_string(call)},
-                  {"STOP_AT_SIGNAL", std::to_string(signal)},
+    return Fault({{"FAULT_FOLDER", folder.string()},
+                  {"FAULT_CALL", std::to_string(call)},
+                  {"FAULT_SIGNAL", std::to_string(signal)},
                   {"FAULT_RANK", rank}});
   }
   /// The system has no pieces of memory of so many bytes or more.
