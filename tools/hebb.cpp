@@ -1,5 +1,7 @@
 // The command line: parses the arguments, runs one verb, turns exceptions into one line on stderr
 // and an exit code (docs/verbs/train.md).
+#include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +25,13 @@ int report(std::string message, ExitCode code) {
   std::replace(message.begin(), message.end(), '\n', ' ');
   std::fprintf(stderr, "error: %s\n", message.c_str());
   return static_cast<int>(code);
+}
+
+/// Where descriptors 0 to 2 are closed, the next files that are opened get them: what is printed would go there.
+void open_standard_files() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) { static_cast<void>(::open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY)); }
+  }
 }
 
 int output_error = 0;  // of the first write to standard output that failed
@@ -90,6 +99,8 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace hebb;
+  open_standard_files();
+  signal(SIGXFSZ, SIG_IGN);  // a write past `ulimit -f` then fails, and the error names the file
   watch_output();
   try {
     return finish(run(argc, argv));

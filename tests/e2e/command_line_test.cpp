@@ -1,4 +1,5 @@
 // Exit codes, messages and help of the command line.
+#include "core/files.h"
 #include "tests/e2e/command.h"
 #include "tests/paths.h"
 
@@ -112,6 +113,41 @@ FOLDER_TEST("output that does not arrive is an error that says why") {
     CHECK_THAT(result.err,
                Catch::Matchers::EndsWith("error: standard output: cannot write: No space left on device\n"));
   }
+}
+
+FOLDER_TEST("files of a run do not get what is printed where standard files are closed") {
+  train_on_bytes(folder);
+  for (const std::string closed : {">&-", "<&- >&-", "<&- >&- 2>&-"}) {
+    INFO(closed);
+    fs::remove_all(folder / "run");
+    CHECK(run_hebb(folder, "train c.json --run-dir run", "", closed).code == 0);
+    const std::string log = read_file(folder / "run/train.log");
+    CHECK_THAT(log, StartsWith("20") && Contains("] rank 0: done: 1 step"));
+    CHECK_THAT(log, !Contains("\ndone: "));
+    CHECK(run_hebb(folder, "generate run --prompt And --max-new-tokens 3", "", closed).code == 0);
+  }
+}
+
+FOLDER_TEST("a file that may not grow as far as it has to is an error that names it") {
+  train_on_bytes(folder, R"("steps": 2, "checkpoint": {"every": 1})");
+  std::string text;
+  for (int i = 0; i < 5000; ++i) { text += "one line of a text\n"; }
+  folder.write("long.txt", text);
+  const std::string saved = read_file(folder / "run/checkpoints/latest");
+  const auto limited = [&](const std::string& arguments) {
+    return run_hebb(folder, "inspect run > /dev/null; ulimit -f 8; '" + HEBB_BINARY + "' " + arguments);
+  };
+  for (const std::string arguments :
+       {"train c.json --run-dir run --allow-config-change train.steps=4", "data encode long.txt -t bytes -o long",
+        "data synth --documents 4000 -o made.jsonl"}) {
+    INFO(arguments);
+    const CommandResult result = limited(arguments);
+    CHECK(result.code == 4);
+    CHECK_THAT(result.err, Contains("File too large"));
+  }
+  CHECK(read_file(folder / "run/checkpoints/latest") == saved);
+  CHECK_FALSE(fs::exists(folder / "made.jsonl"));
+  output_of(folder, "train c.json --run-dir run --allow-config-change train.steps=4");
 }
 
 FOLDER_TEST("keys of a configuration may be written as options", "[fast]") {
