@@ -23,6 +23,7 @@
 #include "core/elapsed.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "core/stop_signals.h"
 
 extern char** environ;
 
@@ -33,29 +34,30 @@ using Clock = std::chrono::steady_clock;
 constexpr int kComm = static_cast<int>(ExitCode::kComm), kStopped = static_cast<int>(ExitCode::kStopped);
 constexpr std::array kSignals = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP};
 
-volatile sig_atomic_t signals_received = 0, ends_received = 0;  // all; SIGTERM and SIGINT
+StopRequest stop;  // asked of this process
+volatile sig_atomic_t ends_ranks = 0;
 
-extern "C" void count_signal(int number) {
-  signals_received = signals_received + 1;
-  if (number == SIGTERM || number == SIGINT) { ends_received = ends_received + 1; }
+extern "C" void note_signal(int number, siginfo_t* info, void*) {
+  if (stop.take(number, *info, steady_ns())) { ends_ranks = 1; }
 }
 
-/// While one exists, signals to stop are counted.
-class SignalCounts {
+/// While one exists, signals to stop are noted.
+class NotedSignals {
  public:
-  SignalCounts() {
-    signals_received = 0;
-    ends_received = 0;
+  NotedSignals() {
+    stop.reset();
+    ends_ranks = 0;
     struct sigaction action {};
-    action.sa_handler = count_signal;
+    action.sa_sigaction = note_signal;
+    action.sa_flags = SA_SIGINFO;
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < kSignals.size(); ++i) { sigaction(kSignals[i], &action, &before_[i]); }
   }
-  ~SignalCounts() {
+  ~NotedSignals() {
     for (size_t i = 0; i < kSignals.size(); ++i) { sigaction(kSignals[i], &before_[i], nullptr); }
   }
-  SignalCounts(const SignalCounts&) = delete;
-  SignalCounts& operator=(const SignalCounts&) = delete;
+  NotedSignals(const NotedSignals&) = delete;
+  NotedSignals& operator=(const NotedSignals&) = delete;
 
  private:
   std::array<struct sigaction, kSignals.size()> before_{};
@@ -159,6 +161,13 @@ void pass_on(const std::string& line) {
   std::fflush(stderr);
 }
 
+void say(const fs::path& run, const std::string& line) {
+  pass_on(line);
+  if (!run.empty() && fs::exists(run / "train.log")) {
+    std::ofstream(run / "train.log", std::ios::app) << line << "\n";
+  }
+}
+
 /// One start of a run: its processes until the last has ended.
 class Start {
  public:
@@ -251,12 +260,17 @@ class Start {
   }
 
   /// To stop is asked for by SIGUSR1, which mpirun hands on at once; again each second, since a rank that starts
-  /// ignores it. A second request ends ranks.
+  /// ignores it. A later SIGINT or SIGTERM ends ranks.
   void forward_signals() {
-    if (signals_received == 0 || Clock::now() < next_signal_) { return; }
-    next_signal_ = Clock::now() + std::chrono::milliseconds(ends_received > 1 ? 200 : 1000);
-    if (ends_received < 2) {
-      signal_all(SIGUSR1);
+    if (stop.cause() == 0 || (Clock::now() < next_signal_ && ends_ranks == 0)) { return; }
+    if (next_signal_ == Clock::time_point{}) {
+      say(options_.run_folder, fmt::format("{}: the ranks stop", signal_name(stop.cause())));
+    }
+    next_signal_ = Clock::now() + std::chrono::seconds(1);
+    if (ends_ranks == 0) {
+      for (const Child& child : children_) {
+        if (child.code < 0) { send_stop(child.pid, stop.cause()); }
+      }
     } else if (!kill_at_) {
       signal_all(SIGTERM);
       kill_at_ = Clock::now() + std::chrono::seconds(3);
@@ -278,8 +292,8 @@ class Start {
     for (const Child& child : children_) {
       if (weight(child.code) > weight(result)) { result = child.code; }
     }
-    if (ends_received > 1 && result != 0 && result != kStopped) { return 128 + SIGTERM; }
-    return result > 128 && signals_received == 0 ? kComm : result;
+    if (ends_ranks != 0 && result != 0 && result != kStopped) { return 128 + SIGTERM; }
+    return result > 128 && stop.cause() == 0 ? kComm : result;
   }
 
   const RankProcessesOptions& options_;
@@ -321,15 +335,10 @@ bool flight_tells_of_step(const fs::path& run, fs::file_time_type begin) {
   return false;
 }
 
-void say(const fs::path& run, const std::string& line) {
-  pass_on(line);
-  if (fs::exists(run / "train.log")) { std::ofstream(run / "train.log", std::ios::app) << line << "\n"; }
-}
-
 }  // namespace
 
 int run_rank_processes(const RankProcessesOptions& options) {
-  const SignalCounts signals;
+  const NotedSignals signals;
   RestartPolicy policy(options.restarts);
   const std::vector<std::string>* arguments = &options.arguments;
   for (int restarts = 1;; ++restarts) {
@@ -342,14 +351,14 @@ int run_rank_processes(const RankProcessesOptions& options) {
     const bool did_step =
         has_checkpoint || after.metrics != before.metrics || flight_tells_of_step(options.run_folder, begin);
     const std::optional<double> wait = policy.next(
-        {.code = code, .was_asked = signals_received > 0, .did_step = did_step, .has_new_checkpoint = has_checkpoint});
+        {.code = code, .was_asked = stop.cause() != 0, .did_step = did_step, .has_new_checkpoint = has_checkpoint});
     if (!wait) { return code; }
     say(options.run_folder, fmt::format("restart {:d}: {:d} ranks, {}, in {:d} s, after {}", restarts, options.ranks,
                                         after.checkpoint.empty() ? "from the start" : "from " + after.checkpoint,
                                         static_cast<int>(*wait), start.cause()));
     const Clock::time_point last = Clock::now() + std::chrono::seconds(static_cast<int>(*wait));
-    while (Clock::now() < last && signals_received == 0) { ::poll(nullptr, 0, 50); }
-    if (signals_received > 0) { return code; }
+    while (Clock::now() < last && stop.cause() == 0) { ::poll(nullptr, 0, 50); }
+    if (stop.cause() != 0) { return code; }
     arguments = &options.arguments_again;
   }
 }

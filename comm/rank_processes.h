@@ -18,7 +18,7 @@ struct RankProcessesOptions {
   fs::path run_folder;        // empty: nothing is known of steps and checkpoints
 };
 
-/// Starts ranks on this host, forwards signals to stop to them (a second SIGINT or SIGTERM ends them), passes on what
+/// Starts ranks on this host, forwards signals to stop to them (a later SIGINT or SIGTERM ends them), passes on what
 /// they write to stderr, and says the first error last. Restarts a run that a fault has ended. Holds no device. Returns
 /// the exit code of the run: that of its cause, 14 for ranks that were killed. One at a time in a process. Errors:
 /// CommError where mpirun cannot be started, or the build has no MPI.

@@ -1,10 +1,10 @@
 // `hebb eval`, and the evaluations of a run configuration after its last step (docs/verbs/eval.md).
 #include "core/hash.h"
 #include "core/path_list.h"
+#include "core/stop_signals.h"
 #include "eval/evaluation.h"
 #include "eval/generate.h"
 #include "train/run_config.h"
-#include "train/signals.h"
 
 namespace hebb {
 namespace {

@@ -23,7 +23,7 @@ ChildProcess::ChildProcess(const std::string& program, const std::vector<std::st
   pid_ = ::fork();
   if (pid_ == 0) {  // only calls that are safe after fork
     ::setpgid(0, 0);
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    ::prctl(PR_SET_PDEATHSIG, SIGUSR1);
     if (::getppid() == parent && ::dup2(out, 1) == 1 && ::dup2(out, 2) == 2) { ::execv(raw[0], raw.data()); }
     ::_exit(127);
   }
@@ -41,8 +41,6 @@ ChildProcess::~ChildProcess() {
     ::waitpid(pid_, nullptr, 0);
   }
 }
-
-void ChildProcess::signal(int number) const { ::kill(pid_, number); }
 
 std::optional<int> ChildProcess::poll() {
   int status = 0;

@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "core/files.h"
+#include "core/stop_signals.h"
 
 namespace hebb {
 
-/// A child with a process group of its own, so that a terminal's Ctrl-C reaches it only through us. It gets SIGTERM
-/// when this process dies.
+/// A child with a process group of its own, so that a terminal's Ctrl-C reaches it only through us. When this process
+/// dies it gets SIGUSR1, as by stop(): it saves, although it may have been asked to stop before.
 class ChildProcess {
  public:
   /// Starts `program` with `arguments`; output and errors are appended to `log`.
@@ -25,7 +26,8 @@ class ChildProcess {
   }
 
   pid_t pid() const { return pid_; }
-  void signal(int number) const;
+  /// Asks for a stop with a save (core/stop_signals.h). cause: the signal that this process got; 0 for none.
+  void stop(int cause) const { send_stop(pid_, cause); }
   /// Exit code, or 128 + signal, once the child has ended.
   std::optional<int> poll();
 

@@ -1,7 +1,6 @@
 #include "study/ladder.h"
 
 #include <fmt/core.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +10,7 @@
 #include "core/folder_lock.h"
 #include "core/parallel.h"
 #include "core/plural.h"
+#include "core/stop_signals.h"
 #include "study/child_process.h"
 #include "study/ladder_progress.h"
 #include "study/ladder_runs.h"
@@ -18,7 +18,6 @@
 #include "study/read_metrics.h"
 #include "study/report.h"
 #include "train/run_config.h"
-#include "train/signals.h"
 
 namespace hebb {
 namespace {
@@ -97,7 +96,7 @@ class Ladder {
         stopped_ = true;
         line_(signal + ": the runs save and stop");
         queue_.clear();
-        for (const Job& job : jobs_) { job.process.signal(SIGTERM); }
+        for (const Job& job : jobs_) { job.process.stop(signals_.cause()); }
       }
       while (!queue_.empty() && static_cast<int64_t>(jobs_.size()) < parallel_) {
         const size_t next = queue_.front();

@@ -1,20 +1,19 @@
 #include "study/ladder_task.h"
 
 #include <fmt/format.h>
-#include <signal.h>
 
 #include <chrono>
 #include <thread>
 
 #include "core/folder_lock.h"
 #include "core/join.h"
+#include "core/stop_signals.h"
 #include "study/child_process.h"
 #include "study/ladder_runs.h"
 #include "study/read_metrics.h"
 #include "study/run_command.h"
 #include "study/submission.h"
 #include "train/run_config.h"
-#include "train/signals.h"
 
 namespace hebb {
 namespace {
@@ -85,7 +84,6 @@ class LadderTask {
     }
     ChildProcess child(program, words, run_ / kRunConsole);
     note_start(run_, status_, child.pid());
-    std::optional<Clock::time_point> asked;
     Clock::time_point looked = Clock::now();
     for (;;) {
       if (const std::optional<int> code = child.poll()) { return *code; }
@@ -100,11 +98,8 @@ class LadderTask {
         stopped_ = true;
         line_(signal + ": " + id_ + " saves and stops");
       }
-      if (stopped_ && !asked) { asked = now; }
-      // SIGTERM ends a process that has been asked to stop before. A launcher may send it to all processes of a job at
-      // once, so the child hears USR1 from here, and a moment later; srun hands it on to all ranks.
-      if (asked && !passed_on_ && now - *asked > std::chrono::seconds(1)) {
-        child.signal(SIGUSR1);
+      if (stopped_ && !passed_on_) {  // srun hands SIGUSR1 on to all ranks
+        child.stop(signals_.cause());
         passed_on_ = true;
       }
     }

@@ -8,9 +8,9 @@
 #include "comm/rank_processes.h"
 #include "core/error.h"
 #include "core/parallel.h"
+#include "core/stop_signals.h"
 #include "tools/verbs.h"
 #include "train/choose_device.h"
-#include "train/signals.h"
 #ifdef HEBB_HAVE_CUDA
 #include "core/cuda_device.h"
 #endif

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/stop_signals.h"
 #include "data/rows/loader.h"
 #include "data/rows/validation.h"
 #include "optim/step_policy.h"
@@ -14,7 +15,6 @@
 #include "train/rank_statistics.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
-#include "train/signals.h"
 #include "train/tensorboard.h"
 #include "train/training_state.h"
 

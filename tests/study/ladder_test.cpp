@@ -1,6 +1,9 @@
 #include "study/ladder.h"
 
+#include <fmt/core.h>
+
 #include "core/parallel.h"
+#include "study/read_metrics.h"
 #include "study/run_results.h"
 #include "tests/study/ladder_fixture.h"
 
@@ -248,6 +251,67 @@ TEST_CASE("a stopped ladder saves its runs and goes on from there") {
   CHECK(status.step > 0);
   CHECK(fs::exists(checkpoint_in(folder / "runs/small/a", status.step)));
   CHECK_THAT(ladder(folder, {"--status"}).out, Contains(" stopped ") && Contains("/100000") && Contains("eta "));
+}
+
+/// A ladder of two runs, as soon as both have done steps.
+struct TwoRuns {
+  SweepFolder folder{
+      R"("max_parallel": 2, "runs": [{"id": "a", "set": {"train.steps": 100000}}, {"id": "b", "set": {"train.steps": 100000}}])"};
+  Process process{{"ladder", (folder / "sweep.json").string()}, folder / "ladder", folder.path()};
+
+  TwoRuns() {
+    for (const char* id : {"a", "b"}) {
+      while (last_logged_step(run(id)) < 3) { REQUIRE_FALSE(process.ends_within(2)); }
+    }
+  }
+  fs::path run(const std::string& id) const { return folder / "runs/small" / id; }
+  /// Both have saved their last step, and go on from there.
+  void check_saved() const {
+    for (const char* id : {"a", "b"}) {
+      INFO(id << read_file(run(id) / "console.log"));
+      const int64_t step = last_logged_step(run(id));
+      CHECK(fs::exists(checkpoint_in(run(id), step)));
+      const Result again = run_hebb(
+          {"train", (run(id) / "ladder-config.json").string(), "--run-dir", run(id).string(), "train.max_minutes=1e-9"},
+          folder / "again", folder.path());
+      CHECK(again.code == 75);
+      CHECK_THAT(again.out, Contains("resuming after step " + std::to_string(step)));
+    }
+  }
+};
+
+TEST_CASE("a signal to all processes of a ladder loses no step of its runs") {
+  const int signal = GENERATE(SIGTERM, SIGHUP);
+  TwoRuns runs;
+  runs.process.kill(signal);
+  for (const char* id : {"a", "b"}) { ::kill(static_cast<pid_t>(read_status(runs.run(id)).pid), signal); }
+  runs.process.expect(75);
+  for (const char* id : {"a", "b"}) {
+    CHECK(read_status(runs.run(id)).state == "pending");
+    CHECK_THAT(read_file(runs.run(id) / "train.log"), Contains(fmt::format(" by {};", signal_name(signal))));
+  }
+  runs.check_saved();
+}
+
+TEST_CASE("two stop signals to a ladder at once lose no step of its runs") {
+  TwoRuns runs;
+  runs.process.kill(SIGINT);
+  runs.process.kill(SIGTERM);
+  runs.process.expect(75);
+  runs.check_saved();
+}
+
+TEST_CASE("runs save when their ladder is killed, also if they were told to stop") {
+  TwoRuns runs;
+  std::vector<pid_t> pids;
+  for (const char* id : {"a", "b"}) { pids.push_back(static_cast<pid_t>(read_status(runs.run(id)).pid)); }
+  for (const pid_t pid : pids) { ::kill(pid, SIGTERM); }
+  runs.process.kill(SIGKILL);
+  runs.process.wait();
+  for (const pid_t pid : pids) {
+    while (::kill(pid, 0) == 0) { ::usleep(1000); }
+  }
+  runs.check_saved();
 }
 
 TEST_CASE("a changed run is refused, and started anew with --force") {

@@ -305,19 +305,3 @@ FOLDER_TEST("a tokenizer other than that of the data is refused") {
       run_in(folder / "run", std::move(config)),
       Contains("tokens of another tokenizer than that of the run (found tokenizer hash 0000000000000007"));
 }
-
-TEST_CASE("a second SIGTERM ends the process at once", "[fast]") {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const StopSignals signals;
-    raise(SIGUSR1);
-    raise(SIGUSR2);
-    const bool is_flagged = signals.received() == "SIGUSR1" || signals.received() == "SIGUSR2";
-    if (is_flagged) { raise(SIGTERM); }
-    ::_exit(1);
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  REQUIRE(WIFSIGNALED(status));
-  CHECK(WTERMSIG(status) == SIGTERM);
-}

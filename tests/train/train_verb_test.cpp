@@ -7,6 +7,7 @@
 
 #include "core/progress.h"
 #include "core/random.h"
+#include "core/stop_signals.h"
 #include "tests/temp_folder.h"
 #include "tests/train/faults.h"
 #include "tests/train/process.h"
@@ -122,12 +123,16 @@ TEST_CASE("a second process in the run folder stops with exit code 4 and names t
 }
 
 TEST_CASE("signals save and stop with exit code 75, and the run goes on") {
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGPIPE}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGPIPE, SIGXCPU}) {
+    const int second = signal == SIGINT ? SIGTERM : SIGINT;  // as a launcher hands it on
     const RunFiles files(R"("steps": 1000000, "batch_size": 4, "sequence_length": 16, "log_every": 1)");
     const auto process = files.start();
     REQUIRE(process->prints("\nstep 3/"));
     process->kill(signal);
+    process->kill(second);
     process->expect(75);
+    CHECK_THAT(process->out(), Contains(fmt::format(" by {};", signal_name(signal))) ||
+                                   Contains(fmt::format(" by {};", signal_name(second))));
     const CheckpointFolder checkpoints(files.run() / "checkpoints");
     const auto saved = checkpoints.latest();
     REQUIRE(saved);
