@@ -1,7 +1,6 @@
 #include "data/rows/packing.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include "core/error.h"
 #include "core/random.h"
@@ -13,8 +12,12 @@ constexpr int32_t kIgnored = -100;
 
 // Largest i in [0, n) with at(i) <= value, for an ascending `at` with at(0) <= value.
 template <class At> int64_t last_not_above(int64_t n, int64_t value, At at) {
-  const auto places = std::views::iota(int64_t{0}, n);
-  return std::ranges::upper_bound(places, value, {}, at) - places.begin() - 1;
+  int64_t begin = 0;  // std::views::iota needs a later clang than 14
+  while (begin < n) {
+    const int64_t middle = begin + (n - begin) / 2;
+    at(middle) <= value ? begin = middle + 1 : n = middle;
+  }
+  return begin - 1;
 }
 
 }  // namespace
