@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
-# Fuzzes what reads files: JSON, configurations, safetensors, shards, text input, tokenizer models, records, data sets. Needs clang.
-# Usage: tools/fuzz.sh [--keep] [SECONDS]     SECONDS of each program (default 60), two programs at a time
+# Fuzzes what reads files and messages: the targets of tests/fuzz/CMakeLists.txt. Needs clang.
+# Usage: tools/fuzz.sh [--keep] [SECONDS] [NAME ...]     SECONDS of each target (default 60), two at a time; NAME: only these targets
 #   --keep  replace tests/fuzz/corpus by the smallest set of inputs that reaches what was reached; tests run it
 # A finding stops with the input's path; run build-fuzz/tests/fuzz/fuzz_NAME PATH to see it again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-keep=no seconds=60
+all=$(sed -n 's/^hebb_fuzz([^ ]* \(.*\))$/\1/p' tests/fuzz/CMakeLists.txt | tr '\n' ' ')
+keep=no seconds=60 names=
 for option in "$@"; do
   case $option in
     --keep) keep=yes ;;
     [1-9]*) seconds=$option ;;
-    *) echo "fuzz.sh: unknown option $option (known: --keep, a number of seconds)" >&2; exit 2 ;;
+    *) [[ " $all" == *" $option "* ]] || { echo "fuzz.sh: unknown option $option (known: --keep, a number of seconds, $all)" >&2; exit 2; }
+      names+=" $option" ;;
   esac
 done
+names=${names:-$all}
 command -v clang++ >/dev/null || { echo "fuzz.sh: clang++ not found; install the package clang (Debian, Ubuntu)" >&2; exit 2; }
 cmake -S . -B build-fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" \
   -DCMAKE_CXX_COMPILER=clang++ -DHEBB_FUZZ=ON -DHEBB_CUDA=OFF -DHEBB_TESTS=OFF
-names="json config safetensors shard jsonl tokenizer records convert"
 # shellcheck disable=SC2046,SC2086 # a list of words
 cmake --build build-fuzz --target $(printf 'fuzz_%s ' $names)
 folder=$PWD/build-fuzz/corpus
@@ -44,7 +46,8 @@ EOF
 
 fuzz_one() {
   local name=$1
-  pack unpack "tests/fuzz/corpus/$name.bin" "$folder/$name"
+  mkdir -p "$folder/$name"
+  if [ -f "tests/fuzz/corpus/$name.bin" ]; then pack unpack "tests/fuzz/corpus/$name.bin" "$folder/$name"; fi
   (cd build-fuzz && "tests/fuzz/fuzz_$name" "$folder/$name" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=3000 \
     -artifact_prefix="$PWD/finding-$name-" -print_final_stats=1 >"fuzz-$name.log" 2>&1) ||
     { echo "fuzz.sh: $name: a finding, see build-fuzz/fuzz-$name.log" >&2; return 1; }
@@ -56,17 +59,20 @@ failed=no
 set -- $names
 while [ $# -gt 0 ]; do
   fuzz_one "$1" & first=$!
-  fuzz_one "$2" & second=$!
+  if [ $# -gt 1 ]; then
+    fuzz_one "$2" & second=$!
+    wait $second || failed=yes
+    shift
+  fi
   wait $first || failed=yes
-  wait $second || failed=yes
-  shift 2
+  shift
 done
 [ $failed = no ] || exit 1
 
 if [ $keep = yes ]; then
   for name in $names; do
     limit=400
-    case $name in safetensors) limit=800 ;; shard) limit=1200 ;; tokenizer) limit=3000 ;; esac
+    case $name in safetensors) limit=800 ;; shard) limit=1200 ;; tokenizer | encode) limit=3000 ;; run | sweep | state | journal | results | weights | dataset) limit=1500 ;; esac
     rm -rf "$folder/$name.small" && mkdir "$folder/$name.small"
     "build-fuzz/tests/fuzz/fuzz_$name" -merge=1 -max_len=$limit "$folder/$name.small" "$folder/$name" >"build-fuzz/merge-$name.log" 2>&1
     pack pack "tests/fuzz/corpus/$name.bin" "$folder/$name.small"

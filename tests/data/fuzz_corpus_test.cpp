@@ -13,3 +13,8 @@ TEST_CASE("inputs that fuzzing found for shards, text, records, data sets and to
   CHECK(fuzz::run_corpus("convert", fuzz::convert) > 100);
   CHECK(fuzz::run_corpus("tokenizer", fuzz::tokenizer) > 50);
 }
+
+TEST_CASE("mutated folders of data sets and tokenizers are refused or read", "[fast]") {
+  CHECK(fuzz::mutated_corpus("dataset", fuzz::dataset, 500) == "");
+  CHECK(fuzz::mutated_corpus("encode", fuzz::encode, 100) == "");
+}

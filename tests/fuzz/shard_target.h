@@ -1,9 +1,10 @@
 #pragma once
-// What the libFuzzer program for shards and the fast test of mutated shards run.
+// What the libFuzzer programs for shards and data sets and the fast tests of mutated ones run.
 #include "core/hash.h"
 #include "data/rows/packing.h"
+#include "data/shards/dataset.h"
 #include "data/shards/shard.h"
-#include "tests/fuzz/targets.h"
+#include "tests/fuzz/folder.h"
 
 namespace hebb::fuzz {
 
@@ -63,6 +64,18 @@ inline bool shard(std::string_view input) {
     shard_rows(TokenSource("fuzz", std::move(shards)), (flags & 64) != 0);
   } catch (const DataError&) { return false; }
   return true;
+}
+
+/// The folder of a data set.
+inline bool dataset(std::string_view input) {
+  const Folder folder(input, {"dataset.json", "train_000000.bin", "train_000000.idx", "val_000000.bin"});
+  const bool is_good = is_read([&] {
+    const Dataset set = read_dataset(folder / "dataset.json");
+    for (size_t i = 0; i < set.shards.size(); ++i) { open_dataset_shard(set, i); }
+  });
+  is_read([&] { open_shards(folder.path().string(), {}); });
+  is_read([&] { open_shards((folder / "*.bin").string(), {}); });
+  return is_good;
 }
 
 }  // namespace hebb::fuzz

@@ -10,7 +10,8 @@
 #include "data/text/text_input.h"
 #include "data/tokenizer/byte_level_encoder.h"
 #include "data/tokenizer/sentencepiece_model.h"
-#include "tests/fuzz/targets.h"
+#include "data/tokenizer/tokenizer.h"
+#include "tests/fuzz/folder.h"
 
 namespace hebb::fuzz {
 
@@ -85,6 +86,19 @@ inline void tokenizer_json(std::string_view bytes) {
 
 inline void tokenizer(std::string_view bytes) {
   bytes.starts_with('{') ? tokenizer_json(bytes) : sentencepiece_model(bytes);
+}
+
+/// A model file and a text, which is encoded to ids of the vocabulary and decoded.
+inline bool encode(std::string_view input) {
+  const Folder folder(input, {"model", "text"});
+  return is_read([&] {
+    const auto tokenizer = Tokenizer::load(tokenizer_named((folder / "model").string()));
+    const std::string text = fs::exists(folder / "text") ? read_file(folder / "text") : "";
+    const std::vector<int32_t> ids = tokenizer->encode(text);
+    expect(std::all_of(ids.begin(), ids.end(), [&](int32_t id) { return id >= 0 && id < tokenizer->vocab_size(); }),
+           "ids are of the vocabulary");
+    expect(utf8_first_invalid(tokenizer->decode(ids)) == std::string_view::npos, "decoded text is valid UTF-8");
+  });
 }
 
 }  // namespace hebb::fuzz
