@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""The sweeps of configs/claims in small, the statistics of tools/claims.py, and docs/claims.md against its results.
+
+check_claims.py SOURCE HEBB
+"""
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SOURCE, HEBB = sys.argv[1:3]
+sys.path.insert(0, os.path.join(SOURCE, "tools"))
+import claims  # noqa: E402
+
+# Quantiles of Student's t from printed tables; a paired test by hand: differences 1, 2, 3 have t = 2 sqrt(3), two degrees of freedom.
+for df, quantile in {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 9: 2.2622}.items():
+    assert abs(claims.t_quantile(df) - quantile) < 1e-4, df
+mean, half, p = claims.paired([2, 4, 6], [1, 2, 3])
+assert abs(mean - 2) < 1e-12 and abs(half - 4.3027 / 3 ** 0.5) < 1e-4 and abs(p - 0.0742) < 1e-4, (mean, half, p)
+assert claims.holm([0.01, 0.04, 0.03]) == [0.03, 0.06, 0.06]
+assert abs(claims.slope([1, 2, 4], [3, 12, 48]) - 2) < 1e-12
+
+
+def render(page):
+    return subprocess.run([sys.executable, os.path.join(SOURCE, "tools/claims.py"), "render", page, "--check"], stderr=subprocess.PIPE, text=True)
+
+
+# The page has the numbers of the results, and a page with another number is refused.
+done = render(os.path.join(SOURCE, "docs/claims.md"))
+assert done.returncode == 0, done.stderr
+with tempfile.TemporaryDirectory() as folder:
+    shutil.copytree(os.path.join(SOURCE, "docs/claims"), os.path.join(folder, "claims"))
+    results = sorted(glob.glob(os.path.join(folder, "claims/*.json")))
+    assert results
+    for path in results:
+        page = os.path.join(folder, "page.md")
+        shutil.copy(os.path.join(SOURCE, "docs/claims.md"), page)
+        with open(path) as file:
+            right = file.read()
+        runs = json.loads(right)
+        for run in runs:
+            run["values"] = {key: 3 * value + 1 for key, value in run["values"].items()}
+        with open(path, "w") as file:
+            json.dump(runs, file)
+        assert render(page).returncode == 1, f"{path}: no table of the page holds its values"
+        with open(path, "w") as file:
+            file.write(right)
+
+
+def small(value):
+    """The same configuration with few steps and short, few rows to evaluate."""
+    for evaluation in value["eval"]["evaluations"]:
+        if evaluation["kind"] == "efficiency":
+            evaluation["positions"] = [position // 64 for position in evaluation["positions"] if position // 64 > 0] or [16]
+        else:
+            evaluation["samples"] = 1
+    value["train"].update(steps=2, batch_size=2, micro_batch_size=2, val_every=0)
+    value["data"]["validation"][0]["max_rows"] = 2
+    value["schedule"]["warmup_steps"] = 1
+    return value
+
+
+def composed(path):
+    """A configuration with everything that it extends."""
+    text = subprocess.run([HEBB, "train", path, "--print-config"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return json.loads(text)
+
+
+# Every sweep trains, evaluates and is collected; every run of it, with one seed.
+sweeps = sorted(glob.glob(os.path.join(SOURCE, "configs/claims/**/*.json"), recursive=True))
+trained = 0
+for path in sweeps:
+    with open(path) as file:
+        sweep = json.load(file)
+    if "base" not in sweep:
+        continue
+    with tempfile.TemporaryDirectory() as folder:
+        base = small(composed(os.path.join(os.path.dirname(path), sweep["base"])))
+        with open(os.path.join(folder, "base.json"), "w") as file:
+            json.dump(base, file)
+        sweep["base"] = "base.json"
+        sweep["grid"] = {key: values[:1] for key, values in sweep.get("grid", {}).items()}
+        if not sweep["grid"]:
+            del sweep["grid"]
+        with open(os.path.join(folder, "sweep.json"), "w") as file:
+            json.dump(sweep, file)
+        runs = os.path.join(folder, "runs")
+        done = subprocess.run([HEBB, "ladder", os.path.join(folder, "sweep.json"), "--dir", runs], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert done.returncode == 0, f"{path}:\n{done.stdout}"
+        claims.collect(runs, os.path.join(folder, "results.json"))
+        with open(os.path.join(folder, "results.json")) as file:
+            results = json.load(file)
+        assert [run["model"] for run in results] == list(sweep["axes"]["model"]), path
+        for run in results:
+            assert any(key.startswith("bytes.") for key in run["values"]), (path, run)
+        trained += len(results)
+assert trained > 20, trained
+print(f"{trained} runs of {SOURCE}/configs/claims in small; docs/claims.md has the numbers of its results")
