@@ -8,6 +8,7 @@
 #include "data/rows/validation.h"
 #include "kernels/common/cores.h"
 #include "train/choose_device.h"
+#include "train/device_peak.h"
 
 namespace hebb {
 namespace {
@@ -131,7 +132,18 @@ Plan plan_model(const ModelConfig& config, int64_t length) {
   return plan;
 }
 
+void set_planned_device(Json& config, const PlanOptions& options) {
+  if (!options.gpu.empty()) { apply_override(config, "train.device=cuda"); }
+}
+
 Plan plan_run(const RunConfig& config, const PlanOptions& options) {
+  std::optional<PlannedSharedMemory> shared_memory;
+  std::optional<double> memory_gib = options.memory_gib, tflops = options.tflops;
+  if (!options.gpu.empty()) {
+    const PlannedGpu& gpu = planned_gpu(options.gpu);
+    shared_memory.emplace(gpu.shared_memory);
+    memory_gib = memory_gib.value_or(gpu.memory_gib);
+  }
   Plan plan = plan_model(config.model, config.train.sequence_length);
   plan.name = config.name;
   plan.micro_batch = *config.train.micro_batch_size;
@@ -149,14 +161,22 @@ Plan plan_run(const RunConfig& config, const PlanOptions& options) {
   const int64_t master_bytes = compute.dtype == DType::f64 ? 8 : 4;
   plan.checkpoint_bytes = plan.parameters.total * master_bytes + plan.memory->optimizer_bytes;
   plan.kept_checkpoints = config.train.checkpoint.keep;
-  if (options.memory_gib) {
+  if (memory_gib) {
     for (const char* recompute : {"none", "mixer", "ffn", "block"}) {
-      plan.fits.push_back(largest_fitting(config, recompute, *options.memory_gib));
+      plan.fits.push_back(largest_fitting(config, recompute, *memory_gib));
       if (recompute == config.train.recompute) { plan.largest_micro_batch = plan.fits.back().micro_batch; }
     }
   }
   if (options.tokens_per_s) { plan.hours = static_cast<double>(plan.tokens) / *options.tokens_per_s / 3600.0; }
-  if (options.tflops) { plan.hours = plan.training_flops() / (*options.tflops * 1e12) / 3600.0; }
+  if (!options.gpu.empty() && !options.tokens_per_s && !tflops) {
+    const PlannedGpu& gpu = planned_gpu(options.gpu);
+    const bool is_tf32 = compute.dtype == DType::f32 && config.train.allow_tf32;
+    const double peak = *device_peak(gpu.name, is_tf32 ? "tf32" : plan.precision) / 1e12;
+    tflops = kPlannedShareOfPeak * peak;
+    plan.speed = fmt::format("an estimate: {:.0f} % of the {} peak of {:.0f} TFLOP/s", 100 * kPlannedShareOfPeak,
+                             gpu.name, peak);
+  }
+  if (tflops) { plan.hours = plan.training_flops() / (*tflops * 1e12) / 3600.0; }
   if (options.open_data) { plan.data = data_plan(config); }
   return plan;
 }

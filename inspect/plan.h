@@ -60,6 +60,7 @@ struct Plan {
   std::vector<Fit> fits;                       // the same for every setting of train.recompute
   std::string data;                            // rows and epochs by source, or why not known
   std::optional<double> hours;
+  std::string speed;  // that the hours are for, where nobody gave it: "an estimate: ..."
 
   double training_flops() const { return 3 * flops_per_token * static_cast<double>(tokens); }
   Json json() const;
@@ -71,6 +72,7 @@ struct PlanOptions {
   std::optional<double> tokens_per_s{};  // for the hours
   std::optional<double> tflops{};        // the same, in TFLOP/s
   std::optional<int64_t> length{};       // row length for a configuration without `train`
+  std::string gpu{};                     // a key of planned_gpu(): its device, memory, and speed where none is given
   bool open_data = true;
 };
 
@@ -81,6 +83,11 @@ std::string describe_data(const RunConfig& config);
 Plan plan_model(const ModelConfig& config, int64_t length);
 /// Plans a resolved run configuration.
 Plan plan_run(const RunConfig& config, const PlanOptions& options);
+
+/// Share of a GPU's peak that plans take where none was measured: an estimate.
+constexpr double kPlannedShareOfPeak = 0.4;
+/// Adds what `options.gpu` says to a run configuration as read: its device. Errors: ConfigError.
+void set_planned_device(Json& config, const PlanOptions& options);
 
 /// Plans side by side, one line each; columns that no plan fills are left out.
 std::string compare_plans(const std::vector<Plan>& plans);

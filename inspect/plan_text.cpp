@@ -99,6 +99,7 @@ Json Plan::json() const {
     }
   }
   if (hours) { j.set("hours", *hours); }
+  if (!speed.empty()) { j.set("speed", speed); }
   return j;
 }
 
@@ -145,7 +146,9 @@ std::string Plan::text() const {
                                   : std::string("\nnot even one row per micro-batch fits\n");
     for (const Fit& fit : fits) { t += fit_text(fit); }
   }
-  if (hours) { t += fmt::format("\ntime at the given speed: {}\n", format_duration(*hours * 3600)); }
+  if (hours) {
+    t += fmt::format("\ntime at {}: {}\n", speed.empty() ? "the given speed" : speed, format_duration(*hours * 3600));
+  }
   return t;
 }
 
@@ -206,6 +209,7 @@ std::string compare_plans(const std::vector<Plan>& plans) {
   }
   std::string t;
   for (const std::string& line : lines) { t += line + "\n"; }
+  if (!plans.empty() && !plans[0].speed.empty()) { t += "time: " + plans[0].speed + "\n"; }
   return t;
 }
 

@@ -142,9 +142,9 @@ void check_split(const RunConfig& config, const RankPlanOptions& options, int la
   check_lanes(lanes, options.ranks, config.place("train.lanes"));
   const int64_t micro = *config.train.micro_batch_size, group = micro * lanes;
   if (config.train.batch_size % group != 0) {
-    throw config.error(
-        "train.batch_size", std::to_string(config.train.batch_size),
-        fmt::format("a multiple of {:d} = {:d} lanes x train.micro_batch_size {:d}", group, lanes, micro));
+    throw config.error("train.batch_size", std::to_string(config.train.batch_size),
+                       fmt::format("a multiple of {:d} = {:d} lanes x train.micro_batch_size {:d}; {}", group, lanes,
+                                   micro, micro_batches_that_divide(config.train.batch_size, lanes)));
   }
 }
 
@@ -167,14 +167,19 @@ RankPlan plan_ranks(RunConfig config, const RankPlanOptions& options) {
   const bool has_one_lane_a_rank = !Model(config.model).needs_all_rows().empty();
   plan.allowed = has_one_lane_a_rank ? std::vector<int>{options.ranks} : allowed_sizes(lanes);
   plan.buckets = layout.buckets();
-  plan.is_timed = options.tokens_per_s.has_value();
+  plan.steps = config.train.steps;
+  std::optional<double> tokens_per_s = options.tokens_per_s;
+  if (options.tflops) {
+    tokens_per_s = *options.tflops * 1e12 / (3 * Model(config.model).flops_per_token(config.train.sequence_length));
+  }
+  plan.is_timed = tokens_per_s.has_value();
   for (const int ranks : plan.allowed) {
     if (ranks > options.ranks) { break; }
     RankPlanRow row = plan_row(config, ranks, has_zero, layout, s);
     row.hosts = (ranks + per_host - 1) / per_host;
-    if (options.tokens_per_s) {
+    if (tokens_per_s) {
       const int64_t tokens = *config.train.micro_batch_size * config.train.sequence_length;
-      const double micro_seconds = static_cast<double>(tokens) / *options.tokens_per_s;
+      const double micro_seconds = static_cast<double>(tokens) / *tokens_per_s;
       const bool overlaps = config.train.comm.value_or(CommConfig{}).overlap.value_or(true);  // as on GPUs
       const Prediction p = predict(row, s, options.link, static_cast<double>(plan.buckets), micro_seconds,
                                    {.backward = overlaps && ranks == lanes, .forward = overlaps});
@@ -201,6 +206,7 @@ Json RankPlan::json() const {
       row.set("step_ms", 1e3 * r.step_seconds);
       row.set("exposed_ms", 1e3 * r.exposed_seconds);
       row.set("efficiency", r.efficiency);
+      row.set("hours", static_cast<double>(steps) * r.step_seconds / 3600);
     }
     list.push(row);
   }
@@ -215,20 +221,23 @@ std::string RankPlan::text() const {
                               fmt::join(allowed, ", "), buckets);
   t += fmt::format("{:>6} {:>6} {:>5} {:>13} {:>14} {:>14} {:>14} {:>14}", "ranks", "hosts", "zero", "micro-batches",
                    "reduce sent", "gather sent", "state", "memory");
-  t += is_timed ? "    step ms   exposed  efficiency\n" : "\n";
+  t += is_timed ? "    step ms   exposed  efficiency            run GPU hours\n" : "\n";
   for (const RankPlanRow& r : rows) {
     const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
     t += fmt::format("{:>6} {:>6} {:>5} {:>13} {:>14} {:>14} {:>14} {:>14}", r.ranks, r.hosts, r.zero, r.micro_batches,
                      bytes(r.reduce_bytes), bytes(r.gather_bytes), bytes(r.memory.state_bytes()),
                      bytes(r.memory.total_bytes()));
     if (is_timed) {
-      t += fmt::format(" {:>10.1f} {:>9.2f} {:>10.1f}%", 1e3 * r.step_seconds, 1e3 * r.exposed_seconds,
-                       100 * r.efficiency);
+      const double hours = static_cast<double>(steps) * r.step_seconds / 3600;
+      t += fmt::format(" {:>10.1f} {:>9.2f} {:>10.1f}% {:>14} {:>10.4g}", 1e3 * r.step_seconds, 1e3 * r.exposed_seconds,
+                       100 * r.efficiency, format_duration(3600 * hours), hours * r.ranks);
     }
     t += "\n";
   }
-  t += is_timed ? "Predicted, not measured. Efficiency: against one rank with as many micro-batches.\n"
-                : "--tokens-per-s, the speed of one device, adds times.\n";
+  t += is_timed
+           ? "Predicted, not measured. Efficiency: against one rank with as many micro-batches, which updates all\n"
+             "parameters alone; with train.zero ranks share that work, so it may be above 100 %.\n"
+           : "--tokens-per-s or --tflops, the speed of one device, adds times.\n";
   return t;
 }
 

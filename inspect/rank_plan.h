@@ -18,6 +18,7 @@ struct RankPlanOptions {
   int ranks = 1, ranks_per_host = 0;  // 0: all on one host
   LinkSpeed link{};
   std::optional<double> tokens_per_s{};  // of one device
+  std::optional<double> tflops{};        // the same in FLOPs of training [TFLOP/s]
 };
 
 /// A run with W ranks and lanes L, which all rows of a table share.
@@ -37,6 +38,7 @@ struct RankPlan {
   std::vector<int> allowed;  // numbers of ranks with the same bits
   int64_t buckets = 0;
   bool is_timed = false;
+  int64_t steps = 0;              // of the run
   std::vector<RankPlanRow> rows;  // every allowed number up to the one asked for, ascending
 
   Json json() const;

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "inspect/plan.h"
 #include "study/sweep.h"
 #include "train/run_log.h"
 
@@ -41,9 +42,15 @@ struct LadderOptions {
 /// folder of something else, or in use, or whose runs a launcher's jobs train).
 int run_ladder(const Sweep& sweep, const LadderOptions& options, const Console& console);
 
+/// The plans of a sweep's runs, without their data. Errors: ConfigError.
+std::vector<Plan> plan_runs(const Sweep& sweep, const PlanOptions& options);
+
+/// Seconds until the last of the runs ends that start in their order, so many at a time.
+double schedule_seconds(const std::vector<double>& run_seconds, int64_t at_a_time);
+
 /// What the sweep would cost: one line per run, the sum, and the runs that cannot start, here or with a launcher by
-/// their data alone. `flops_per_s` > 0 (of each of the runs at a time) adds the time.
-std::string describe_ladder(const Sweep& sweep, const LadderOptions& options, double flops_per_s);
+/// their data alone. plan: the GPU and the speed (of each of the runs at a time), which adds the time.
+std::string describe_ladder(const Sweep& sweep, const LadderOptions& options, const PlanOptions& plan = {});
 
 /// State, progress and time left of the runs in a ladder's folder.
 /// Errors: CheckpointError for a folder that holds no ladder.

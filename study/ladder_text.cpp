@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <span>
 
 #include "core/join.h"
@@ -108,19 +109,38 @@ std::string start_problems(const Sweep& sweep, const LadderOptions& options) {
 
 }  // namespace
 
-std::string describe_ladder(const Sweep& sweep, const LadderOptions& ladder, double flops_per_s) {
-  const int64_t at_a_time = ladder.parallel > 0 ? ladder.parallel : sweep.max_parallel;
+std::vector<Plan> plan_runs(const Sweep& sweep, const PlanOptions& options) {
+  PlanOptions without_data = options;
+  without_data.open_data = false;
   std::vector<Plan> plans;
+  for (const SweepRun& run : sweep.runs) {
+    Json source = run.config;
+    set_planned_device(source, options);
+    auto config = Fields::read<RunConfig>(source, "");
+    resolve(config, 1, false);
+    plans.push_back(plan_run(config, without_data));
+  }
+  return plans;
+}
+
+double schedule_seconds(const std::vector<double>& run_seconds, int64_t at_a_time) {
+  std::vector<double> ends(static_cast<size_t>(std::max<int64_t>(at_a_time, 1)), 0.0);  // of what each place runs
+  for (const double seconds : run_seconds) { *std::min_element(ends.begin(), ends.end()) += seconds; }
+  return *std::max_element(ends.begin(), ends.end());
+}
+
+std::string describe_ladder(const Sweep& sweep, const LadderOptions& ladder, const PlanOptions& options) {
+  const int64_t at_a_time = ladder.parallel > 0 ? ladder.parallel : sweep.max_parallel;
+  const std::vector<Plan> plans = plan_runs(sweep, options);
   std::string solved;
   double flops = 0, tokens = 0;
-  for (const SweepRun& run : sweep.runs) {
-    auto config = Fields::read<RunConfig>(run.config, "");
-    resolve(config, 1, false);
-    plans.push_back(plan_run(config, {.open_data = false}));
-    Plan& plan = plans.back();
-    if (flops_per_s > 0) { plan.hours = plan.training_flops() / flops_per_s / 3600; }
+  std::vector<double> seconds;
+  for (const Plan& plan : plans) {
     flops += plan.training_flops();
     tokens += static_cast<double>(plan.tokens);
+    if (plan.hours) { seconds.push_back(*plan.hours * 3600); }
+  }
+  for (const SweepRun& run : sweep.runs) {
     for (const Solved& s : run.solved) {
       solved += fmt::format("{}: {} = {} gives {} {:.6g}, {:+.3f} % of {:.6g}\n", run.id, s.path, s.value, s.quantity,
                             s.reached, 100 * (s.reached - s.target) / s.target, s.target);
@@ -132,11 +152,16 @@ std::string describe_ladder(const Sweep& sweep, const LadderOptions& ladder, dou
   }
   std::string text = compare_plans(plans) + (solved.empty() ? "" : "\n" + solved);
   text += fmt::format("\n{} runs, {:.4g} tokens, {:.4e} FLOPs", plans.size(), tokens, flops);
-  if (flops_per_s > 0) {
-    text += fmt::format(", {} at {:.4g} FLOP/s with {} at a time",
-                        format_duration(flops / flops_per_s / static_cast<double>(at_a_time)), flops_per_s, at_a_time);
+  if (!seconds.empty()) {
+    const std::string speed =
+        plans[0].speed.empty() ? fmt::format("{:.4g} FLOP/s", *options.tflops * 1e12) : plans[0].speed;
+    text += fmt::format(", {} at {} with {} at a time", format_duration(schedule_seconds(seconds, at_a_time)), speed,
+                        at_a_time);
+    if (!options.gpu.empty()) {
+      text += fmt::format("; {:.3g} GPU hours", std::accumulate(seconds.begin(), seconds.end(), 0.0) / 3600);
+    }
   }
-  const std::string problems = start_problems(sweep, ladder);
+  const std::string problems = options.gpu.empty() ? start_problems(sweep, ladder) : "";
   return text + "\n" + (problems.empty() ? "" : "\n" + problems);
 }
 

@@ -19,7 +19,8 @@ struct Options {
   LadderOptions ladder;
   bool dry_run = false, status = false, cancel = false;
   std::string task;
-  double teraflops = 0, shrink = 0;
+  double shrink = 0;
+  PlanOptions plan;  // of --dry-run
 };
 
 /// The sweep, shrunk to the FLOPs that were asked for or that the folder has; sets the folder.
@@ -48,7 +49,7 @@ int run(Options& o) {
   const Sweep sweep = sweep_of(o);
   if (o.dry_run) {
     if (sweep.shrunk) { fmt::print("{}\n", sweep.shrunk->text); }
-    fmt::print("{}", describe_ladder(sweep, o.ladder, o.teraflops * 1e12));
+    fmt::print("{}", describe_ladder(sweep, o.ladder, o.plan));
     if (!o.ladder.launcher.empty()) { fmt::print("\n{}", describe_jobs(sweep, o.ladder)); }
     return 0;
   }
@@ -94,7 +95,8 @@ void add_ladder_verb(Command program) {
       .above(0)
       .default_text("")
       .type_name("FLOPS");
-  verb.option("--tflops", o->teraflops, "Speed to estimate the time with, for --dry-run [TFLOP/s]").above(0);
+  verb.option("--tflops", o->plan.tflops, "Speed to estimate the time with, for --dry-run [TFLOP/s]").above(0);
+  verb.option("--gpu", o->plan.gpu, "GPU to plan for, for --dry-run: h100, h200, a100; adds what fits, and the time");
   verb.footer(
       "hebb ladder configs/mini/ladder-5-minutes.json --dry-run\n"
       "hebb ladder configs/ham/table-1.json --shrink 1e13 --parallel 2\n"

@@ -5,6 +5,7 @@
 #include "inspect/plan.h"
 #include "inspect/rank_plan.h"
 #include "kernels/common/cores.h"
+#include "study/ladder.h"
 #include "tools/command_line.h"
 #include "tools/config_arguments.h"
 #include "tools/verbs.h"
@@ -34,24 +35,52 @@ RunConfig resolved(Json source, int ranks) {
 }
 
 Plan plan_file(const std::string& path, const std::vector<std::string>& overrides, const PlanOptions& options) {
-  const ModelSource source = read_model_source(path, overrides);
+  ModelSource source = read_model_source(path, overrides);
   if (!source.is_run) {
     Plan plan = plan_model(source.model, options.length.value_or(4096));
     plan.name = path;
     return plan;
   }
-  return plan_run(resolved(source.config, 1), options);
+  set_planned_device(source.config, options);
+  return plan_run(resolved(std::move(source.config), 1), options);
+}
+
+bool is_sweep_file(const std::string& path) {
+  return fs::is_regular_file(path) && fs::path(path).extension() == ".json" && is_sweep(load_config(path));
+}
+
+/// The plans of the files. One sweep alone means its runs; among other files it is left out, with a line that says so.
+std::vector<Plan> plan_files(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
+                             const PlanOptions& options) {
+  if (files.size() == 1 && is_sweep_file(files[0])) {
+    if (!overrides.empty()) {
+      throw ConfigError("hebb plan", "a sweep with " + overrides[0], "changes in the sweep itself (\"set\")");
+    }
+    return plan_runs(read_sweep(files[0]), options);
+  }
+  std::vector<Plan> plans;
+  for (const std::string& file : files) {
+    if (is_sweep_file(file)) {
+      std::fprintf(stderr, "left out, a sweep: %s (hebb plan %s)\n", file.c_str(), file.c_str());
+    } else {
+      plans.push_back(plan_file(file, overrides, options));
+    }
+  }
+  if (plans.empty()) { throw ConfigError("hebb plan", "several sweeps and nothing else", "one sweep alone"); }
+  return plans;
 }
 
 /// What data parallel costs.
 void print_ranks(const Options& o, const std::string& file, const std::vector<std::string>& overrides) {
+  ModelSource source = read_model_source(file, overrides);
+  if (!source.is_run) { throw ConfigError(file, "a model without a run", "a run configuration for --ranks"); }
+  set_planned_device(source.config, o.plan);
   const RankPlanOptions options{.ranks = o.ranks,
                                 .ranks_per_host = o.ranks_per_host,
                                 .link = read_link(o.link),
-                                .tokens_per_s = o.plan.tokens_per_s};
-  const ModelSource source = read_model_source(file, overrides);
-  if (!source.is_run) { throw ConfigError(file, "a model without a run", "a run configuration for --ranks"); }
-  const RankPlan plan = plan_ranks(resolved(source.config, o.ranks), options);
+                                .tokens_per_s = o.plan.tokens_per_s,
+                                .tflops = o.plan.tflops};
+  const RankPlan plan = plan_ranks(resolved(std::move(source.config), o.ranks), options);
   std::printf("%s", o.json ? (plan.json().dump(1) + "\n").c_str() : plan.text().c_str());
 }
 
@@ -59,7 +88,6 @@ void run_plan(Options o) {
   std::vector<std::string> files, overrides;
   for (const std::string& word : o.words) { (is_override(word) ? overrides : files).push_back(word); }
   if (files.empty()) { throw ConfigError("hebb plan", "no configuration", "at least one file"); }
-  if (o.ranks > 0 && o.plan.tflops) { throw ConfigError("hebb plan", "--tflops with --ranks", "--tokens-per-s"); }
   if (o.ranks > 0) {
     if (files.size() > 1) {
       throw ConfigError("hebb plan", "--ranks with " + std::to_string(files.size()) + " files", "one file");
@@ -69,8 +97,7 @@ void run_plan(Options o) {
   std::optional<PlannedSharedMemory> gpu;
   if (o.shared_memory) { gpu.emplace(*o.shared_memory * 1024); }
   o.plan.open_data = !o.skip_data;
-  std::vector<Plan> plans;
-  for (const std::string& file : files) { plans.push_back(plan_file(file, overrides, o.plan)); }
+  const std::vector<Plan> plans = plan_files(files, overrides, o.plan);
   if (o.json) {
     Json list = Json::array();
     for (const Plan& p : plans) { list.push(p.json()); }
@@ -101,6 +128,8 @@ void add_plan_verb(Command program) {
   verb.option("--tflops", o->plan.tflops, "Or: the speed as FLOPs of training [TFLOP/s]")
       .above(0)
       .excludes(tokens_per_s);
+  verb.option("--gpu", o->plan.gpu,
+              "Plan for this GPU, on any machine: h100, h200, a100; what fits, and the time at an estimated speed");
   verb.option("--length", o->plan.length, "Row length for a model without a run (default 4096) [tokens]").at_least(1);
   verb.option("--ranks", o->ranks, "Plan data parallel over so many ranks, and over fewer")
       .at_least(1)
@@ -112,7 +141,7 @@ void add_plan_verb(Command program) {
   verb.flag("--no-data", o->skip_data, "Do not open the data");
   verb.footer(
       "hebb plan configs/quickstart.json train.batch_size=64 --tokens-per-s 2e5\n"
-      "hebb plan configs/sdm/*.json train.device=cuda --no-data\n"
+      "hebb plan configs/sdm/*.json --gpu h100 --no-data\n"
       "Page: docs/verbs/plan.md");
   verb.runs([o] { run_plan(*o); });
 }

@@ -1,5 +1,6 @@
 #include "train/device_peak.h"
 
+#include "core/error.h"
 #ifdef HEBB_HAVE_CUDA
 #include "core/cuda_device.h"
 #endif
@@ -21,6 +22,17 @@ std::optional<double> device_peak(const std::string& device_name, const std::str
     }
   }
   return std::nullopt;
+}
+
+const PlannedGpu& planned_gpu(const std::string& key) {
+  static constexpr PlannedGpu kGpus[] = {
+      {"h100", "H100", 78, 227 * 1024}, {"h200", "H200", 139, 227 * 1024}, {"a100", "A100", 78, 163 * 1024}};
+  std::string known;
+  for (const PlannedGpu& gpu : kGpus) {
+    if (key == gpu.key) { return gpu; }
+    known += (known.empty() ? "" : ", ") + std::string(gpu.key);
+  }
+  throw ConfigError("--gpu", '"' + key + '"', "one of " + known);
 }
 
 std::string machine_name(DeviceKind device) {

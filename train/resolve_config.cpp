@@ -62,14 +62,30 @@ std::string right_places(const std::string& key) {
 
 }  // namespace
 
+bool is_sweep(const Json& source) {
+  const auto has = [&](const char* key) { return source.is_object() && source.find(key) != nullptr; };
+  return has("runs") || has("axes") || has("grid");
+}
+
 void require_no_sweep(const Json& source, const std::string& path) {
-  for (const char* key : {"runs", "axes", "grid"}) {
-    if (source.is_object() && source.find(key) != nullptr) {
-      throw ConfigError(path, fmt::format("a sweep (it has \"{}\")", key),
-                        "the configuration of one run; hebb ladder trains the runs of a sweep, and plans them with "
-                        "--dry-run");
-    }
+  if (is_sweep(source)) {
+    throw ConfigError(path, "a sweep (it has \"runs\", \"axes\" or \"grid\")",
+                      "the configuration of one run; hebb ladder trains the runs of a sweep, hebb plan plans them");
   }
+}
+
+std::string micro_batches_that_divide(int64_t batch_size, int64_t lanes) {
+  if (batch_size % lanes != 0) {
+    return fmt::format("a batch of {:d} rows can be divided into {:d} lanes",
+                       std::max<int64_t>(1, batch_size / lanes) * lanes, lanes);
+  }
+  constexpr size_t kShown = 8;
+  std::vector<std::string> sizes;
+  for (int64_t rows = batch_size / lanes; rows >= 1 && sizes.size() < kShown; --rows) {
+    if (batch_size / lanes % rows == 0) { sizes.push_back(std::to_string(rows)); }
+  }
+  return fmt::format("with {:d} {} micro-batches of {} {} do", lanes, lanes == 1 ? "lane" : "lanes", join(sizes, ", "),
+                     sizes.size() == 1 && sizes[0] == "1" ? "row" : "rows");
 }
 
 RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides) {
@@ -210,7 +226,8 @@ void resolve_split(RunConfig& config, int ranks, std::optional<StoredSplit> stor
   const int64_t group = *train.micro_batch_size * lanes;
   if (train.batch_size % group != 0) {
     throw config.error("train.micro_batch_size", fmt::format("{:d} rows in {}", *train.micro_batch_size, parts),
-                       fmt::format("lanes x micro_batch_size to divide train.batch_size = {:d}", train.batch_size));
+                       fmt::format("lanes x micro_batch_size to divide train.batch_size = {:d}; {}", train.batch_size,
+                                   micro_batches_that_divide(train.batch_size, lanes)));
   }
   const int64_t fast_batch = reads_all_rows ? group : *train.micro_batch_size;
   if (train.fast_batch && *train.fast_batch != fast_batch) {

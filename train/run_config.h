@@ -83,8 +83,12 @@ void fields(Fields& f, RunConfig& config);
 
 /// The run configuration in `source`, which is kept. Errors: ConfigError.
 RunConfig run_config_of(Json source);
+/// Whether a configuration is that of a sweep (docs/verbs/ladder.md).
+bool is_sweep(const Json& source);
 /// Errors: ConfigError where a file holds a sweep in place of one configuration.
 void require_no_sweep(const Json& source, const std::string& path);
+/// "with 8 lanes micro-batches of 1, 2, 3 or 6 rows do", or the batch size next to one that no micro-batch divides.
+std::string micro_batches_that_divide(int64_t batch_size, int64_t lanes);
 /// Reads a run configuration with "extends" and `overrides` ("a.b=3") applied. Errors: ConfigError.
 RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides = {});
 

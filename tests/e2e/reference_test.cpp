@@ -23,7 +23,7 @@ FOLDER_TEST("doctor, plan, bench and report say what is wrong with their argumen
   CHECK_THAT(run_hebb(folder, "doctor").out, Contains("layers"));
   check_error(folder, "plan nothing.json", 2, Contains("nothing.json"));
   folder.write("sweep.json", R"({"name": "s", "runs": []})");
-  CHECK_THAT(run_hebb(folder, "plan sweep.json").err, Contains("found a sweep (it has \"runs\")"));
+  CHECK_THAT(run_hebb(folder, "train sweep.json").err, Contains("found a sweep (it has \"runs\", "));
   for (const char* verb : {"generate x", "eval x --checkpoint y", "bench", "selftest", "trace m --rows r --out o"}) {
     CHECK_THAT(run_hebb(folder, verb + std::string(" --threads 100000")).err,
                Contains("--threads: found 100000, expected an integer from 0 to 1024"));
@@ -50,4 +50,33 @@ FOLDER_TEST("plan counts the parameters, FLOPs and state of a model object", "[f
     "pattern": [{"mixer": "gdn", "ffn": "mlp"}]})");
   CHECK_THAT(output_of(folder, "plan m.json --json"), Contains("\"total\": 112111296"));
   CHECK_THAT(run_hebb(folder, "plan m.json m.json").out, Contains("112.11M"));
+}
+
+FOLDER_TEST("plan takes a sweep, leaves sweeps out among other files, and plans for a GPU that is not here", "[fast]") {
+  folder.write("run.json", R"({"name": "r", "model": {"vocab_size": 32, "hidden_size": 16, "num_layers": 1,
+    "layers": {"a": {"type": "attention", "num_heads": 1, "head_dim": 16}, "m": {"type": "swiglu", "intermediate_size": 16}},
+    "pattern": [{"mixer": "a", "ffn": "m"}]},
+    "data": {"sources": [{"type": "synthetic", "task": "mqar", "vocab": 32, "pairs": 2, "seed": 1}]},
+    "train": {"steps": 4, "batch_size": 8, "sequence_length": 16}, "optimizer": {"lr": 1e-3}})");
+  folder.write("sweep.json", R"({"name": "s", "base": "run.json", "grid": {"train.batch_size": [8, 16, 24]}})");
+  const auto alone = run_hebb(folder, "plan sweep.json");
+  CHECK(alone.code == 0);
+  CHECK_THAT(alone.out, Contains("batch_size=8") && Contains("batch_size=16") && Contains("batch_size=24"));
+  const auto among = run_hebb(folder, "plan run.json sweep.json");
+  CHECK(among.code == 0);
+  CHECK(among.err == "left out, a sweep: sweep.json (hebb plan sweep.json)\n");
+  CHECK_THAT(among.out, Contains("FLOPs per token") && !Contains("batch_size=24"));
+  check_error(folder, "plan sweep.json train.steps=3", 2, Contains("found a sweep with train.steps=3"));
+  check_error(folder, "plan sweep.json sweep.json", 2, Contains("expected one sweep alone"));
+  check_error(folder, "plan run.json --gpu b1000", 2, Contains("--gpu: found \"b1000\", expected one of h100"));
+  CHECK_THAT(run_hebb(folder, "plan run.json --gpu h100").out,
+             Contains("device cuda, precision bf16") && Contains("largest micro-batch that fits") &&
+                 Contains("time at an estimate: 40 % of the H100 peak of 989 TFLOP/s"));
+  CHECK_THAT(run_hebb(folder, "plan run.json --gpu h100 --tflops 100").out, Contains("time at the given speed"));
+  CHECK_THAT(run_hebb(folder, "plan sweep.json --gpu h100").out, Contains("time: an estimate: 40 %"));
+  CHECK_THAT(run_hebb(folder, "plan run.json --ranks 4 --tflops 1e-6").out, Contains("GPU hours"));
+  check_error(folder, "plan run.json --ranks 8 train.micro_batch_size=2", 2,
+              Contains("with 8 lanes micro-batches of 1 row do"));
+  CHECK_THAT(run_hebb(folder, "ladder sweep.json --dry-run --gpu h100 --parallel 2").out,
+             Contains("cuda") && Contains("with 2 at a time; ") && Contains("GPU hours"));
 }

@@ -170,7 +170,7 @@ TEST_CASE("every sweep in configs/ composes", "[fast]") {
 
 TEST_CASE("the mini ladders are the runs whose results are documented", "[fast]") {
   const auto cost = [](const char* file) {
-    return describe_ladder(read_sweep(path_of(std::string("mini/") + file)), {}, 0);
+    return describe_ladder(read_sweep(path_of(std::string("mini/") + file)), {});
   };
   CHECK_THAT(cost("ladder.json"), Contains("\nfwpkm-96       616.53K  591.66K  52.22K  568.14K        1.15M") &&
                                       Contains("\n32 runs, 1.311e+08 tokens, 2.2833e+14 FLOPs\n"));

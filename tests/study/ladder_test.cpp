@@ -367,3 +367,10 @@ TEST_CASE("a folder of something else, or in use, is refused before anything run
                  .err,
              Contains("no ladder here"));
 }
+
+TEST_CASE("a schedule is never below its longest run", "[fast]") {
+  CHECK(schedule_seconds({}, 3) == 0);
+  CHECK(schedule_seconds({1, 2, 3}, 1) == 6);
+  CHECK(schedule_seconds({1, 2, 10}, 8) == 10);
+  CHECK(schedule_seconds({4, 3, 2, 5}, 2) == 9);  // 4 and then 5 at the first place
+}

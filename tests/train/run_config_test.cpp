@@ -118,9 +118,16 @@ FOLDER_TEST("values that cannot work are refused with file, line and path", "[fa
 FOLDER_TEST("a sweep is no run, and the verb that trains it is named", "[fast]") {
   const std::string sweep = folder.write("s.json", R"({"name": "s", "base": "b.json", "grid": {"train.seed": [1]}})");
   CHECK_THROWS_WITH(read_run_config(sweep), sweep +
-                                                ": found a sweep (it has \"grid\"), expected the configuration of one "
-                                                "run; hebb ladder trains the runs of a sweep, and plans "
-                                                "them with --dry-run");
+                                                ": found a sweep (it has \"runs\", \"axes\" or \"grid\"), expected "
+                                                "the configuration of one run; hebb ladder trains the runs of a sweep, "
+                                                "hebb plan plans them");
+}
+
+TEST_CASE("micro-batches that divide a batch into lanes are proposed", "[fast]") {
+  CHECK(micro_batches_that_divide(48, 8) == "with 8 lanes micro-batches of 6, 3, 2, 1 rows do");
+  CHECK(micro_batches_that_divide(4, 4) == "with 4 lanes micro-batches of 1 row do");
+  CHECK(micro_batches_that_divide(50, 8) == "a batch of 48 rows can be divided into 8 lanes");
+  CHECK(micro_batches_that_divide(3, 8) == "a batch of 8 rows can be divided into 8 lanes");
 }
 
 FOLDER_TEST("devices and precisions that this build does not have are errors, never replaced", "[fast]") {
