@@ -27,9 +27,10 @@ command -v debootstrap >/dev/null || { echo "package.sh: debootstrap not found; 
 # The mirror and the settings of apt are those of this machine.
 mirror=$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | head -n 1 || true)
 root=$(mktemp -d)
-trap 'rm -rf "$root"' EXIT
+trap 'umount "$root/proc" 2>/dev/null; rm -rf "$root"' EXIT
 debootstrap --variant=minbase bookworm "$root" ${mirror:+"$mirror"} >"build-package/debootstrap.log" 2>&1 ||
   { tail -n 5 build-package/debootstrap.log >&2; exit 1; }
+mount -t proc proc "$root/proc"
 cp -r /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/"
 cp build-package/hebb*.deb build-package/hebb*.tar.gz "$root/root/"
 inside() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 bash -eu -s -- "$@"; }
@@ -46,13 +47,13 @@ cd "$(mktemp -d)"
 $hebb --version
 $hebb doctor
 $hebb data synth --documents 300 --seed 0 --out text.jsonl
-$hebb tokenizer train text.jsonl --vocab-size 300 --out tokenizer.model
+$hebb tokenizer train text.jsonl --vocab-size 400 --out tokenizer.model
 $hebb data encode text.jsonl --tokenizer tokenizer.model --val-documents 30 --out corpus
 $hebb data verify corpus
 sed -n '/^```json/,/^```/p' /usr/share/doc/hebb/docs/model.md | sed '/^```$/q' | grep -v '```' >minimal.json
 $hebb plan minimal.json
-$hebb train minimal.json data.sources='[{"path": "corpus"}]' model.vocab_size=300 --run-dir run
-$hebb train minimal.json data.sources='[{"path": "corpus"}]' model.vocab_size=300 --run-dir run train.steps=30
+$hebb train minimal.json data.sources='[{"path": "corpus"}]' model.vocab_size=400 --run-dir run
+$hebb train minimal.json data.sources='[{"path": "corpus"}]' model.vocab_size=400 --run-dir run train.steps=30
 $hebb generate run --prompt "The number of" --max-new-tokens 8
 $hebb report run
 END
