@@ -105,12 +105,12 @@ std::string describe_run(const RunConfig& config, const TrainingState& training)
   return text;
 }
 
-std::string describe_batches(const TrainConfig& t) {
+std::string describe_batches(const TrainConfig& t, int ranks) {
   const double tokens = static_cast<double>(t.steps) * static_cast<double>(t.tokens_per_step());
-  return fmt::format("batch: {} rows x {} tokens = {} tokens a step; {} of {} on 1 rank; {}, {:.4g} tokens\n",
-                     t.batch_size, t.sequence_length, t.tokens_per_step(),
+  return fmt::format("batch: {} rows x {} tokens = {} tokens a step; {} of {} on {}; {}, {:.4g} tokens\n", t.batch_size,
+                     t.sequence_length, t.tokens_per_step(),
                      plural(t.batch_size / *t.micro_batch_size, "micro-batch", "micro-batches"),
-                     plural(*t.micro_batch_size, "row"), plural(t.steps, "step"), tokens);
+                     plural(*t.micro_batch_size, "row"), plural(ranks, "rank"), plural(t.steps, "step"), tokens);
 }
 
 std::string describe_time(const RunConfig& config, TrainingState& training, double flops, int64_t step) {
@@ -194,12 +194,12 @@ double measure_matrix_product(TrainingState& training) {
 }
 
 std::string startup_report(const RunConfig& config, TrainingState& training, const MemoryPlan& plan,
-                           const Loader& loader, int64_t step) {
+                           const Loader& loader, int64_t step, int ranks) {
   const double flops = training_flops_per_token(config, training.model);
   std::string text = describe_run(config, training);
   text += describe_parameters(training.stream, training.model.params(), *training.optimizer);
   text += fmt::format("FLOPs per token: {:.4g} forward, {:.4g} in training\n", flops / 3, flops);
-  text += describe_batches(config.train) + describe(plan);
+  text += describe_batches(config.train, ranks) + describe(plan);
   text += loader.describe(config.train.steps * config.train.batch_size);
   text += describe_time(config, training, flops, step);
   return text;

@@ -23,8 +23,8 @@ int64_t measured_product_size(const std::string& machine);
 double measure_matrix_product(TrainingState& training);
 
 /// What a run says before its first step: device, parameters, FLOPs per token, batch arithmetic,
-/// memory plan, data plan, hours (docs/verbs/train.md, What it prints).
+/// memory plan, data plan, hours (docs/verbs/train.md, What it prints). ranks: of the run.
 std::string startup_report(const RunConfig& config, TrainingState& training, const MemoryPlan& plan,
-                           const Loader& loader, int64_t step);
+                           const Loader& loader, int64_t step, int ranks);
 
 }  // namespace hebb

@@ -56,7 +56,7 @@ void Trainer::start(const RunOptions& options, const std::string& banner) {
     if (!ranks_.is_first()) { return; }
     folder_.keep();
     open_metrics();
-    log_.say(startup_report(config_, *training_, plan_, *loader_, state_.step));
+    log_.say(startup_report(config_, *training_, plan_, *loader_, state_.step, ranks_.size()));
   });
   share_validated();
   if (!ranks_.is_first()) { open_log(); }  // all ranks have started: a start that fails leaves no file
