@@ -2,58 +2,117 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "comm/frames.h"
+#include "core/error.h"
 
 namespace hebb {
+namespace {
+
+/// A short printable word. Errors: CommError.
+std::string read_word(const Json& frame, std::string_view key) {
+  const std::string& word = frame_text(frame, key);
+  const auto is_plain = [](char c) { return c >= ' ' && c <= '~'; };
+  if (word.size() > 64 || !std::all_of(word.begin(), word.end(), is_plain)) {
+    throw CommError("control connection", "a frame whose " + std::string(key) + " is no word");
+  }
+  return word;
+}
+
+}  // namespace
+
+std::string Beat::place() const {
+  std::string text = step >= 0 ? fmt::format("step {:d}, {}", step, phase) : phase;
+  if (micro_batch >= 0) { text += fmt::format(", micro-batch {:d}", micro_batch); }
+  return text;
+}
+
+std::string Beat::collective_text() const {
+  return fmt::format("{} {:d}{}", collective, in_step,
+                     step >= 0 ? fmt::format(" of step {:d}", step) : " of the start");
+}
+
+Json beat_frame(const Beat& beat) {
+  return Json::object({{"kind", "beat"},
+                       {"ticks", beat.ticks},
+                       {"step", beat.step},
+                       {"phase", beat.phase},
+                       {"micro_batch", beat.micro_batch},
+                       {"entered", beat.entered},
+                       {"finished", beat.finished},
+                       {"in_step", beat.in_step},
+                       {"collective", beat.collective}});
+}
+
+Beat read_beat(const Json& frame) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  Beat beat;
+  beat.ticks = frame_integer(frame, "ticks", 0, kMost);
+  beat.step = frame_integer(frame, "step", -1, kMost);
+  beat.micro_batch = frame_integer(frame, "micro_batch", -1, kMost);
+  beat.phase = read_word(frame, "phase");
+  beat.entered = frame_integer(frame, "entered", 0, kMost);
+  beat.finished = frame_integer(frame, "finished", 0, beat.entered);
+  beat.in_step = frame_integer(frame, "in_step", 0, beat.entered);
+  beat.collective = read_word(frame, "collective");
+  return beat;
+}
 
 void FlightLog::at(int64_t step, std::string_view phase, int64_t micro_batch) {
   const std::lock_guard lock(mutex_);
   if (first_step_ < 0) { first_step_ = step; }
-  if (step != step_) { before_step_ = entered_; }
-  step_ = step;
-  phase_ = phase;
-  micro_batch_ = micro_batch;
-  ++ticks_;
+  if (step != beat_.step) { before_step_ = beat_.entered; }
+  beat_.step = step;
+  beat_.phase = phase;
+  beat_.micro_batch = micro_batch;
+  ++beat_.ticks;
 }
 
 void FlightLog::tick() {
   const std::lock_guard lock(mutex_);
-  ++ticks_;
+  ++beat_.ticks;
 }
 
 int64_t FlightLog::begin(std::string_view kind, int64_t bytes) {
   const std::lock_guard lock(mutex_);
-  ++ticks_;
+  ++beat_.ticks;
   if (last_.size() == kKept) { last_.erase(last_.begin()); }
-  last_.push_back({.number = ++entered_,
+  last_.push_back({.number = ++beat_.entered,
                    .kind = std::string(kind),
                    .bytes = bytes,
-                   .step = step_,
-                   .micro_batch = micro_batch_,
+                   .step = beat_.step,
+                   .micro_batch = beat_.micro_batch,
                    .begun = now()});
-  return entered_;
+  return beat_.entered;
 }
 
 void FlightLog::end(int64_t number) {
   const std::lock_guard lock(mutex_);
-  ++ticks_;
-  finished_ = number;
+  ++beat_.ticks;
+  beat_.finished = number;
   for (Collective& c : last_) {
     if (c.number == number) { c.ended = now(); }
   }
 }
 
-Json FlightLog::beat() const {
+void FlightLog::set_file(const fs::path& path) {
   const std::lock_guard lock(mutex_);
-  return Json::object({{"kind", "beat"},
-                       {"ticks", ticks_},
-                       {"step", step_},
-                       {"phase", phase_},
-                       {"micro_batch", micro_batch_},
-                       {"entered", entered_},
-                       {"finished", finished_},
-                       {"in_step", entered_ - before_step_},
-                       {"collective", last_.empty() ? "" : last_.back().kind}});
+  file_ = path;
+}
+
+fs::path FlightLog::file() const {
+  const std::lock_guard lock(mutex_);
+  return file_;
+}
+
+Beat FlightLog::beat() const {
+  const std::lock_guard lock(mutex_);
+  Beat beat = beat_;
+  beat.in_step = beat.entered - before_step_;
+  if (!last_.empty()) { beat.collective = last_.back().kind; }
+  return beat;
 }
 
 Json FlightLog::collectives() const {
@@ -74,28 +133,12 @@ Json FlightLog::collectives() const {
 
 int64_t FlightLog::steps() const {
   const std::lock_guard lock(mutex_);
-  return step_ - first_step_;
+  return beat_.step - first_step_;
 }
 
 bool FlightLog::has_begun() const {
   const std::lock_guard lock(mutex_);
   return first_step_ >= 0;
-}
-
-std::string place_text(const Json& beat) {
-  const int64_t step = frame_integer(beat, "step"), micro_batch = frame_integer(beat, "micro_batch");
-  const std::string& phase = frame_text(beat, "phase");
-  std::string text = step >= 0 ? fmt::format("step {:d}, {}", step, phase) : phase;
-  if (micro_batch >= 0) { text += fmt::format(", micro-batch {:d}", micro_batch); }
-  return text;
-}
-
-bool is_waiting(const Json& beat) { return frame_integer(beat, "entered") > frame_integer(beat, "finished"); }
-
-std::string collective_text(const Json& beat) {
-  const int64_t step = frame_integer(beat, "step");
-  return fmt::format("{} {:d}{}", frame_text(beat, "collective"), frame_integer(beat, "in_step"),
-                     step >= 0 ? fmt::format(" of step {:d}", step) : " of the start");
 }
 
 }  // namespace hebb

@@ -6,9 +6,27 @@
 #include <vector>
 
 #include "core/elapsed.h"
+#include "core/files.h"
 #include "core/json.h"
 
 namespace hebb {
+
+/// Where a rank is, as others hear of it.
+struct Beat {
+  int64_t ticks = 0;                    // of everything that came forward
+  int64_t step = -1, micro_batch = -1;  // -1: none
+  std::string phase = "start";
+  int64_t entered = 0, finished = 0, in_step = 0;  // collectives; in_step: entered in this step
+  std::string collective{};                        // kind of the last one; empty: none
+
+  bool is_waiting() const { return entered > finished; }  // in a collective
+  std::string place() const;                              // "step 812, backward, micro-batch 3"
+  std::string collective_text() const;                    // "all-to-all 14 of step 812"
+};
+/// A frame of the control connection.
+Json beat_frame(const Beat& beat);
+/// Errors: CommError for a frame that is no complete beat with values in their ranges.
+Beat read_beat(const Json& frame);
 
 /// What a rank is doing, for messages about ranks that are lost or stand still, and its last collectives. One thread
 /// writes, others may read.
@@ -26,8 +44,11 @@ class FlightLog {
   /// That collective is complete, or enqueued on a GPU.
   void end(int64_t number);
 
-  /// A frame of the control connection: place, ticks, collectives entered and finished.
-  Json beat() const;
+  /// The rank's own log file, which gets the error that ends the run; nothing before it is open.
+  void set_file(const fs::path& path);
+  fs::path file() const;
+
+  Beat beat() const;
   /// The last collectives, oldest first, times in seconds since the log began.
   Json collectives() const;
   /// Steps that have been completed since the log began.
@@ -46,17 +67,10 @@ class FlightLog {
 
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   mutable std::mutex mutex_;
-  int64_t first_step_ = -1, step_ = -1, micro_batch_ = -1, ticks_ = 0;
-  int64_t entered_ = 0, finished_ = 0, before_step_ = 0;  // before_step_: collectives before this step
-  std::string phase_ = "start";
+  Beat beat_;
+  int64_t first_step_ = -1, before_step_ = 0;  // before_step_: collectives before this step
   std::vector<Collective> last_;
+  fs::path file_;
 };
-
-/// "step 812, backward, micro-batch 3", of a beat.
-std::string place_text(const Json& beat);
-/// Whether the rank of a beat is in a collective.
-bool is_waiting(const Json& beat);
-/// "all-to-all 14 of step 812", of a beat in a collective.
-std::string collective_text(const Json& beat);
 
 }  // namespace hebb

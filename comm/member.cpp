@@ -1,4 +1,4 @@
-#include "comm/meeting_text.h"
+#include "comm/member.h"
 
 #include <fmt/core.h>
 
@@ -6,35 +6,16 @@
 
 #include <algorithm>
 
+#include "comm/sha256.h"
+#include "core/error.h"
+#include "core/files.h"
 #include "core/host.h"
+#include "core/join.h"
 
 namespace hebb {
 namespace {
 
-constexpr int64_t kVersion = 1;
-
-int int_member(const Json& frame, std::string_view key, int64_t lowest, int64_t highest) {
-  const int64_t value = frame_integer(frame, key);
-  if (value < lowest || value > highest) {
-    throw CommError("control connection", "a frame whose " + std::string(key) + " is out of range");
-  }
-  return static_cast<int>(value);
-}
-
-constexpr int kMostRanks = 1 << 20;
-
-Member read_member(const Json& frame) {
-  return {.rank = int_member(frame, "rank", 0, kMostRanks),
-          .local_rank = int_member(frame, "local_rank", -1, kMostRanks),
-          .host = frame_text(frame, "host"),
-          .boot = frame_text(frame, "boot"),
-          .pid = frame_integer(frame, "pid"),
-          .device = frame_text(frame, "device"),
-          .gpu_id = frame_text(frame, "gpu_id"),
-          .build = frame_text(frame, "build"),
-          .config = frame_text(frame, "config"),
-          .library = frame_text(frame, "library")};
-}
+constexpr size_t kLargestConfig = size_t{1} << 20, kMostKeys = 8;
 
 std::string boot_id() {
   try {
@@ -44,6 +25,32 @@ std::string boot_id() {
 }
 
 bool same_host(const Member& a, const Member& b) { return a.host == b.host && a.boot == b.boot; }
+
+std::string short_text(const Json* value) { return value == nullptr ? "absent" : value->found(); }
+
+/// "train.steps (10, 20)", for each place at which two values differ.
+void compare(const Json* a, const Json* b, const std::string& path, std::vector<std::string>& found) {
+  if (a != nullptr && b != nullptr && *a == *b) { return; }
+  if (a == nullptr || b == nullptr || !a->is_object() || !b->is_object()) {
+    found.push_back(fmt::format("{} ({}, {})", path, short_text(a), short_text(b)));
+    return;
+  }
+  const auto path_of = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
+  for (const auto& [key, value] : a->members()) { compare(&value, b->find(key), path_of(key), found); }
+  for (const auto& [key, value] : b->members()) {
+    if (a->find(key) == nullptr) { compare(nullptr, &value, path_of(key), found); }
+  }
+}
+
+std::string different_keys(const Json& a, const Json& b) {
+  if (!a.is_object() || !b.is_object()) { return a == b ? "" : "their configurations"; }
+  std::vector<std::string> found;
+  compare(&a, &b, "", found);
+  const size_t shown = std::min(found.size(), kMostKeys);
+  const std::string more = shown < found.size() ? fmt::format(" and {:d} more", found.size() - shown) : "";
+  found.resize(shown);
+  return join(found, ", ") + more;
+}
 
 }  // namespace
 
@@ -58,16 +65,6 @@ Member this_member(int rank) {
   return member;
 }
 
-HostPlace host_place(const std::vector<Member>& members, int rank) {
-  HostPlace place{.local_rank = 0, .local_size = 0};
-  for (const Member& other : members) {
-    if (!same_host(other, members[static_cast<size_t>(rank)])) { continue; }
-    place.local_size += 1;
-    place.local_rank += other.rank < rank ? 1 : 0;
-  }
-  return place;
-}
-
 Json member_json(const Member& m) {
   return Json::object({{"rank", m.rank},
                        {"local_rank", m.local_rank},
@@ -75,30 +72,17 @@ Json member_json(const Member& m) {
                        {"boot", m.boot},
                        {"pid", m.pid},
                        {"device", m.device},
-                       {"gpu_id", m.gpu_id},
-                       {"build", m.build},
-                       {"config", m.config},
-                       {"library", m.library}});
+                       {"gpu_id", m.gpu_id}});
 }
 
-Json hello_frame(const MeetingOptions& options, const std::string& token) {
-  Json frame = member_json(options.self);
-  frame.set("kind", "hello");
-  frame.set("hebb", kVersion);
-  frame.set("launch", options.launch);
-  frame.set("token", token);
-  frame.set("size", options.size);
-  return frame;
-}
-
-Hello read_hello(const Json& frame) {
-  if (frame_kind(frame) != "hello" || frame_integer(frame, "hebb") != kVersion) {
-    throw CommError("control connection", "a frame that is no hello");
-  }
-  return {.token = frame_text(frame, "token"),
-          .launch = frame_text(frame, "launch"),
-          .size = frame_integer(frame, "size"),
-          .member = read_member(frame)};
+Member read_member(const Json& frame) {
+  return {.rank = static_cast<int>(frame_integer(frame, "rank", 0, kMostRanks)),
+          .local_rank = static_cast<int>(frame_integer(frame, "local_rank", -1, kMostRanks)),
+          .host = frame_text(frame, "host"),
+          .boot = frame_text(frame, "boot"),
+          .pid = frame_integer(frame, "pid"),
+          .device = frame_text(frame, "device"),
+          .gpu_id = frame_text(frame, "gpu_id")};
 }
 
 std::vector<Member> read_members(const Json& frame, int size) {
@@ -114,39 +98,54 @@ std::vector<Member> read_members(const Json& frame, int size) {
   return members;
 }
 
-std::string difference(const MeetingOptions& options, const Hello& said) {
-  const Member &own = options.self, &other = said.member;
-  std::string text;
-  const auto compare = [&](const char* what, const std::string& mine, const std::string& theirs) {
-    if (mine == theirs) { return; }
-    text += (text.empty() ? "" : "; ") + std::string(what) + ": " + own.name() + " has " + mine + ", " + other.name() +
-            " has " + theirs;
-  };
-  compare("number of ranks", std::to_string(options.size), std::to_string(said.size));
-  if (text.empty() && other.rank >= options.size) {
-    return fmt::format("{}: no such rank (expected less than {:d})", other.name(), options.size);
+HostPlace host_place(const std::vector<Member>& members, int rank) {
+  HostPlace place{.local_rank = 0, .local_size = 0};
+  for (const Member& other : members) {
+    if (!same_host(other, members[static_cast<size_t>(rank)])) { continue; }
+    place.local_size += 1;
+    place.local_rank += other.rank < rank ? 1 : 0;
   }
-  compare("build", own.build, other.build);
-  compare("configuration", own.config, other.config);
-  compare("communication library", own.library, other.library);
-  return text;
+  return place;
 }
 
-std::string missing_text(const MeetingOptions& options, const std::vector<Member>& members,
-                         const std::vector<int>& missing, const std::string& what,
-                         const std::map<std::string, int>& notes) {
-  std::string came;
-  for (int r = 0; r < options.size; ++r) {
-    if (std::find(missing.begin(), missing.end(), r) == missing.end()) {
-      came += (came.empty() ? "" : ", ") + members[static_cast<size_t>(r)].name();
-    }
+Json agreement_json(const Agreement& a) {
+  const std::string text = a.config.dump(-1, true);
+  const bool is_short = text.size() <= kLargestConfig;
+  return Json::object({{"size", a.size},
+                       {"build", a.build},
+                       {"library", a.library},
+                       {"config", is_short ? a.config : Json(hexadecimal(sha256(text)))}});
+}
+
+Agreement read_agreement(const Json* value) {
+  if (value == nullptr || !value->is_object()) {
+    throw CommError("control connection", "a rank without its configuration");
   }
-  std::string text = fmt::format("{}{} of {:d} {} within {}; here: {}", missing.size() == 1 ? "rank " : "ranks ",
-                                 rank_list(missing), options.size, what, seconds_text(options.init_seconds), came);
-  for (const auto& [note, count] : notes) {
-    text += "; " + note + (count > 1 ? fmt::format(" ({:d} times)", count) : "");
+  const Json* config = value->find("config");
+  return {.size = static_cast<int>(frame_integer(*value, "size", 1, kMostRanks)),
+          .build = frame_text(*value, "build"),
+          .library = frame_text(*value, "library"),
+          .config = config == nullptr ? Json() : *config};
+}
+
+std::string difference(const Member& a, const Agreement& of_a, const Member& b, const Agreement& of_b) {
+  if (of_a.size == of_b.size && b.rank >= of_a.size) {
+    return fmt::format("{}: no such rank (expected less than {:d})", b.name(), of_a.size);
   }
-  return text;
+  std::vector<std::string> found;
+  const auto look = [&](const char* what, const std::string& mine, const std::string& theirs) {
+    if (mine == theirs) { return; }
+    found.push_back(fmt::format("{}: {} has {}, {} has {}", what, a.name(), mine, b.name(), theirs));
+  };
+  look("number of ranks", std::to_string(of_a.size), std::to_string(of_b.size));
+  look("build", of_a.build, of_b.build);
+  look("communication library", of_a.library, of_b.library);
+  // As they are sent: of what is too long there is a hash.
+  const std::string keys = different_keys(*agreement_json(of_a).find("config"), *agreement_json(of_b).find("config"));
+  if (!keys.empty()) {
+    found.push_back(fmt::format("configuration: {} and {} differ in {}", a.name(), b.name(), keys));
+  }
+  return join(found, "; ");
 }
 
 std::string rank_list(const std::vector<int>& ranks) {

@@ -2,21 +2,20 @@
 
 #include <fmt/core.h>
 
-#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
 
+#include "comm/launch_processes.h"
 #include "comm/load_mpi.h"
+#include "comm/sha256.h"
 #if HEBB_HAVE_NCCL
 #include "comm/nccl_communicator.h"
-#include "core/join.h"
 #endif
 
 namespace hebb {
@@ -28,7 +27,8 @@ const char* environment(const char* name) { return std::getenv(name); }
 std::string library_version(bool uses_gpu) { return uses_gpu ? "NCCL " + nccl_version() : mpi_version(); }
 
 std::string make_ids() {
-  return join(make_nccl_id().bytes, "", [](unsigned char byte) { return fmt::format("{:02x}", byte); });
+  const auto bytes = make_nccl_id().bytes;
+  return hexadecimal({bytes.data(), bytes.size()});
 }
 
 NcclId read_ids(const std::string& hex) {
@@ -46,18 +46,6 @@ std::string library_version(bool uses_gpu) {
 }
 #endif
 
-/// Returns once that process has ended, whether or not somebody has asked for its exit code.
-void wait_for_end(pid_t pid) {
-  const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-  if (fd < 0) {  // it has ended, or the kernel is older than 5.3
-    while (::kill(pid, 0) == 0) { std::this_thread::sleep_for(std::chrono::seconds(1)); }
-    return;
-  }
-  pollfd polled{fd, POLLIN, 0};
-  while (::poll(&polled, 1, -1) < 0 && errno == EINTR) {}
-  ::close(fd);
-}
-
 /// mpirun hands on the signal that it gets when `hebb train --ranks` dies once, and a rank that starts ignores it.
 void signal_after_end_of(pid_t launcher) {
   std::thread([launcher] {
@@ -72,7 +60,7 @@ void signal_after_end_of(pid_t launcher) {
   }).detach();
 }
 
-/// torchrun's own store may listen at MASTER_ADDR:MASTER_PORT; then ranks meet in the run folder.
+/// torchrun's own store may listen at MASTER_ADDR:MASTER_PORT.
 bool has_free_address(const LaunchedRank& launched) {
   const char* store = environment("TORCHELASTIC_USE_AGENT_STORE");
   return !launched.address.empty() && (store == nullptr || std::strcmp(store, "True") != 0);
@@ -80,24 +68,22 @@ bool has_free_address(const LaunchedRank& launched) {
 
 MeetingOptions meeting_of(const LaunchedRank& launched, const RankGroupOptions& options) {
   MeetingOptions meeting;
-  meeting.size = launched.size;
   meeting.self = this_member(launched.rank);
   meeting.self.local_rank = launched.local_rank.value_or(-1);
   meeting.self.device = options.device;
   meeting.self.gpu_id = options.gpu_id;
-  meeting.self.build = options.build;
-  meeting.self.config = options.config;
-  meeting.self.library = library_version(options.uses_gpu);
+  meeting.agreement = {launched.size, options.build, library_version(options.uses_gpu), options.config};
   meeting.launch = read_launch_id(environment);
   meeting.folder = options.run_folder;
   if (has_free_address(launched)) {
     meeting.address = launched.address;
     meeting.port = launched.port;
   }
-  meeting.token = options.token;
+  meeting.secret = options.secret;
   meeting.is_one_host = launched.local_size.value_or(0) == launched.size;
   meeting.interface = options.interface;
   meeting.init_seconds = options.init_seconds;
+  meeting.notice = [](const std::string& line) { std::fprintf(stderr, "meeting: %s\n", line.c_str()); };
 #if HEBB_HAVE_NCCL
   if (options.uses_gpu) { meeting.make_ids = make_ids; }
 #endif
@@ -129,11 +115,13 @@ RankGroup::RankGroup(const LaunchedRank& launched, const RankGroupOptions& optio
   made_folder_ = links.made_folder;
   const WatchOptions watch{.lost_seconds = options.lost_seconds,
                            .stall_seconds = options.stall_seconds,
+                           .start_seconds = options.init_seconds,
                            .logs = options.run_folder / "logs"};
   watch_ = std::make_unique<Watch>(std::move(links), launched.rank, watch, log_);
   try {
     communicator_ = make_communicator(launched, options, ids);
   } catch (const Error& error) { watch_->fail(error.code(), error.what()); }
+  watch_->started();
   communicator_->record_in(&log_);
 }
 

@@ -13,8 +13,9 @@ namespace hebb {
 struct RankGroupOptions {
   fs::path run_folder;                                                // shared by all ranks
   bool uses_gpu = false;                                              // NCCL, else MPI
-  std::string device, gpu_id, build, config;                          // Member
-  std::string interface, token;                                       // MeetingOptions
+  std::string device, gpu_id, build;                                  // Member, Agreement
+  Json config{};                                                      // what ranks must agree on
+  std::string interface, secret;                                      // MeetingOptions
   double init_seconds = 300, lost_seconds = 20, stall_seconds = 300;  // meeting, then the watch
 };
 

@@ -12,15 +12,15 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <optional>
 
-#include "comm/rendezvous.h"
+#include "comm/awake_time.h"
+#include "comm/frames.h"
+#include "comm/launch_processes.h"
 #include "comm/restart.h"
-#include "comm/sockets.h"
-#include "core/elapsed.h"
+#include "comm/sha256.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/stop_signals.h"
@@ -30,7 +30,6 @@ extern char** environ;
 namespace hebb {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr int kComm = static_cast<int>(ExitCode::kComm), kStopped = static_cast<int>(ExitCode::kStopped);
 constexpr std::array kSignals = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP};
 
@@ -86,25 +85,41 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 struct Child {
   pid_t pid = 0;
-  Socket errors{};  // reads its stderr
+  Descriptor errors{};  // reads its stderr
   std::string line{};
   int code = -1;  // 128+n: signal n
 };
 
+/// In a process beside mpirun, its parent: SIGUSR1, which mpirun gets when the launcher dies, ends no mpirun without
+/// ranks.
+[[noreturn]] void end_with_launcher(pid_t launcher, pid_t mpirun) {
+  ::prctl(PR_SET_NAME, "hebb-watchdog");
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // with mpirun
+  if (::getppid() != mpirun) { ::_exit(0); }
+  for (int fd = 0; fd < 1024; ++fd) { ::close(fd); }
+  wait_for_end(launcher);
+  for (int rounds = 0; rounds < 10; ::sleep(1)) {  // ranks that are there end by themselves, and then mpirun does
+    rounds = launched_processes(launcher, true).empty() ? rounds + 1 : 0;
+  }
+  ::kill(mpirun, SIGKILL);
+  for (;;) { ::pause(); }
+}
+
 /// In a process group of its own, so that a terminal's Ctrl-C reaches it through this process only.
-Child start(std::vector<std::string> words, std::vector<std::string> variables) {
+Child start(std::vector<std::string> words, std::vector<std::string> variables, bool is_mpirun) {
   const std::vector<char*> arguments = pointers(words), environment = pointers(variables);
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) { throw CommError(words[0], std::strerror(errno)); }
-  Child child{.pid = 0, .errors = Socket(ends[0])};
-  const Socket written(ends[1]);
+  Child child{.pid = 0, .errors = Descriptor(ends[0])};
+  const Descriptor written(ends[1]);
   const pid_t parent = ::getpid();
   child.pid = ::fork();
-  if (child.pid == 0) {  // only calls that are safe after fork
+  if (child.pid == 0) {
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGUSR1);  // to mpirun too: after SIGTERM it leaves ranks a second, too little for a save
     ::signal(SIGUSR1, SIG_IGN);          // until the program has its own handler; signals to stop are sent again
     ::signal(SIGUSR2, SIG_IGN);
+    if (const pid_t self = ::getpid(); is_mpirun && ::fork() == 0) { end_with_launcher(parent, self); }
     const int nothing = ::open("/dev/null", O_RDONLY);
     if (::getppid() == parent && ::dup2(nothing, 0) == 0 && ::dup2(ends[1], 2) == 2) {
       ::execve(arguments[0], arguments.data(), environment.data());
@@ -117,15 +132,17 @@ Child start(std::vector<std::string> words, std::vector<std::string> variables) 
 }
 
 std::vector<Child> start_on_gpus(const RankProcessesOptions& o, const std::vector<std::string>& arguments) {
-  const std::string launch = make_token().substr(0, 16);
+  const std::string launch = make_secret().substr(0, 16);
   std::vector<Child> children;
   for (int r = 0; r < o.ranks; ++r) {
     std::vector<std::string> words{o.program};
     words.insert(words.end(), arguments.begin(), arguments.end());
     const std::string rank = std::to_string(r), size = std::to_string(o.ranks);
-    children.push_back(start(words, environment({"MASTER_ADDR=", "MASTER_PORT="},
-                                                {"HEBB_LAUNCH=" + launch, "RANK=" + rank, "WORLD_SIZE=" + size,
-                                                 "LOCAL_RANK=" + rank, "LOCAL_WORLD_SIZE=" + size})));
+    children.push_back(start(
+        words,
+        environment({"MASTER_ADDR=", "MASTER_PORT="}, {"HEBB_LAUNCH=" + launch, "RANK=" + rank, "WORLD_SIZE=" + size,
+                                                       "LOCAL_RANK=" + rank, "LOCAL_WORLD_SIZE=" + size}),
+        false));
   }
   return children;
 }
@@ -135,9 +152,13 @@ std::vector<Child> start_by_mpi([[maybe_unused]] const RankProcessesOptions& o,
 #ifdef HEBB_MPIEXEC
   std::vector<std::string> words{HEBB_MPIEXEC, "--oversubscribe", "--bind-to", "none", "--quiet"};
   if (::geteuid() == 0) { words.push_back("--allow-run-as-root"); }
-  // Waiting ranks leave the cores to the others; containers may forbid to read the memory of other processes.
-  for (const auto& [key, value] :
-       {std::pair{"mpi_yield_when_idle", "1"}, {"btl_vader_single_copy_mechanism", "none"}}) {
+  // Waiting ranks leave the cores to the others; containers may forbid to read the memory of other processes; on one
+  // host nothing but shared memory is needed, and ranks open no ports.
+  for (const auto& [key, value] : {std::pair{"mpi_yield_when_idle", "1"},
+                                   {"btl_vader_single_copy_mechanism", "none"},
+                                   {"pml", "ob1"},
+                                   {"btl", "^tcp,ofi,openib,usnic,uct"},
+                                   {"oob_tcp_if_include", "lo"}}) {
     words.insert(words.end(), {"--mca", key, value});
   }
   words.insert(words.end(), {"-n", std::to_string(o.ranks), o.program});
@@ -147,7 +168,7 @@ std::vector<Child> start_by_mpi([[maybe_unused]] const RankProcessesOptions& o,
   }
   std::vector<Child> children;
   // Inside an allocation of Slurm mpirun would start ranks on other hosts.
-  children.push_back(start(words, environment({"SLURM_", "HEBB_LAUNCH="}, {})));
+  children.push_back(start(words, environment({"SLURM_", "HEBB_LAUNCH="}, {}), true));
   return children;
 #else
   throw CommError("hebb train --ranks",
@@ -175,15 +196,19 @@ class Start {
       : options_(options),
         children_(options.uses_gpu ? start_on_gpus(options, arguments) : start_by_mpi(options, arguments)) {}
   ~Start() {
+    if (!all_ended()) { kill_all(); }
     for (const Child& child : children_) {
-      if (child.code < 0) { ::kill(-child.pid, SIGKILL), ::waitpid(child.pid, nullptr, 0); }
+      if (child.code < 0) { ::waitpid(child.pid, nullptr, 0); }
     }
   }
 
   int run() {
-    while (wait_for_lines() || !all_ended()) {
+    while (wait_for_lines() || !all_ended() || !launched_processes(::getpid(), false).empty()) {
+      now_ = time_.now();
+      if (all_ended()) { end_in_grace(); }
       reap();
       forward_signals();
+      look_for_ranks();
     }
     if (!cause_.empty() && lines_since_cause_ > 0) { pass_on(cause_); }
     const int code = exit_code();
@@ -251,29 +276,42 @@ class Start {
         if (child.code != 0 && child.code != kStopped) { end_in_grace(); }
       }
     }
-    if (kill_at_ && Clock::now() >= *kill_at_) { signal_all(SIGKILL); }
+    if (kill_at_ && now_ >= *kill_at_) { kill_all(); }
   }
 
   /// After a fault the ranks end by themselves within that time.
   void end_in_grace() {
-    if (!kill_at_) { kill_at_ = Clock::now() + duration_of(options_.grace_seconds); }
+    if (!kill_at_) { kill_at_ = now_ + options_.grace_seconds; }
+  }
+
+  /// mpirun that cannot start a rank may wait for ever.
+  void look_for_ranks() {
+    if (has_begun_ || options_.uses_gpu || now_ < next_look_) { return; }
+    next_look_ = now_ + 1;
+    const bool is_blind = launched_processes(::getpid(), false).empty();  // /proc hides even mpirun
+    has_begun_ = is_blind || !launched_processes(::getpid(), true).empty();
+    if (has_begun_ || now_ < options_.start_seconds) { return; }
+    has_begun_ = true;
+    take_line(
+        fmt::format("error: mpirun started no rank within {:g} s (too few file descriptors, ulimit -n, or processes, "
+                    "ulimit -u, are possible reasons)",
+                    options_.start_seconds));
+    kill_at_ = now_;
   }
 
   /// To stop is asked for by SIGUSR1, which mpirun hands on at once; again each second, since a rank that starts
   /// ignores it. A later SIGINT or SIGTERM ends ranks.
   void forward_signals() {
-    if (stop.cause() == 0 || (Clock::now() < next_signal_ && ends_ranks == 0)) { return; }
-    if (next_signal_ == Clock::time_point{}) {
-      say(options_.run_folder, fmt::format("{}: the ranks stop", signal_name(stop.cause())));
-    }
-    next_signal_ = Clock::now() + std::chrono::seconds(1);
+    if (stop.cause() == 0 || (now_ < next_signal_ && ends_ranks == 0)) { return; }
+    if (next_signal_ == 0) { say(options_.run_folder, fmt::format("{}: the ranks stop", signal_name(stop.cause()))); }
+    next_signal_ = now_ + 1;
     if (ends_ranks == 0) {
       for (const Child& child : children_) {
         if (child.code < 0) { send_stop(child.pid, stop.cause()); }
       }
     } else if (!kill_at_) {
       signal_all(SIGTERM);
-      kill_at_ = Clock::now() + std::chrono::seconds(3);
+      kill_at_ = now_ + 3;
     }
   }
 
@@ -281,6 +319,12 @@ class Start {
     for (const Child& child : children_) {
       if (child.code < 0) { ::kill(child.pid, number); }
     }
+  }
+
+  /// mpirun and the ranks, which are in process groups of their own.
+  void kill_all() const {
+    signal_all(SIGKILL);
+    for (const pid_t pid : launched_processes(::getpid(), false)) { ::kill(pid, SIGKILL); }
   }
 
   /// Of the rank that had the error; 14 where a rank was killed, unless that was asked for.
@@ -300,8 +344,10 @@ class Start {
   std::vector<Child> children_;
   std::string cause_;
   int lines_since_cause_ = 0;
-  std::optional<Clock::time_point> kill_at_;
-  Clock::time_point next_signal_{};
+  AwakeTime time_;
+  double now_ = 0, next_signal_ = 0, next_look_ = 0;
+  bool has_begun_ = false;  // a rank
+  std::optional<double> kill_at_;
 };
 
 /// What a run has in its folder.
@@ -356,8 +402,8 @@ int run_rank_processes(const RankProcessesOptions& options) {
     say(options.run_folder, fmt::format("restart {:d}: {:d} ranks, {}, in {:d} s, after {}", restarts, options.ranks,
                                         after.checkpoint.empty() ? "from the start" : "from " + after.checkpoint,
                                         static_cast<int>(*wait), start.cause()));
-    const Clock::time_point last = Clock::now() + std::chrono::seconds(static_cast<int>(*wait));
-    while (Clock::now() < last && stop.cause() == 0) { ::poll(nullptr, 0, 50); }
+    AwakeTime time;
+    while (time.now() < *wait && stop.cause() == 0) { ::poll(nullptr, 0, 50); }
     if (stop.cause() != 0) { return code; }
     arguments = &options.arguments_again;
   }

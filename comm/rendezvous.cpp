@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include <fcntl.h>
-#include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cctype>
@@ -11,7 +11,6 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "core/join.h"
 
 namespace hebb {
 namespace {
@@ -37,6 +36,8 @@ std::string read_launch_id(const std::function<const char*(const char*)>& variab
     id = variable("PMIX_NAMESPACE");
   } else if (variable("SLURM_JOB_ID") != nullptr) {
     id = joined(variable, {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"});
+  } else if (variable("MASTER_PORT") != nullptr) {
+    id = variable("MASTER_PORT");
   }
   for (char& c : id) {  // it becomes part of a file's name
     if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.' && c != '-') { c = '_'; }
@@ -53,7 +54,7 @@ void write_rendezvous(const fs::path& path, const Rendezvous& rendezvous) {
   for (const InterfaceAddress& a : rendezvous.addresses) {
     addresses.push(Json::object({{"interface", a.interface}, {"address", a.address}}));
   }
-  const Json file = Json::object({{"addresses", addresses}, {"port", rendezvous.port}, {"token", rendezvous.token}});
+  const Json file = Json::object({{"addresses", addresses}, {"port", rendezvous.port}, {"secret", rendezvous.secret}});
   const std::string text = file.dump() + "\n";
   const fs::path temporary = fmt::format("{}.tmp-{:d}", path.string(), ::getpid());
   ::unlink(temporary.c_str());
@@ -70,8 +71,10 @@ std::optional<Rendezvous> read_rendezvous(const fs::path& path) {
   try {
     const Json file = parse_json(read_file(path), path.string());
     if (!file.is_object()) { return std::nullopt; }
-    Rendezvous found{
-        .addresses = {}, .port = static_cast<int>(frame_integer(file, "port")), .token = frame_text(file, "token")};
+    Rendezvous found{.addresses = {},
+                     .port = static_cast<int>(frame_integer(file, "port", 1, 65535)),
+                     .secret = frame_text(file, "secret")};
+    if (found.secret.size() != 64) { return std::nullopt; }
     const Json* addresses = file.find("addresses");
     if (addresses == nullptr || !addresses->is_array()) { return std::nullopt; }
     for (const Json& entry : addresses->items()) {
@@ -93,20 +96,17 @@ void remove_other_rendezvous(const fs::path& run_folder, const std::string& laun
   for (const fs::path& other : others) { fs::remove(other, ignored); }
 }
 
-std::string make_token() {
-  unsigned char bytes[32];
-  if (::getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes)) {
-    throw CommError("random numbers", std::strerror(errno));
+std::string read_secret(const std::string& key, const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && (status.st_mode & 0077) != 0) {
+    throw ConfigError(
+        key, fmt::format("{} of mode {:03o}, which others can read or write", path.string(), status.st_mode & 0777),
+        "a file of its owner alone: chmod 600 " + path.string());
   }
-  return join(bytes, "", [](unsigned char byte) { return fmt::format("{:02x}", byte); });
-}
-
-bool equal_tokens(const std::string& a, const std::string& b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(i < b.size() ? b[i] : 0);
-  }
-  return difference == 0;
+  std::string secret = read_file(path, ExitCode::kUsage);
+  secret.erase(secret.find_last_not_of(" \t\r\n") + 1);
+  if (secret.empty()) { throw ConfigError(key, "an empty file " + path.string(), "a file with a secret"); }
+  return secret;
 }
 
 }  // namespace hebb

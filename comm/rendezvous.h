@@ -13,11 +13,11 @@ namespace hebb {
 /// none. `variable` gives the value of an environment variable or null.
 std::string read_launch_id(const std::function<const char*(const char*)>& variable);
 
-/// Where rank 0 listens, for ranks that share its run folder.
+/// Where rank 0 listens and what only ranks know, for ranks that share its run folder.
 struct Rendezvous {
   std::vector<InterfaceAddress> addresses;  // in the order in which they are to be tried
   int port = 0;
-  std::string token;
+  std::string secret;
 };
 
 /// RUN/rendezvous.LAUNCH.json.
@@ -26,12 +26,11 @@ fs::path rendezvous_path(const fs::path& run_folder, const std::string& launch);
 void write_rendezvous(const fs::path& path, const Rendezvous& rendezvous);
 /// What the file says; nothing where it does not exist or makes no sense (yet).
 std::optional<Rendezvous> read_rendezvous(const fs::path& path);
-/// Removes the files of other launches from a run folder.
+/// Removes the files of other launches from a run folder. Of those that are still meeting, rank 0 writes its own again.
 void remove_other_rendezvous(const fs::path& run_folder, const std::string& launch);
 
-/// 32 random bytes as hexadecimal digits.
-std::string make_token();
-/// Compares in a time that does not depend on where texts differ.
-bool equal_tokens(const std::string& a, const std::string& b);
+/// The secret of a file, without white space at its end. Errors: Error of kind kUsage for a file that cannot be read,
+/// is empty or that others than its owner may read or write.
+std::string read_secret(const std::string& key, const fs::path& path);
 
 }  // namespace hebb

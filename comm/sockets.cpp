@@ -46,9 +46,10 @@ bool is_virtual(const std::string& interface) {
 
 }  // namespace
 
+std::string Endpoint::host() const { return host_text(as_sockaddr(*this), length); }
+
 std::string Endpoint::text() const {
-  const std::string host = host_text(as_sockaddr(*this), length);
-  return fmt::format("{}:{:d}", storage.ss_family == AF_INET6 ? "[" + host + "]" : host, port());
+  return fmt::format("{}:{:d}", storage.ss_family == AF_INET6 ? "[" + host() + "]" : host(), port());
 }
 
 int Endpoint::port() const {
@@ -182,7 +183,7 @@ void FrameConnection::receive() {
 }
 
 void FrameConnection::send(const Json& frame) {
-  out_ += encode_frame(frame);
+  out_ += encode_frame(frame, key_, key_.empty() ? 0 : number_++);
   flush();
 }
 

@@ -19,6 +19,7 @@ struct Endpoint {
   socklen_t length = 0;
 
   std::string text() const;  // "10.0.0.4:4711", "[::1]:4711"
+  std::string host() const;  // "10.0.0.4", "::1"
   int port() const;
 };
 
@@ -56,6 +57,11 @@ class FrameConnection {
   void close() { socket_.close(); }
   const std::string& peer() const { return peer_; }
   void set_limit(size_t limit) { reader_.set_limit(limit); }
+  /// From here on frames have seals, each direction with a key of its own.
+  void set_keys(std::string sending, std::string receiving) {
+    key_ = std::move(sending);
+    reader_.set_key(std::move(receiving));
+  }
 
   /// Reads what has arrived; closes at the end of the stream and on errors.
   void receive();
@@ -72,7 +78,8 @@ class FrameConnection {
   Socket socket_;
   std::string peer_;
   FrameReader reader_;
-  std::string out_;
+  std::string out_, key_;
+  uint64_t number_ = 0;  // frames with a seal sent before
 };
 
 }  // namespace hebb

@@ -7,8 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "comm/meeting_text.h"
-#include "core/elapsed.h"
+#include "core/log.h"
 
 namespace hebb {
 namespace {
@@ -22,10 +21,8 @@ Json fail_frame(int code, int rank, const std::string& text) {
 }  // namespace
 
 Watch::Watch(ControlLinks links, int rank, const WatchOptions& options, const FlightLog& log)
-    : rank_(rank), options_(options), log_(log), members_(std::move(links.members)), next_beat_(Clock::now()) {
-  for (auto& connection : links.connections) {
-    peers_.push_back({.connection = std::move(connection), .heard = Clock::now(), .moved = Clock::now(), .beat = {}});
-  }
+    : rank_(rank), options_(options), log_(log), members_(std::move(links.members)), time_(options.lost_seconds / 4) {
+  for (auto& connection : links.connections) { peers_.push_back({.connection = std::move(connection)}); }
   thread_ = std::thread([this] {
     sigset_t all;
     sigfillset(&all);
@@ -42,6 +39,11 @@ Watch::~Watch() {
   thread_.join();
 }
 
+void Watch::started() {
+  const std::lock_guard lock(mutex_);
+  is_started_ = true;
+}
+
 void Watch::fail(ExitCode code, const std::string& text) {
   std::unique_lock lock(mutex_);
   own_failure_ = Cause{static_cast<int>(code), rank_, text};
@@ -55,25 +57,35 @@ void Watch::finish() {
 }
 
 void Watch::run() {
-  for (;;) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (is_stopped_) { return; }
-    }
-    wait_for_frames();
-    take_frames();
-    hear_requests();
-    send_beats();
-    if (end_is_reached()) {
-      const std::lock_guard lock(mutex_);
-      is_over_ = true;
-      changed_.notify_all();
-      return;
-    }
-    look_for_lost();
-    if (is_hub()) { look_for_stalls(); }
-    if (suspected_ && Clock::now() >= conclude_at_) { conclude(*suspected_); }
+  try {
+    while (look_around()) {}
+  } catch (const std::exception& error) {
+    conclude({static_cast<int>(ExitCode::kOther), rank_,
+              members_[static_cast<size_t>(rank_)].name() + ": watch: " + error.what()});
   }
+}
+
+/// One round. Whether another one follows.
+bool Watch::look_around() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_stopped_) { return false; }
+  }
+  wait_for_frames();
+  now_ = time_.now();
+  take_frames();
+  hear_requests();
+  send_beats();
+  if (end_is_reached()) {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+    changed_.notify_all();
+    return false;
+  }
+  look_for_lost();
+  if (is_hub()) { look_for_stalls(); }
+  if (suspected_ && now_ >= conclude_at_) { conclude(*suspected_); }
+  return true;
 }
 
 void Watch::wait_for_frames() {
@@ -92,44 +104,43 @@ void Watch::take_frames() {
     p.connection->receive();
     try {
       while (const std::optional<Json> frame = p.connection->next()) { take_frame(i, *frame); }
-    } catch (const CommError& error) { suspect({kComm, rank_, members_[i].name() + ": " + error.what()}); }
+    } catch (const CommError& error) {
+      conclude({kComm, static_cast<int>(i), members_[i].name() + ": " + error.what()});
+    }
   }
 }
 
 void Watch::take_frame(size_t rank, const Json& frame) {
   Peer& p = peers_[rank];
-  p.heard = Clock::now();
+  p.heard = now_;
   const std::string& kind = frame_kind(frame);
   if (kind == "beat") {
-    place_text(frame);  // complete, or an error
-    collective_text(frame);
-    is_waiting(frame);
-    note_beat(p, frame);
+    note_beat(p, read_beat(frame));
   } else if (kind == "bye") {
     p.is_done = true;
-    p.moved = Clock::now();
+    p.moved = now_;
     got_bye_ = true;
   } else if (kind == "fail") {
-    take_fail(frame);
+    take_fail(rank, frame);
   } else {
     throw CommError("control connection", "unexpected frame " + kind);
   }
 }
 
-void Watch::note_beat(Peer& p, const Json& beat) {
-  if (p.beat.is_null() || frame_integer(p.beat, "ticks") != frame_integer(beat, "ticks")) { p.moved = Clock::now(); }
+void Watch::note_beat(Peer& p, const Beat& beat) {
+  if (!p.beat || p.beat->ticks != beat.ticks) { p.moved = now_; }
+  p.heard = now_;
   p.beat = beat;
 }
 
-void Watch::take_fail(const Json& frame) {
-  const Cause cause{static_cast<int>(frame_integer(frame, "code")), static_cast<int>(frame_integer(frame, "rank")),
-                    frame_text(frame, "text")};
+void Watch::take_fail(size_t rank, const Json& frame) {
+  const int64_t lowest = is_hub() ? static_cast<int64_t>(rank) : 0;  // a rank tells of itself, rank 0 of all
+  const int64_t highest = is_hub() ? lowest : static_cast<int64_t>(members_.size()) - 1;
+  Cause cause{frame_exit_code(frame), static_cast<int>(frame_integer(frame, "rank", lowest, highest)),
+              frame_text(frame, "text")};
   if (!is_hub()) { conclude(cause, true); }
-  const bool is_known = cause.rank > 0 && cause.rank < static_cast<int>(members_.size());
-  if (!is_known) { throw CommError("control connection", "a failure of no rank"); }
-  Cause named = cause;
-  named.text = members_[static_cast<size_t>(cause.rank)].name() + ": " + cause.text;
-  suspect(named);
+  cause.text = members_[rank].name() + ": " + cause.text;
+  suspect(cause);
 }
 
 void Watch::suspect(const Cause& cause) {
@@ -137,11 +148,16 @@ void Watch::suspect(const Cause& cause) {
   if (cause.code != kComm && (cause.rank == rank_ || log_.has_begun())) { conclude(cause); }
   if (suspected_) { return; }
   suspected_ = cause;
-  conclude_at_ = Clock::now() + std::chrono::seconds(1);
+  conclude_at_ = now_ + 1;
 }
 
 void Watch::hear_requests() {
   const std::lock_guard lock(mutex_);
+  if (!is_started_ && options_.start_seconds > 0 && now_ > options_.start_seconds) {
+    is_started_ = true;
+    own_failure_ = Cause{
+        kComm, rank_, "MPI or NCCL did not start within " + seconds_text(options_.start_seconds) + " after ranks met"};
+  }
   if (own_failure_) {
     Cause cause = *std::exchange(own_failure_, std::nullopt);
     if (is_hub()) {
@@ -151,14 +167,14 @@ void Watch::hear_requests() {
     } else {
       peers_[0].connection->send(fail_frame(cause.code, rank_, cause.text));
       suspected_ = cause;
-      conclude_at_ = Clock::now() + std::chrono::seconds(3);  // rank 0 answers before, or is gone
+      conclude_at_ = now_ + 3;  // rank 0 answers before, or is gone
     }
   }
   if (wants_end_ && !said_bye_) {
     said_bye_ = true;
     if (is_hub()) {
       peers_[0].is_done = true;
-      peers_[0].moved = Clock::now();
+      peers_[0].moved = now_;
     } else {
       peers_[0].connection->send(Json::object({{"kind", "bye"}}));
     }
@@ -166,12 +182,12 @@ void Watch::hear_requests() {
 }
 
 void Watch::send_beats() {
-  const Json beat = log_.beat();
+  const Beat beat = log_.beat();
   if (is_hub()) { note_beat(peers_[0], beat); }
-  if (Clock::now() < next_beat_) { return; }
-  next_beat_ = Clock::now() + duration_of(options_.lost_seconds / 10);
+  if (now_ < next_beat_) { return; }
+  next_beat_ = now_ + options_.lost_seconds / 10;
   for (Peer& p : peers_) {
-    if (p.connection != nullptr && p.connection->is_open()) { p.connection->send(beat); }
+    if (p.connection != nullptr && p.connection->is_open()) { p.connection->send(beat_frame(beat)); }
   }
 }
 
@@ -189,12 +205,12 @@ void Watch::look_for_lost() {
   for (size_t i = 0; i < peers_.size(); ++i) {
     const Peer& p = peers_[i];
     if (p.connection == nullptr || (is_hub() && p.is_done)) { continue; }
-    const bool is_silent = Clock::now() - p.heard > duration_of(options_.lost_seconds);
+    const bool is_silent = now_ - p.heard > options_.lost_seconds;
     if (p.connection->is_open() && !is_silent) { continue; }
     if (suspected_ && suspected_->rank == rank_ && suspected_->code != kComm) { conclude(*suspected_); }
     const std::string how =
         is_silent ? "no heartbeat for " + seconds_text(options_.lost_seconds) : "its connection closed";
-    conclude({kComm, static_cast<int>(i), members_[i].name() + ": lost: " + how + seen_text(i) + waiting_text()});
+    conclude({kComm, static_cast<int>(i), members_[i].name() + ": lost: " + how + seen_text(i) + waiting_text(i)});
   }
 }
 
@@ -202,15 +218,15 @@ void Watch::look_for_lost() {
 /// is done has come forward then: others may have left their last collective without a beat that says so.
 void Watch::look_for_stalls() {
   const auto has_stopped = [&](const Peer& p) {
-    const bool has_begun = p.is_done || (!p.beat.is_null() && frame_integer(p.beat, "ticks") > 0);
-    return has_begun && Clock::now() - p.moved > duration_of(options_.stall_seconds);
+    const bool has_begun = p.is_done || (p.beat && p.beat->ticks > 0);
+    return has_begun && now_ - p.moved > options_.stall_seconds;
   };
-  const auto entered = [&](const Peer& p) { return frame_integer(p.beat.is_null() ? log_.beat() : p.beat, "entered"); };
+  const auto entered = [](const Peer& p) { return p.beat ? p.beat->entered : 0; };
   bool all_wait = true;
   size_t last = 0;  // the rank that has entered the fewest collectives
   for (size_t r = 0; r < peers_.size(); ++r) {
     const Peer& p = peers_[r];
-    const bool waits = p.is_done || (!p.beat.is_null() && is_waiting(p.beat));
+    const bool waits = p.is_done || p.is_waiting();
     if (has_stopped(p) && !waits) {
       conclude({kComm, static_cast<int>(r),
                 members_[r].name() + ": stalled: no progress for " + seconds_text(options_.stall_seconds) +
@@ -226,25 +242,33 @@ void Watch::look_for_stalls() {
 }
 
 std::string Watch::seen_text(size_t rank) const {
-  const Json& beat = peers_[rank].beat;
-  return beat.is_null() ? "" : "; last seen in " + place_text(beat);
+  const std::optional<Beat>& beat = peers_[rank].beat;
+  return beat ? "; last seen in " + beat->place() : "";
 }
 
-/// "; ranks 0-4, 6 wait in all-to-all 14 of step 812", as far as rank 0 knows.
-std::string Watch::waiting_text() const {
-  std::vector<std::pair<std::string, std::vector<int>>> groups;
+/// "; ranks 0-4, 6 wait in all-to-all 14 of step 812 (1.4 s ago)", as far as rank 0 has heard of those that live.
+std::string Watch::waiting_text(std::optional<size_t> lost) const {
+  struct Group {
+    std::string where;
+    std::vector<int> ranks;
+    double age = 0;  // of the oldest beat
+  };
+  std::vector<Group> groups;
   for (size_t r = 0; is_hub() && r < peers_.size(); ++r) {
     const Peer& p = peers_[r];
-    if (p.beat.is_null() || p.is_done || !is_waiting(p.beat)) { continue; }
-    const std::string where = collective_text(p.beat);
-    auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == where; });
+    const bool is_gone = r == lost || (p.connection != nullptr && !p.connection->is_open());
+    if (is_gone || p.is_done || !p.is_waiting()) { continue; }
+    const std::string where = p.beat->collective_text();
+    auto it = std::find_if(groups.begin(), groups.end(), [&](const Group& g) { return g.where == where; });
     if (it == groups.end()) { it = groups.insert(it, {where, {}}); }
-    it->second.push_back(static_cast<int>(r));
+    it->ranks.push_back(static_cast<int>(r));
+    it->age = std::max(it->age, now_ - p.heard);
   }
   std::string text;
-  for (const auto& [where, ranks] : groups) {
-    const bool is_one = ranks.size() == 1;
-    text += (is_one ? "; rank " : "; ranks ") + rank_list(ranks) + (is_one ? " waits in " : " wait in ") + where;
+  for (const Group& g : groups) {
+    const bool is_one = g.ranks.size() == 1;
+    text += (is_one ? "; rank " : "; ranks ") + rank_list(g.ranks) + (is_one ? " waits in " : " wait in ") + g.where +
+            fmt::format(" ({:.1f} s ago)", g.age);
   }
   return text;
 }
@@ -261,9 +285,10 @@ void Watch::conclude(const Cause& cause, bool is_reported) {
     if (is_hub() && p.connection != nullptr && p.connection->is_open()) { p.connection->send(frame); }
   }
   write_flight_record(cause);
-  const Clock::time_point last = Clock::now() + std::chrono::seconds(1);
+  write_log(cause);
+  const double last = time_.now() + 1;
   const auto is_sent = [](const Peer& p) { return p.connection == nullptr || !p.connection->wants_to_write(); };
-  while (Clock::now() < last && !std::all_of(peers_.begin(), peers_.end(), is_sent)) {
+  while (time_.now() < last && !std::all_of(peers_.begin(), peers_.end(), is_sent)) {
     wait_for_frames();
     for (Peer& p : peers_) {
       if (p.connection != nullptr) { p.connection->flush(); }
@@ -271,6 +296,13 @@ void Watch::conclude(const Cause& cause, bool is_reported) {
   }
   std::fflush(stdout);
   ::_exit(cause.code);
+}
+
+void Watch::write_log(const Cause& cause) const {
+  try {
+    const fs::path file = log_.file();
+    if (!file.empty() && fs::exists(file)) { LogFile(file, rank_).line(LogLevel::error, cause.text); }
+  } catch (const std::exception&) {}  // the cause is what matters
 }
 
 /// Where an error of a rank ends the start there is nothing to tell.
@@ -284,7 +316,7 @@ void Watch::write_flight_record(const Cause& cause) const {
                                       {"cause", cause.text},
                                       {"code", cause.code},
                                       {"steps", log_.steps()},
-                                      {"last", log_.beat()},
+                                      {"last", beat_frame(log_.beat())},
                                       {"collectives", log_.collectives()}});
     write_file_atomic(options_.logs / name, record.dump(1) + "\n");
   } catch (const std::exception&) {}  // the cause is what matters

@@ -65,21 +65,11 @@ RankProcessesOptions rank_processes(int ranks, bool uses_gpu) {
   return options;
 }
 
-/// The secret of train.comm.token_file, without white space at its end.
-std::string read_token(const RunConfig& config) {
-  const std::string path = config.train.comm.value_or(CommConfig{}).token_file;
-  if (path.empty()) { return ""; }
-  std::string token = read_file(path, ExitCode::kUsage);
-  token.erase(token.find_last_not_of(" \t\r\n") + 1);
-  if (token.empty()) { throw config.error("train.comm.token_file", "an empty file " + path, "a file with a secret"); }
-  return token;
-}
-
-/// Of what ranks must agree on.
-std::string agreement(const RunConfig& config) {
+/// What ranks must agree on.
+Json agreement(const RunConfig& config) {
   Json common = to_json(config);
   for (const char* key : {"threads", "device"}) { common.find("train")->set(key, Json()); }
-  return config_hash(common);
+  return common;
 }
 
 }  // namespace
@@ -125,13 +115,14 @@ int start_ranks(const RunConfig& config, const RunOptions& run, int ranks, int r
   RankProcessesOptions options = rank_processes(ranks, device_of(config) == DeviceKind::cuda);
   options.arguments_again = remove_options(options.arguments, {"--resume"});
   options.restarts = restarts;
-  options.grace_seconds = config.train.comm.value_or(CommConfig{}).lost_seconds + 15;
+  const CommConfig comm = config.train.comm.value_or(CommConfig{});
+  options.start_seconds = comm.init_seconds;
+  options.grace_seconds = comm.lost_seconds + 15;
   options.run_folder = run_folder_of(config, run);
   return run_rank_processes(options);
 }
 
-RankGroupOptions rank_options(const CommConfig& comm, bool uses_gpu, const fs::path& folder,
-                              const std::string& agreement) {
+RankGroupOptions rank_options(const CommConfig& comm, bool uses_gpu, const fs::path& folder, const Json& agreement) {
   RankGroupOptions options;
   options.run_folder = folder;
   options.uses_gpu = uses_gpu;
@@ -160,7 +151,8 @@ RankGroupOptions rank_options(const RunConfig& config, const RunOptions& run) {
   RankGroupOptions options =
       rank_options(config.train.comm.value_or(CommConfig{}), device_of(config) == DeviceKind::cuda,
                    run_folder_of(config, run), agreement(config));
-  options.token = read_token(config);
+  const std::string file = config.train.comm.value_or(CommConfig{}).token_file;
+  if (!file.empty()) { options.secret = read_secret(config.place("train.comm.token_file"), file); }
   return options;
 }
 

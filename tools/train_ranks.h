@@ -35,8 +35,7 @@ int start_ranks(const RunConfig& config, const RunOptions& run, int ranks, int r
 /// What a process that a launcher has started as one of several ranks tells the others. Errors: ConfigError, CommError.
 RankGroupOptions rank_options(const RunConfig& config, const RunOptions& run);
 /// The same without a run configuration: where ranks meet, and what they must agree on.
-RankGroupOptions rank_options(const CommConfig& comm, bool uses_gpu, const fs::path& folder,
-                              const std::string& agreement);
+RankGroupOptions rank_options(const CommConfig& comm, bool uses_gpu, const fs::path& folder, const Json& agreement);
 
 /// Calls body as one of several ranks and waits for the others: an error ends all of them, and the first to have one
 /// says it. Signals to stop are noted from here on. Returns what the body returns.

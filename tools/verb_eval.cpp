@@ -121,12 +121,12 @@ int run_job(const Options& o, const Job& job, const Ranks& ranks) {
 }
 
 /// What ranks must agree on.
-std::string agreement(const Options& o, const Job& job, const Compute& compute) {
-  return config_hash(Json::object({{"list", job.config},
-                                   {"checkpoints", Json::array({o.checkpoints.begin(), o.checkpoints.end()})},
-                                   {"precision", precision_name(compute.dtype)},
-                                   {"log_samples", o.log_samples},
-                                   {"again", o.again}}));
+Json agreement(const Options& o, const Job& job, const Compute& compute) {
+  return Json::object({{"list", job.config},
+                       {"checkpoints", Json::array({o.checkpoints.begin(), o.checkpoints.end()})},
+                       {"precision", precision_name(compute.dtype)},
+                       {"log_samples", o.log_samples},
+                       {"again", o.again}});
 }
 
 int run_rank(const Options& o, const Job& job, const Compute& compute, const LaunchedRank& launched) {

@@ -12,7 +12,7 @@
 #ifdef HEBB_HAVE_CUDA
 #include "core/cuda_device.h"
 #endif
-#include "comm/meeting.h"
+#include "comm/member.h"
 #include "core/hash.h"
 #include "core/progress.h"
 #include "train/micro_batch.h"

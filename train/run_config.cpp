@@ -41,7 +41,7 @@ void fields(Fields& f, CommConfig& c) {
   f.field("interface", c.interface)
       .help("Network interface (eth0) or address (10.0.0.0/8) at which rank 0 is met by ranks of other hosts.");
   f.field("token_file", c.token_file)
-      .help("File with a secret that all ranks know, where they meet at an address that a launcher gives.");
+      .help("File, readable by its owner alone, with a secret that all ranks know, beside that of the run folder.");
   f.field("init_seconds", c.init_seconds).above(0).unit("s").help("Time for all ranks to meet.");
   f.field("lost_seconds", c.lost_seconds).above(0).unit("s").help("Silence after which a rank counts as lost.");
   f.field("stall_seconds", c.stall_seconds)

@@ -38,6 +38,7 @@ void Trainer::open_log() {
     path = folder_.path() / "logs" / fmt::format("rank_{:05}.log", ranks_.rank());
   }
   log_.open(path, ranks_.rank());
+  ranks_.flight().set_file(path);
 }
 
 void Trainer::start(const RunOptions& options, const std::string& banner) {

@@ -1,5 +1,5 @@
 // The ranks of a run find each other over loopback, whatever strangers do meanwhile.
-#include "comm/meeting_text.h"
+#include "comm/meeting.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -12,6 +12,7 @@
 #include <random>
 #include <thread>
 
+#include "comm/sha256.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
@@ -19,12 +20,9 @@ namespace {
 
 MeetingOptions options_of(const TempFolder& folder, int rank, int size) {
   MeetingOptions options;
-  options.size = size;
   options.self = this_member(rank);
-  options.self.build = "b1";
-  options.self.config = "c1";
-  options.self.library = "mpi 4";
   options.self.device = "cpu";
+  options.agreement = {size, "b1", "mpi 4", Json::object({{"train", Json::object({{"steps", 10}})}})};
   options.launch = "job7";
   options.folder = folder.path();
   options.is_one_host = true;
@@ -40,17 +38,6 @@ std::vector<MeetingOptions> all_of(const TempFolder& folder, int size) {
 
 Socket listen_here() { return listen_at(resolve("127.0.0.1", 0).front()); }
 int port_of(const Socket& socket) { return local_endpoint(socket).port(); }
-
-/// All with an address from outside, where nobody listens.
-std::vector<MeetingOptions> all_at_free_port(const TempFolder& folder, int size) {
-  std::vector<MeetingOptions> all = all_of(folder, size);
-  const Socket probe = listen_here();
-  for (MeetingOptions& o : all) {
-    o.address = "127.0.0.1";
-    o.port = port_of(probe);
-  }
-  return all;
-}
 
 struct Outcome {
   std::unique_ptr<ControlLinks> links;
@@ -89,10 +76,10 @@ bool all_met(const std::vector<Outcome>& outcomes) {
   return true;
 }
 
-/// The port of rank 0, as soon as it has written it.
-int port_of(const TempFolder& folder) {
+/// Where rank 0 listens, as soon as it has written it.
+Rendezvous rendezvous_of(const TempFolder& folder) {
   for (;;) {
-    if (const auto found = read_rendezvous(rendezvous_path(folder.path(), "job7"))) { return found->port; }
+    if (const auto found = read_rendezvous(rendezvous_path(folder.path(), "job7"))) { return *found; }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
@@ -106,14 +93,49 @@ void write_all(const Socket& socket, const std::string& bytes) {
   [[maybe_unused]] const ssize_t n = ::send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 
+/// A peer that speaks the protocol as far as a test wants.
+class Probe {
+ public:
+  explicit Probe(int port) : connection_(connect_here(port), "", kLargestFrame) {}
+  FrameConnection& connection() { return connection_; }
+  /// The next frame; null where the connection was closed before one came.
+  Json next() {
+    for (;;) {
+      connection_.flush();
+      connection_.receive();
+      if (std::optional<Json> frame = connection_.next()) { return *frame; }
+      if (!connection_.is_open()) { return {}; }
+      pollfd wait = connection_.polled();
+      ::poll(&wait, 1, 50);
+    }
+  }
+  /// Says hello as `rank`, and proves a secret.
+  void prove(int rank, const std::string& secret, const std::string& launch = "job7") {
+    const std::string theirs = frame_text(next(), "nonce"), own = make_secret();
+    connection_.send(Json::object({{"kind", "hello"}, {"hebb", 2}, {"rank", rank}, {"nonce", own}}));
+    const SessionKeys keys = session_keys("\n" + secret, launch, rank, own, theirs);
+    connection_.set_keys(keys.to_first, keys.from_first);
+    connection_.send(Json::object({{"kind", "proof"}}));
+  }
+  void introduce(const Member& member, const Agreement& agreement) {
+    Json frame = member_json(member);
+    frame.set("kind", "member");
+    frame.set("agreement", agreement_json(agreement));
+    connection_.send(frame);
+  }
+
+ private:
+  FrameConnection connection_;
+};
+
 /// Ranks meet although `disturb` is done to the port of rank 0 before rank 1 comes.
-void check_undisturbed(const std::function<void(int port)>& disturb, double hello_seconds = 10) {
+void check_undisturbed(const std::function<void(const Rendezvous&)>& disturb, double hello_seconds = 10) {
   const TempFolder folder;
   std::vector<MeetingOptions> all = all_of(folder, 2);
   all[0].hello_seconds = hello_seconds;
   Outcome first;
   std::thread rank0([&] { first = meet_one(all[0]); });
-  disturb(port_of(folder));
+  disturb(rendezvous_of(folder));
   const Outcome second = meet_one(all[1]);
   rank0.join();
   INFO(first.error << " / " << second.error);
@@ -140,18 +162,20 @@ FOLDER_TEST("ranks meet through the run folder and know each other", "[fast][thr
 
 FOLDER_TEST("the rendezvous file is the owner's alone and names the launch", "[fast]") {
   const fs::path path = rendezvous_path(folder.path(), "j.1");
-  write_rendezvous(path, {.addresses = {{"lo", "127.0.0.1"}}, .port = 4711, .token = "t"});
+  write_rendezvous(path, {.addresses = {{"lo", "127.0.0.1"}}, .port = 4711, .secret = std::string(64, 'a')});
   struct stat status {};
   REQUIRE(::stat(path.c_str(), &status) == 0);
   CHECK((status.st_mode & 0777) == 0600);
   CHECK(path.filename() == "rendezvous.j.1.json");
   const auto read = read_rendezvous(path);
   REQUIRE(read);
-  CHECK((read->port == 4711 && read->token == "t" && read->addresses[0].address == "127.0.0.1"));
+  CHECK((read->port == 4711 && read->secret == std::string(64, 'a') && read->addresses[0].address == "127.0.0.1"));
   folder.write("rendezvous.other.json", "{}");
   remove_other_rendezvous(folder.path(), "j.1");
   CHECK((fs::exists(path) && !fs::exists(folder / "rendezvous.other.json")));
   std::ofstream(path) << "{\"port\": \"x\"}";
+  CHECK(!read_rendezvous(path));
+  std::ofstream(path) << R"({"addresses": [], "port": 4711, "secret": ""})";  // anybody would know it
   CHECK(!read_rendezvous(path));
 }
 
@@ -165,27 +189,20 @@ TEST_CASE("launch ids tell attempts apart", "[fast]") {
   CHECK(id({}).empty());
   CHECK(id({{"TORCHELASTIC_RUN_ID", "a/b"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}) == "a_b.2");
   CHECK(id({{"PMIX_NAMESPACE", "17"}, {"SLURM_JOB_ID", "5"}}) == "17");
+  CHECK(id({{"MASTER_PORT", "29500"}}) == "29500");
   CHECK(id({{"SLURM_JOB_ID", "5"}, {"SLURM_STEP_ID", "0"}, {"SLURM_RESTART_COUNT", "1"}}) == "5.0.1");
-}
-
-TEST_CASE("tokens are random and compared as a whole", "[fast]") {
-  const std::string token = make_token();
-  CHECK((token.size() == 64 && token != make_token()));
-  CHECK(equal_tokens(token, token));
-  CHECK(!equal_tokens(token, token.substr(1)));
-  CHECK(!equal_tokens("ab", "ac"));
-  CHECK(equal_tokens("", ""));
 }
 
 FOLDER_TEST("after init_seconds missing ranks are named, and those that came", "[fast]") {
   std::vector<MeetingOptions> all = all_of(folder, 4);
   all.pop_back();
   all.erase(all.begin() + 1);
-  for (MeetingOptions& o : all) { o.init_seconds = 0.5; }
+  for (MeetingOptions& o : all) { o.init_seconds = 2; }
   const std::vector<Outcome> met = meet_all(all);
   CHECK(met[0].code == 14);
-  CHECK_THAT(met[0].error,
-             Contains("ranks 1, 3 of 4 did not come within 0.5 s; here: rank 0 (") && Contains(all[1].self.name()));
+  CHECK_THAT(met[0].error, Contains("ranks 1, 3 of 4 did not come within 2 s; here: rank 0 (") &&
+                               Contains(all[1].self.name()) &&
+                               Contains("they look for " + rendezvous_path(folder.path(), "job7").string()));
   CHECK((met[1].code == 14 && met[1].is_of_other && met[1].error == met[0].error));
 }
 
@@ -195,15 +212,15 @@ FOLDER_TEST("a rank without rank 0 says where it looked", "[fast]") {
   CHECK_THAT(meet_one(options).error, Contains("cannot reach rank 0 within 0.3 s (no file "));
   // A file that a killed attempt left behind: nobody listens there.
   const int port = port_of(listen_here());
-  write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, port, "old"});
+  write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, port, std::string(64, 'a')});
   const Outcome outcome = meet_one(options);
   CHECK(outcome.code == 14);
   CHECK_THAT(outcome.error, Contains("127.0.0.1:" + std::to_string(port) + " (lo): Connection refused"));
 }
 
 FOLDER_TEST("a stale rendezvous file delays nobody", "[fast]") {
-  write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, 1, "old"});
-  write_rendezvous(rendezvous_path(folder.path(), "job6"), {{{"lo", "127.0.0.1"}}, 1, "older"});
+  write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, 1, std::string(64, 'a')});
+  write_rendezvous(rendezvous_path(folder.path(), "job6"), {{{"lo", "127.0.0.1"}}, 1, std::string(64, 'b')});
   CHECK(all_met(meet_all(all_of(folder, 3))));
   CHECK(fs::is_empty(folder.path()));
 }
@@ -218,12 +235,16 @@ FOLDER_TEST("ranks that differ are named with both values", "[fast]") {
     return met[0].error;
   };
   const std::string name0 = this_member(0).name(), name1 = this_member(1).name();
-  CHECK(outcome([](MeetingOptions& o) { o.self.build = "b2"; }) ==
+  CHECK(outcome([](MeetingOptions& o) { o.agreement.build = "b2"; }) ==
         "meeting: build: " + name0 + " has b1, " + name1 + " has b2");
-  CHECK_THAT(outcome([](MeetingOptions& o) { o.self.config = "c2"; }),
-             Contains("configuration: " + name0 + " has c1, " + name1 + " has c2"));
-  CHECK_THAT(outcome([](MeetingOptions& o) { o.self.library = "mpi 5"; }), Contains("communication library"));
-  CHECK_THAT(outcome([](MeetingOptions& o) { o.size = 3; }),
+  CHECK(outcome([](MeetingOptions& o) {
+          o.agreement.config = Json::object({{"train", Json::object({{"steps", 20}, {"seed", 1}})}});
+        }) == "meeting: configuration: " + name0 + " and " + name1 +
+                  " differ in train.steps (10, 20), train.seed (absent, 1)");
+  CHECK_THAT(outcome([](MeetingOptions& o) { o.agreement.library = "mpi 5"; }), Contains("communication library"));
+  CHECK_THAT(outcome([](MeetingOptions& o) { o.agreement.config.set("note", std::string(2000000, 'x')); }),
+             Contains("differ in their configurations"));  // too long to be sent
+  CHECK_THAT(outcome([](MeetingOptions& o) { o.agreement.size = 3; }),
              Contains("number of ranks: " + name0 + " has 2, " + name1 + " has 3"));
   const auto on_one_gpu = [&] {
     std::vector<MeetingOptions> all = all_of(folder, 2);
@@ -251,16 +272,16 @@ FOLDER_TEST("a second process with the same rank is refused and named, and the r
     MeetingOptions again = all[1];
     again.self.host = "";
     again.self.pid = 1;
-    const int port = port_of(folder);
-    FrameConnection probe(connect_here(port), "", kLargestFrame);
-    const std::string token = read_rendezvous(rendezvous_path(folder.path(), "job7"))->token;
+    const Rendezvous at = rendezvous_of(folder);
+    Probe probe(at.port);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // rank 1 polls every 50 ms
-    probe.send(hello_frame(again, token));
-    while (probe.is_open()) { probe.receive(); }
-    const auto frame = probe.next();
-    REQUIRE(frame);
-    twin.code = static_cast<int>(frame_integer(*frame, "code"));
-    twin.error = frame_text(*frame, "reason");
+    probe.prove(1, at.secret);
+    CHECK(frame_kind(probe.next()) == "proof");
+    probe.introduce(again.self, again.agreement);
+    const Json frame = probe.next();
+    REQUIRE(frame.is_object());
+    twin.code = static_cast<int>(frame_integer(frame, "code"));
+    twin.error = frame_text(frame, "text");
   }
   CHECK_THAT(twin.error, Contains("rank 1 (:1) is " + all[1].self.name() + " already"));
   met[2] = meet_one(all[2]);
@@ -272,6 +293,7 @@ FOLDER_TEST("a second process with the same rank is refused and named, and the r
 FOLDER_TEST("a port in use ends the meeting with its address", "[fast]") {
   const Socket taken = listen_here();
   MeetingOptions options = options_of(folder, 0, 2);
+  options.is_one_host = false;
   options.address = "127.0.0.1";
   options.port = port_of(taken);
   const Outcome outcome = meet_one(options);
@@ -279,61 +301,162 @@ FOLDER_TEST("a port in use ends the meeting with its address", "[fast]") {
   CHECK(outcome.error == "127.0.0.1:" + std::to_string(options.port) + ": cannot listen: Address already in use");
 }
 
-FOLDER_TEST("ranks meet at an address from outside, with the same token only", "[fast]") {
-  std::vector<MeetingOptions> all = all_at_free_port(folder, 2);
+FOLDER_TEST("ranks meet at an address from outside, with the same secret only", "[fast]") {
+  std::vector<MeetingOptions> all = all_of(folder, 2);
+  Socket probe = listen_here();  // a port where nobody listens afterwards
   for (MeetingOptions& o : all) {
-    o.token = "secret";
+    o.is_one_host = false;
+    o.address = "127.0.0.1";
+    o.port = port_of(probe);
+    o.secret = "secret";
     o.folder = folder / "not there yet";
   }
+  probe.close();
   CHECK(all_met(meet_all(all)));
-  all[1].token = "guess";
-  for (MeetingOptions& o : all) { o.init_seconds = 0.5; }
+  all[1].secret = "guess";
+  for (MeetingOptions& o : all) { o.init_seconds = 2; }
   const std::vector<Outcome> met = meet_all(all);
   CHECK((met[0].code == 14 && met[1].code == 14));
-  CHECK_THAT(met[0].error, Contains("rank 1 of 2 did not come"));
-  CHECK_THAT(met[1].error, Contains("refused: wrong token"));
+  CHECK_THAT(met[0].error, Contains("rank 1 of 2 did not come") && Contains("a frame with a wrong seal"));
+  CHECK_THAT(met[1].error, Contains("the connection was closed"));
 }
 
-TEST_CASE("a rank that sees another folder is named", "[fast]") {
+FOLDER_TEST("a secret that others can read is refused with what to type", "[fast]") {
+  const fs::path path = folder / "secret";
+  std::ofstream(path) << "very secret \n";
+  fs::permissions(path, fs::perms(0644));
+  CHECK_THROWS_WITH(read_secret("train.comm.token_file", path), Contains("train.comm.token_file") &&
+                                                                    Contains("of mode 644") &&
+                                                                    Contains("chmod 600 " + path.string()));
+  fs::permissions(path, fs::perms(0600));
+  CHECK(read_secret("train.comm.token_file", path) == "very secret");
+  std::ofstream(path).flush();
+  CHECK_THROWS_WITH(read_secret("train.comm.token_file", path), Contains("an empty file"));
+}
+
+TEST_CASE("a rank that sees another folder says where it looks, after a while and at the end", "[fast]") {
   const TempFolder folder, other;
-  std::vector<MeetingOptions> all = all_at_free_port(folder, 2);
-  for (MeetingOptions& o : all) { o.init_seconds = 1; }
+  std::vector<MeetingOptions> all = all_of(folder, 2);
   all[1].folder = other.path();
+  std::string notices[2];
+  for (size_t r = 0; r < 2; ++r) {
+    all[r].init_seconds = 1;
+    all[r].notice_seconds = 0.1;
+    all[r].notice = [&notices, r](const std::string& line) { notices[r] += line; };
+  }
   const std::vector<Outcome> met = meet_all(all);
-  CHECK((met[0].code == 4 && met[0].is_of_other && met[1].code == 4 && !met[1].is_of_other));
-  CHECK_THAT(met[1].error, Contains(all[1].self.name() + ": " + other.path().string()));
-  CHECK(met[0].error == met[1].error);
+  CHECK((met[0].code == 14 && met[1].code == 14));
+  CHECK_THAT(notices[0], Contains("rank 1 of 2 have not come yet") && Contains(folder.path().string()));
+  for (const std::string& text : {met[1].error, notices[1]}) {
+    CHECK_THAT(text, Contains(all[1].self.name()) && Contains(other.path().string()));
+  }
+}
+
+FOLDER_TEST("rank 0 listens on loopback where all ranks are on its host", "[fast]") {
+  std::vector<MeetingOptions> all = all_of(folder, 2);
+  all[0].address = "0.0.0.0";  // of a launcher; nobody else has to come there
+  Outcome first;
+  std::thread rank0([&] { first = meet_one(all[0]); });
+  const Rendezvous at = rendezvous_of(folder);
+  CHECK((at.addresses.size() == 1 && at.addresses[0].address == "127.0.0.1"));
+  std::string error;
+  for (const InterfaceAddress& a : interface_addresses("")) {
+    CHECK(!connect_to(resolve(a.address, at.port).front(), 2, error).is_open());
+  }
+  const Outcome second = meet_one(all[1]);
+  rank0.join();
+  CHECK((first.links != nullptr && second.links != nullptr));
+}
+
+FOLDER_TEST("a silent listener at the place of rank 0 holds a rank up for hello_seconds", "[fast]") {
+  const Socket silent = listen_here();
+  write_rendezvous(rendezvous_path(folder.path(), "job7"),
+                   {{{"lo", "127.0.0.1"}}, port_of(silent), std::string(64, 'a')});
+  std::vector<MeetingOptions> all = all_of(folder, 2);
+  all[1].hello_seconds = 0.2;
+  Outcome second;
+  std::thread rank1([&] { second = meet_one(all[1]); });
+  std::string peer;
+  Socket taken;  // rank 1 waits there before rank 0 comes
+  while (!taken.is_open()) { taken = accept_from(silent, peer); }
+  const Outcome first = meet_one(all[0]);
+  rank1.join();
+  INFO(first.error << " / " << second.error);
+  CHECK((first.links != nullptr && second.links != nullptr));
+}
+
+FOLDER_TEST("a start in the same folder ends no other meeting", "[fast]") {
+  std::vector<MeetingOptions> all = all_of(folder, 2);
+  Outcome first;
+  std::thread rank0([&] { first = meet_one(all[0]); });
+  rendezvous_of(folder);
+  remove_other_rendezvous(folder.path(), "job8");
+  const Outcome second = meet_one(all[1]);
+  rank0.join();
+  INFO(first.error << " / " << second.error);
+  CHECK((first.links != nullptr && second.links != nullptr));
 }
 
 TEST_CASE("strangers never stop a meeting", "[fast]") {
   std::vector<Socket> open;
   SECTION("a length of 1 GiB, and one that a welcome alone may have") {
     const std::string length = GENERATE(std::string("\x00\x00\x00\x40", 4), std::string("\x01\x00\x01\x00", 4));
-    check_undisturbed([&](int port) {
-      open.push_back(connect_here(port));
+    check_undisturbed([&](const Rendezvous& at) {
+      open.push_back(connect_here(at.port));
       write_all(open.back(), length + "x");
     });
   }
   SECTION("HTTP, and a frame that is no hello") {
-    check_undisturbed([&](int port) {
+    check_undisturbed([&](const Rendezvous& at) {
       for (const std::string& text :
            {std::string("GET / HTTP/1.1\r\n\r\n"), encode_frame(Json::object({{"kind", "beat"}})),
             encode_frame(Json::object({{"kind", 1}}))}) {
-        open.push_back(connect_here(port));
+        open.push_back(connect_here(at.port));
         write_all(open.back(), text);
       }
     });
   }
+  SECTION("a rank of another build that does not know the secret learns nothing") {
+    check_undisturbed([&](const Rendezvous& at) {
+      Probe probe(at.port);
+      probe.prove(1, std::string(64, 'a'));
+      probe.introduce(this_member(1), {2, "b2", "", {}});
+      CHECK(probe.next().is_null());
+    });
+  }
+  SECTION("a proof for another launch, and one that was captured") {
+    check_undisturbed([&](const Rendezvous& at) {
+      Probe other(at.port);
+      other.prove(1, at.secret, "job6");
+      CHECK(other.next().is_null());
+      // What a rank has sent before, to a rank 0 that chose another nonce.
+      Probe again(at.port);
+      const std::string theirs = frame_text(again.next(), "nonce"), own = make_secret();
+      again.connection().send(Json::object({{"kind", "hello"}, {"hebb", 2}, {"rank", 1}, {"nonce", own}}));
+      const SessionKeys keys = session_keys("\n" + at.secret, "job7", 1, own, make_secret());
+      again.connection().set_keys(keys.to_first, keys.from_first);
+      again.connection().send(Json::object({{"kind", "proof"}}));
+      CHECK(again.next().is_null());
+      // What rank 0 proves with, sent back to it.
+      Probe mirror(at.port);
+      const std::string nonce = frame_text(mirror.next(), "nonce");
+      mirror.connection().send(Json::object({{"kind", "hello"}, {"hebb", 2}, {"rank", 1}, {"nonce", nonce}}));
+      const SessionKeys its = session_keys("\n" + at.secret, "job7", 1, nonce, nonce);
+      mirror.connection().set_keys(its.from_first, its.to_first);
+      mirror.connection().send(Json::object({{"kind", "proof"}}));
+      CHECK(mirror.next().is_null());
+    });
+  }
   SECTION("one byte a second: closed when the time for a hello is over") {
     check_undisturbed(
-        [&](int port) {
-          const Socket slow = connect_here(port);
-          for (int i = 0; i < 4; ++i) {
-            write_all(slow, "\x10");
-            std::this_thread::sleep_for(std::chrono::milliseconds(60));
+        [&](const Rendezvous& at) {
+          Probe slow(at.port);
+          CHECK(frame_kind(slow.next()) == "nonce");
+          for (int i = 0; i < 3; ++i) {
+            ::send(slow.connection().fd(), "\x10", 1, MSG_NOSIGNAL);
+            std::this_thread::sleep_for(std::chrono::milliseconds(30));
           }
-          char byte = 0;
-          CHECK(::recv(slow.fd(), &byte, 1, 0) <= 0);  // closed
+          CHECK(slow.next().is_null());  // closed
         },
         0.1);
   }
@@ -342,35 +465,33 @@ TEST_CASE("strangers never stop a meeting", "[fast]") {
     REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
     files.rlim_cur = std::max(files.rlim_cur, std::min<rlim_t>(files.rlim_max, 2000));
     REQUIRE(::setrlimit(RLIMIT_NOFILE, &files) == 0);
-    check_undisturbed([&](int port) {
-      for (int i = 0; i < 1000; ++i) { open.push_back(connect_here(port)); }
+    check_undisturbed([&](const Rendezvous& at) {
+      for (int i = 0; i < 1000; ++i) { open.push_back(connect_here(at.port)); }
     });
   }
   SECTION("random bytes") {
-    check_undisturbed([&](int port) {
+    check_undisturbed([&](const Rendezvous& at) {
       std::mt19937 random(1);
       for (int i = 0; i < 200; ++i) {
         std::string bytes(random() % 200, '\0');
         for (char& c : bytes) { c = static_cast<char>(random()); }
         if (i % 2 == 0) { bytes = std::string("\x20\x00\x00\x00", 4) + bytes; }
-        write_all(connect_here(port), bytes);
+        write_all(connect_here(at.port), bytes);
       }
     });
   }
 }
 
-/// A hello with a wrong token, or what is left of it.
+/// A hello and a wrong proof, or what is left of them.
 std::string damaged_hello(std::mt19937& random) {
-  MeetingOptions options;
-  options.size = 2;
-  options.self = this_member(1);
-  options.launch = "job7";
-  std::string bytes = encode_frame(hello_frame(options, "guess"));
+  std::string bytes =
+      encode_frame(Json::object({{"kind", "hello"}, {"hebb", 2}, {"rank", 1}, {"nonce", std::string(64, '0')}})) +
+      encode_frame(Json::object({{"kind", "proof"}}), "guess");
   switch (random() % 4) {
     case 0: bytes += bytes; break;
     case 1: bytes.resize(random() % bytes.size()); break;
     case 2: {
-      const std::string deep(random() % 60000, random() % 2 == 0 ? '[' : '{');
+      const std::string deep(random() % 4000, random() % 2 == 0 ? '[' : '{');
       bytes = std::string(4, '\0') + deep;
       for (size_t i = 0; i < 4; ++i) { bytes[i] = static_cast<char>((deep.size() >> (8 * i)) & 0xff); }
       break;
@@ -386,10 +507,10 @@ std::string damaged_hello(std::mt19937& random) {
 TEST_CASE("no bytes of a stranger crash a meeting or hold it up", "[fast][threads]") {
   const uint32_t seed = GENERATE(range(0u, 4u));
   const auto begin = std::chrono::steady_clock::now();
-  check_undisturbed([&](int port) {
+  check_undisturbed([&](const Rendezvous& at) {
     std::mt19937 random(seed);
     for (int i = 0; i < 150; ++i) {
-      const Socket socket = connect_here(port);
+      const Socket socket = connect_here(at.port);
       const std::string bytes = damaged_hello(random);
       const size_t cut = random() % (bytes.size() + 1);
       write_all(socket, bytes.substr(0, cut));
@@ -402,9 +523,10 @@ TEST_CASE("no bytes of a stranger crash a meeting or hold it up", "[fast][thread
 FOLDER_TEST("a false rank 0 ends a rank with an error, never with a crash or for ever", "[fast]") {
   MeetingOptions rank = options_of(folder, 1, 2);
   const Socket listener = listen_here();
-  rank.address = "127.0.0.1";
-  rank.port = port_of(listener);
+  const std::string secret(64, 'a');
+  write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, port_of(listener), secret});
   rank.init_seconds = 2;
+  rank.hello_seconds = 0.5;
   std::atomic<bool> is_over = false;
   std::thread impostor([&] {
     std::mt19937 random(5);
@@ -419,8 +541,10 @@ FOLDER_TEST("a false rank 0 ends a rank with an error, never with a crash or for
       member.rank = static_cast<int>(random() % 3);
       Json members = Json::array();
       for (uint32_t n = random() % 4; n > 0; --n) { members.push(member_json(member)); }
-      const Json welcome = Json::object({{"kind", "welcome"}, {"members", members}, {"ids", ""}});  // no nonce
-      std::string bytes = encode_frame(welcome);
+      const Json welcome = Json::object({{"kind", "welcome"}, {"members", members}, {"ids", ""}});
+      std::string bytes =
+          encode_frame(Json::object({{"kind", "nonce"}, {"hebb", 2}, {"nonce", std::string(64, '1')}})) +
+          encode_frame(Json::object({{"kind", "proof"}}), random() % 2 == 0 ? "guess" : "") + encode_frame(welcome);
       for (uint32_t n = random() % 4; n > 0; --n) { bytes[random() % bytes.size()] = static_cast<char>(random()); }
       write_all(socket, bytes);
       std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until it is read

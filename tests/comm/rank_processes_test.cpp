@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,8 +11,11 @@
 #include <chrono>
 #include <fstream>
 #include <functional>
+#include <set>
+#include <sstream>
 #include <thread>
 
+#include "comm/launch_processes.h"
 #include "comm/restart.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
@@ -29,9 +33,15 @@ bool has_mpi() {
 /// A launcher in a process of its own.
 class Launcher {
  public:
-  Launcher(int ranks, const std::vector<std::string>& arguments, int restarts = 0) {
+  /// files: that it and its children may open at a time; 0: as many as this process.
+  Launcher(int ranks, const std::vector<std::string>& arguments, int restarts = 0, rlim_t files = 0,
+           double start_seconds = 300) {
     pid_ = ::fork();
     if (pid_ != 0) { return; }
+    if (files > 0) {
+      const rlimit limit{files, files};
+      ::setrlimit(RLIMIT_NOFILE, &limit);
+    }
     ::dup2(::open((folder_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
     RankProcessesOptions options;
     options.program = beside_program("rank_stub");
@@ -40,6 +50,7 @@ class Launcher {
     options.arguments_again = options.arguments;
     options.ranks = ranks;
     options.restarts = restarts;
+    options.start_seconds = start_seconds;
     options.run_folder = folder_.path();
     int code = 99;
     try {
@@ -76,6 +87,7 @@ class Launcher {
       return entry.path().filename().string().starts_with("rendezvous.");
     });
   }
+  bool has_launched() const { return !launched_processes(pid_, false).empty(); }
   std::string text(const std::string& file) const { return read_file(folder_ / file); }
 
  private:
@@ -109,6 +121,37 @@ std::string last_line(const std::string& text) {
   return text.substr(begin + 1, end - begin);
 }
 
+/// The inodes of TCP sockets that listen elsewhere than on loopback.
+std::set<std::string> open_to_others() {
+  std::set<std::string> inodes;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(table);
+    std::string line;
+    std::getline(file, line);
+    while (std::getline(file, line)) {
+      std::istringstream words(line);
+      std::string number, local, remote, state, skipped, inode;
+      words >> number >> local >> remote >> state;
+      for (int i = 0; i < 5; ++i) { words >> skipped; }
+      words >> inode;
+      const bool is_loopback = local.starts_with("0100007F:") || local.starts_with("00000000000000000000000001000000:");
+      if (state == "0A" && !is_loopback) { inodes.insert("socket:[" + inode + "]"); }
+    }
+  }
+  return inodes;
+}
+
+/// How many sockets a process has that listen elsewhere than on loopback.
+int ports_of(pid_t pid) {
+  const std::set<std::string> listening = open_to_others();
+  int count = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+    std::error_code ignored;
+    count += static_cast<int>(listening.count(fs::read_symlink(entry.path(), ignored).string()));
+  }
+  return count;
+}
+
 /// The state after some steps of so many ranks.
 std::string expected(int64_t steps, int64_t ranks) {
   int64_t state = 0;
@@ -122,7 +165,7 @@ TEST_CASE("ranks of an mpirun meet, add up and end") {
   if (!has_mpi()) { return; }
   Launcher launcher(3, {"5"});
   CHECK(launcher.wait() == 0);
-  CHECK(launcher.text("stderr").empty());
+  CHECK_THAT(launcher.text("stderr"), !Catch::Contains("error"));
   CHECK(launcher.text("result") == expected(5, 3));
 }
 
@@ -132,7 +175,7 @@ TEST_CASE("a signal to the launcher stops all ranks after a save") {
   launcher.wait_for("state");
   ::kill(launcher.pid(), SIGTERM);
   CHECK(launcher.wait() == 75);
-  CHECK(launcher.text("stderr") == "SIGTERM: the ranks stop\n");
+  CHECK_THAT(launcher.text("stderr"), Catch::Contains("SIGTERM: the ranks stop\n") && !Catch::Contains("error"));
   const std::string result = launcher.text("result");
   CHECK(result == expected(std::stol(result), 2));
 }
@@ -192,6 +235,32 @@ TEST_CASE("nothing outlives a launcher that is killed while ranks start") {
     CHECK(result == expected(std::stol(result), 2));
   } else {
     CHECK_FALSE(fs::exists(state));
+  }
+}
+
+TEST_CASE("ranks on one host listen on loopback alone") {
+  if (!has_mpi()) { return; }
+  Launcher launcher(2, {"100000", "slow"});
+  launcher.wait_for("state");
+  const std::vector<pid_t> ranks = launched_processes(launcher.pid(), true);
+  CHECK(ranks.size() == 2);
+  for (const pid_t rank : ranks) { CHECK(ports_of(rank) == 0); }
+  ::kill(launcher.pid(), SIGTERM);
+  CHECK(launcher.wait() == 75);
+}
+
+TEST_CASE("mpirun that starts no rank is ended, and so is all that it left") {
+  if (!has_mpi()) { return; }
+  SECTION("when the time for a start is over") {
+    Launcher launcher(2, {"5"}, 0, 32, 2);
+    const pid_t pid = launcher.pid();
+    CHECK(launcher.wait() == 14);
+    CHECK_THAT(last_line(launcher.text("stderr")), Catch::Contains("error: ") && Catch::Contains("rank"));
+    CHECK(launched_processes(pid, false).empty());
+  }
+  SECTION("when the launcher is killed") {
+    Launcher launcher(2, {"5"}, 0, 32);
+    launcher.kill_when([&] { return launcher.has_launched(); });
   }
 }
 

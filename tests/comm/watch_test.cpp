@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "comm/communicator.h"
@@ -30,10 +31,12 @@ void sleep_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::du
 /// Processes that meet in a folder, have a watch each, and run `body`, then pass the last barrier and exit with 0.
 class RankProcesses {
  public:
-  RankProcesses(int size, const WatchOptions& watch, const std::function<void(Rank)>& body) {
+  /// false_rank: what the last rank does instead.
+  RankProcesses(int size, const WatchOptions& watch, const std::function<void(Rank)>& body,
+                const std::function<void(FrameConnection& to_first)>& false_rank = {}) {
     for (int r = 0; r < size; ++r) {
       const pid_t pid = ::fork();
-      if (pid == 0) { run(r, size, watch, body); }
+      if (pid == 0) { run(r, size, watch, body, r + 1 == size ? false_rank : nullptr); }
       pids_.push_back(pid);
     }
   }
@@ -58,13 +61,13 @@ class RankProcesses {
     int code = -1;  // 128+n for a signal; -1: lives
     std::string errors;
   };
-  /// How the ranks have ended within some seconds.
-  std::vector<End> ends(double seconds) {
+  /// How the ranks have ended within some seconds, or the first `awaited` of them.
+  std::vector<End> ends(double seconds, size_t awaited = SIZE_MAX) {
     const Clock::time_point last = Clock::now() + std::chrono::milliseconds(static_cast<int>(seconds * 1000));
     std::vector<End> ends(pids_.size());
     for (bool all = false; !all && Clock::now() < last; sleep_seconds(0.01)) {
       all = true;
-      for (size_t r = 0; r < pids_.size(); ++r) {
+      for (size_t r = 0; r < std::min(awaited, pids_.size()); ++r) {
         int status = 0;
         if (pids_[r] > 0 && ::waitpid(pids_[r], &status, WNOHANG) == pids_[r]) {
           ends[r].code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -79,22 +82,32 @@ class RankProcesses {
     }
     return ends;
   }
+  const TempFolder& folder() const { return folder_; }
+  void signal_all(int number) const {
+    for (const pid_t pid : pids_) { ::kill(pid, number); }
+  }
   Json flight_record(int rank) const {
     return parse_json_file((folder_ / ("logs/flight_0000" + std::to_string(rank) + ".json")).string());
   }
 
  private:
-  [[noreturn]] void run(int rank, int size, WatchOptions options, const std::function<void(Rank)>& body) {
+  [[noreturn]] void run(int rank, int size, WatchOptions options, const std::function<void(Rank)>& body,
+                        const std::function<void(FrameConnection& to_first)>& false_rank) {
     const std::string errors = (folder_ / ("stderr" + std::to_string(rank))).string();
     ::dup2(::open(errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
     MeetingOptions meeting;
-    meeting.size = size;
+    meeting.agreement.size = size;
     meeting.self = this_member(rank);
     meeting.self.host = "host" + std::to_string(rank);
     meeting.folder = folder_.path();
     meeting.is_one_host = true;
     FlightLog log;
     options.logs = folder_ / "logs";
+    if (false_rank) {
+      const ControlLinks links = meet(meeting);
+      false_rank(*links.connections[0]);
+      wait_for_ever();
+    }
     {
       Watch watch(meet(meeting), rank, options, log);
       sleep_seconds(0.2);  // a beat or two
@@ -139,9 +152,10 @@ TEST_CASE("a killed rank ends all with 14, and is named with what others wait fo
   ::kill(killed, SIGKILL);
   const auto ends = ranks.ends(3);
   CHECK((ends[0].code == 14 && ends[1].code == 137 && ends[2].code == 14));
-  CHECK(ends[0].errors == "error: " + name_of(1, killed) +
-                              ": lost: its connection closed; last seen in step 812, backward, micro-batch 3; ranks 0, "
-                              "2 wait in all-to-all 1 of step 812\n");
+  CHECK_THAT(ends[0].errors, Catch::Matches("error: rank 1 \\(host1:" + std::to_string(killed) +
+                                            "\\): lost: its connection closed; last seen in step 812, backward, "
+                                            "micro-batch 3; ranks 0, 2 wait in all-to-all 1 of step 812 \\([0-9.]+ s "
+                                            "ago\\)\n"));
   CHECK(ends[2].errors.empty());
   const Json record = ranks.flight_record(2);
   CHECK_THAT(frame_text(record, "cause"), Catch::Contains("lost: its connection closed"));
@@ -229,7 +243,7 @@ TEST_CASE("ranks that wait for each other are a stall", "[fast]") {
   CHECK((ends[0].code == 14 && ends[1].code == 14));
   CHECK_THAT(ends[0].errors, Catch::Contains("all ranks wait for each other") &&
                                  Catch::Contains("has entered the fewest collectives; rank 0 waits in barrier 2 of "
-                                                 "step 0; rank 1 waits in sum 1 of step 0"));
+                                                 "step 0 (0.0 s ago); rank 1 waits in sum 1 of step 0 ("));
 }
 
 TEST_CASE("the error of a rank ends all with its code, in one line", "[fast]") {
@@ -273,9 +287,9 @@ TEST_CASE("communicators write down their collectives", "[fast][threads]") {
   log.at(5, "reduce");
   self.sum(stream, {&value, DType::i64, {1}});
   for (int i = 0; i < 100; ++i) { self.barrier(stream); }
-  const Json beat = log.beat();
-  CHECK(!is_waiting(beat));
-  CHECK((place_text(beat) == "step 5, reduce" && collective_text(beat) == "barrier 101 of step 5"));
+  const Beat beat = log.beat();
+  CHECK(!beat.is_waiting());
+  CHECK((beat.place() == "step 5, reduce" && beat.collective_text() == "barrier 101 of step 5"));
   const Json list = log.collectives();
   CHECK(list.items().size() == FlightLog::kKept);
   CHECK(list.items().back().at("number").as_int() == 101);
@@ -288,4 +302,95 @@ TEST_CASE("a rank that begins early disturbs no meeting", "[fast]") {
   const WatchOptions options{.lost_seconds = 0.5, .stall_seconds = 60, .logs = {}};
   RankProcesses ranks(6, options, [](Rank) {});
   for (const auto& end : ranks.ends(10)) { CHECK((end.code == 0 && end.errors.empty())); }
+}
+
+TEST_CASE("the dead wait for nothing", "[fast]") {
+  RankProcesses ranks(3, kQuick, [](Rank r) {
+    r.log.at(5, "forward");
+    r.log.begin("sum", 8);
+    wait_for_ever();
+  });
+  ranks.wait_until_ready();
+  sleep_seconds(0.3);  // that beats tell where ranks are
+  ::kill(ranks.pid(2), SIGKILL);
+  const auto ends = ranks.ends(10);
+  CHECK_THAT(ends[0].errors, Catch::Contains("; ranks 0, 1 wait in sum 1 of step 5 (") && !Catch::Contains("2 wait"));
+}
+
+TEST_CASE("ranks that were suspended together go on", "[fast]") {
+  const WatchOptions options{.lost_seconds = 1, .stall_seconds = 60, .logs = {}};
+  RankProcesses ranks(3, options, [](Rank) { ::raise(SIGSTOP); });
+  for (int r = 0; r < 3; ++r) {  // all have met, and stand still
+    siginfo_t stopped{};
+    REQUIRE(::waitid(P_PID, static_cast<id_t>(ranks.pid(r)), &stopped, WSTOPPED | WNOWAIT) == 0);
+  }
+  sleep_seconds(2.5);
+  ranks.signal_all(SIGCONT);
+  for (const auto& end : ranks.ends(30)) {
+    INFO(end.errors);
+    CHECK((end.code == 0 && end.errors.empty()));
+  }
+}
+
+TEST_CASE("a bad frame is an error of the rank that sent it", "[fast]") {
+  const auto beat_with = [](const char* key, const Json& value) {
+    Json frame = beat_frame({});
+    frame.set(key, value);
+    return frame;
+  };
+  const auto fail_with = [](int64_t code, int rank) {
+    return Json::object({{"kind", "fail"}, {"code", code}, {"rank", rank}, {"text", "no disk"}});
+  };
+  struct Case {
+    Json frame;
+    int code;
+    const char* text;
+  };
+  const std::vector<Case> cases{
+      {beat_with("ticks", "12"), 14, "a frame whose ticks is no integer"},
+      {beat_with("ticks", -1), 14, "a frame whose ticks is out of range"},
+      {beat_with("finished", 1), 14, "a frame whose finished is out of range"},
+      {beat_with("phase", "\x1b[2J"), 14, "a frame whose phase is no word"},
+      {beat_with("micro_batch", uint64_t{1} << 63), 14, "a frame whose micro_batch is no integer"},
+      {Json::object({{"kind", "beat"}, {"step", 3}}), 14, "a frame without ticks"},
+      {Json::object({{"kind", "hello"}}), 14, "unexpected frame hello"},
+      {fail_with(3, 0), 14, "a frame whose rank is out of range"},
+      {fail_with(0, 1), 1, "no disk"},
+      {fail_with(256, 1), 1, "no disk"},
+      {fail_with(int64_t{1} << 40, 1), 1, "no disk"},
+      {fail_with(-4, 1), 1, "no disk"},
+      {fail_with(4, 1), 4, "no disk"},
+  };
+  for (const Case& c : cases) {
+    const WatchOptions options{.lost_seconds = 60, .stall_seconds = 60, .logs = {}};
+    RankProcesses ranks(
+        2, options, [](Rank) { wait_for_ever(); }, [&](FrameConnection& to_first) { to_first.send(c.frame); });
+    const pid_t pid = ranks.pid(1);
+    INFO(c.frame.dump());
+    const auto ends = ranks.ends(30, 1);
+    CHECK(ends[0].code == c.code);
+    CHECK_THAT(ends[0].errors, Catch::Contains("error: " + name_of(1, pid) + ": ") && Catch::Contains(c.text));
+  }
+}
+
+TEST_CASE("the log of each rank ends with the error that ended the run", "[fast]") {
+  const TempFolder folder;
+  const auto log_of = [&](int rank) { return folder / ("log" + std::to_string(rank)); };
+  RankProcesses ranks(3, kQuick, [&](Rank r) {
+    write_file_atomic(log_of(r.rank), "step 1\n");
+    r.log.set_file(log_of(r.rank));
+    wait_for_ever();
+  });
+  for (int r = 0; r < 3; ++r) {
+    while (!fs::exists(log_of(r))) { sleep_seconds(0.01); }
+  }
+  ranks.wait_until_ready();
+  sleep_seconds(0.1);  // until the last one has opened its log
+  ::kill(ranks.pid(1), SIGKILL);
+  ranks.ends(10);
+  for (const int r : {0, 2}) {
+    CHECK_THAT(read_file(log_of(r)), Catch::StartsWith("step 1\n") &&
+                                         Catch::Contains("[error] rank " + std::to_string(r)) &&
+                                         Catch::Contains(": lost: its connection closed; last seen in start\n"));
+  }
 }
