@@ -11,14 +11,8 @@ namespace {
 
 fs::path golden(const std::string& name) { return fs::path(test_data_path()) / "golden" / name; }
 
-constexpr double kTolerance = 1e-4;  // of a tensor's largest entry
-
-/// Of a gradient that rounding the weights moves by `moved`. Where sums cancel or norms amplify, that is more than 1e-4
-/// / 16 and leaves no room for the rounding of what is computed between: five gradients of the golden cases, off by at
-/// most 1.54e-4 in the emulator.
-double gradient_tolerance(double moved) {
-  return 16 * moved > kTolerance ? std::max(2 * kTolerance, moved) : kTolerance;
-}
+/// Of a tensor's largest entry; of a gradient's more where rounding the weights moves it much (Conditioning::limit).
+constexpr double kTolerance = 1e-4;
 
 /// Logits, loss and gradients of a layer's golden case.
 void check_trace(const std::string& name) {
@@ -50,7 +44,7 @@ void check_trace(const std::string& name) {
       INFO(key);
       REQUIRE(out.grads.count(key.substr(5)) == 1);
       check_close(key, out.grads.at(key.substr(5)).values, expected.doubles(key),
-                  gradient_tolerance(condition.moved.at(key.substr(5))), 1e-6 * largest);
+                  condition.limit(key.substr(5), kTolerance), 1e-6 * largest);
       ++found;
     } else if (key.rfind("after.", 0) == 0) {
       REQUIRE(out.after.count(key.substr(6)) == 1);

@@ -8,13 +8,14 @@
 namespace {
 
 /// Steps of the small model in tests/golden/`model`. Only the first and the last step are logged, so that those in
-/// between are like most of a run. `changes` is merged over everything.
+/// between are like most of a run. Without train.autotune, whose measurements wait and launch graphs as often as time
+/// allows. `changes` is merged over everything.
 RunConfig small_run(const TempFolder& folder, const std::string& model, int64_t steps, bool graphs,
                     const std::string& changes = "{}") {
   Json json = json_in(folder, R"({"name": "steps",
     "data": {"sources": [{"path": "tokens.bin", "format": "raw_u16", "split_token": 0}]},
     "train": {"batch_size": 2, "micro_batch_size": 1, "sequence_length": 13, "seed": 5, "device": "cuda", "precision": "fp32",
-              "log_every": 1000, "checkpoint": {"every": 1000}},
+              "autotune": false, "log_every": 1000, "checkpoint": {"every": 1000}},
     "optimizer": {"lr": 0.01, "clip_norm": 0.3}, "schedule": {"type": "constant", "warmup_steps": 3}})");
   json.set("model", parse_json_file((fs::path(test_data_path()) / "golden" / model / "model.json").string()));
   json.find("train")->set("steps", Json(steps));
@@ -116,7 +117,8 @@ TEST_CASE("a benchmark launches its steps as graphs, as a run does") {
   if (!has_device()) { return; }
   const cuda::DeviceCounts before = cuda::device_counts();
   const fs::path model = fs::path(test_data_path()) / "golden" / "gdn-1" / "model.json";
-  const ModelSpeed speed = measure_model(read_model_config(model), {DeviceKind::cuda, DType::f32}, {2, 13, 1, 3});
+  const ModelSpeed speed = measure_model(read_model_config(model), {DeviceKind::cuda, DType::f32},
+                                         {.rows = 2, .length = 13, .warmup = 1, .steps = 3, .autotune = false});
   CHECK(cuda::device_counts().graphs - before.graphs == 5 + 5);  // of 6 steps, two of them apart; the first is recorded
   CHECK(speed.best_ms <= speed.median_ms);
   CHECK(speed.forward_ms > 0);
