@@ -182,7 +182,8 @@ Var Mamba2::forward(Pass& pass, Var x, LayerState* state) {
                             .head_dim = norm_width_,
                             .eps = eps_,
                             .gate = z ? HeadGate::silu : HeadGate::none,
-                            .gate_first = !norm_before_gate_});
+                            .gate_first = !norm_before_gate_,
+                            .dtype = pass.tape.dtype(x)});
   return linear(pass.tape, y, pass.param(*o_proj_));
 }
 

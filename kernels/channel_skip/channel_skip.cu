@@ -1,6 +1,7 @@
 #include "kernels/channel_skip/channel_skip.h"
 
 #include "kernels/channel_skip/scratch.h"
+#include "kernels/common/cuda/dispatch_wide.cuh"
 #include "kernels/common/cuda/fast_divide.cuh"
 
 // Bound by HBM: 3 passes forward, 4 backward.
@@ -8,9 +9,9 @@ namespace hebb::HEBB_DEVICE {
 namespace {
 
 /// to += scale from; a scale holds for `width` channels, a multiple of N.
-template <class T, int N> struct AddScaledChannels {
-  T* to;
-  const T* from;
+template <class To, class From, int N> struct AddScaledChannels {
+  To* to;
+  const From* from;
   const float* scale;
   int64_t channels, width;
 
@@ -26,9 +27,10 @@ template <class T, int N> struct AddScaledChannels {
 };
 
 // A thread goes over the tokens of a block in a pack of channels.
-template <class T, int N> struct BlockSums {
+template <class D, class T, int N> struct BlockSums {
   float* partial;
-  const T *d_y, *x;
+  const D* d_y;
+  const T* x;
   int64_t tokens, channels;
 
   __device__ void operator()(int64_t block, int64_t pack) const {
@@ -61,35 +63,35 @@ struct AddSums {
   }
 };
 
-/// to += scale from, both of `shape`'s shape.
-template <class T>
-void add_scaled(Stream& stream, const char* name, T* to, const T* from, const Tensor& shape, const Tensor& scale) {
+/// to += scale from, both of `shape`'s shape, in packs of the wider type W.
+template <class W, class To, class From>
+void add_scaled(Stream& stream, const char* name, To* to, const From* from, const Tensor& shape, const Tensor& scale) {
   const int64_t tokens = shape.size(0), channels = shape.numel() / tokens, width = channels / scale.numel();
-  dispatch_pack<T>(width, {to, from}, [&](auto pack) {
+  dispatch_pack<W>(width, {to, from}, [&](auto pack) {
     each_element(name, stream, tokens, channels / pack(),
-                 AddScaledChannels<T, pack()>{to, from, scale.as<float>(), channels, width});
+                 AddScaledChannels<To, From, pack()>{to, from, scale.as<float>(), channels, width});
   });
 }
 
 }  // namespace
 
 void run(Stream& stream, const ChannelSkipForward& a) {
-  dispatch_float(a.y.dtype, [&]<class T>(T) {
-    add_scaled<T>(stream, "channel_skip_forward", a.y.as<T>(), a.x.as<T>(), a.y, a.scale);
+  dispatch_wide(a.y.dtype, a.x.dtype, [&]<class Y, class T>(Y, T) {
+    add_scaled<Y>(stream, "channel_skip_forward", a.y.as<Y>(), a.x.as<T>(), a.y, a.scale);
   });
 }
 
 void run(Stream& stream, const ChannelSkipBackward& a, const ChannelSkipBackwardScratch& scratch) {
   const int64_t tokens = a.d_y.size(0), channels = a.d_y.numel() / tokens, blocks = ChannelSkipBlocks::count(tokens);
-  dispatch_float(a.d_y.dtype, [&]<class T>(T) {
+  dispatch_wide(a.d_y.dtype, a.x.dtype, [&]<class D, class T>(D, T) {
     if (a.d_x.defined()) {
-      add_scaled<T>(stream, "channel_skip_backward", a.d_x.as<T>(), a.d_y.as<T>(), a.d_y, a.scale);
+      add_scaled<D>(stream, "channel_skip_backward", a.d_x.as<T>(), a.d_y.as<D>(), a.d_y, a.scale);
     }
     if (a.d_scale.defined()) {
       float* const partial = scratch.partial.as<float>();
-      dispatch_pack<T>(channels, {partial, a.d_y.data, a.x.data}, [&](auto pack) {
+      dispatch_pack<D>(channels, {partial, a.d_y.data, a.x.data}, [&](auto pack) {
         each_element("channel_skip_sums", stream, blocks, channels / pack(),
-                     BlockSums<T, pack()>{partial, a.d_y.as<T>(), a.x.as<T>(), tokens, channels});
+                     BlockSums<D, T, pack()>{partial, a.d_y.as<D>(), a.x.as<T>(), tokens, channels});
       });
       const int64_t heads = a.d_scale.numel();
       each_warp("channel_skip_scales", stream, heads,

@@ -371,6 +371,14 @@ GatedDeltaBackwardScratch plan(Workspace& workspace, const GatedDeltaBackward& a
   if (scratch.on_tensor_cores) {
     const int64_t initial = args.initial_state.defined() ? args.initial_state.numel() / 2 : 0;
     scratch.adjoints = workspace.tensor({v.numel() + initial}, dtype, "delta rule adjoints");
+    if (args.additive) {
+      scratch.parts = workspace.tensor({2, v.numel()}, DType::bf16, "delta rule parts");
+      scratch.d_q = workspace.tensor(k, DType::bf16, "delta rule parts");
+      scratch.d_k = workspace.tensor(k, DType::bf16, "delta rule parts");
+      scratch.d_v = workspace.tensor(v, DType::bf16, "delta rule parts");
+      scratch.d_g = workspace.tensor(args.g.shape, dtype, "delta rule parts");
+      scratch.d_beta = workspace.tensor(args.g.shape, dtype, "delta rule parts");
+    }
   } else {
     const DeltaSizes sizes(args.k, args.v);
     const int64_t elements = std::max(cpu::elements_of<cpu::Adjoint<float>>(sizes, args.grid.longest, false),

@@ -1,4 +1,6 @@
+#include "kernels/add/add.h"
 #include "kernels/common/cuda/column_sums.cuh"
+#include "kernels/common/cuda/dispatch_wide.cuh"
 #include "kernels/gated_delta/mma.cuh"
 
 // One block a row and key head: per value head it scans forward for states and errors, then in reverse. Scratch and
@@ -9,13 +11,13 @@ namespace {
 
 using namespace delta;
 
-template <class T> struct GatedDeltaBackwardTask {
+template <class T, class D> struct GatedDeltaBackwardTask {
   DeltaSizes n;
   Inputs<T> in;
   Chunks chunks;
   T *d_q, *d_k, *d_v;
   float *d_g, *d_beta, *starts, *errors, *initial_sums, *scratch;
-  const T* d_o;
+  const D* d_o;
   const float* initial;
   int64_t scratch_stride, longest;
   float scale;
@@ -60,9 +62,9 @@ struct Adjoint {
         dv(n.value_dim),
         additive(additive) {}
 
-  template <class T>
+  template <class T, class D>
   __device__ void enter(const HeadInputs<T>& in, const DeltaChunk& chunk, float scale, const float* before,
-                        const float* e, const T* d_o) {
+                        const float* e, const D* d_o) {
     c = chunk.length;
     state = before;
     errors = e;
@@ -212,8 +214,8 @@ struct Adjoint {
 };
 
 /// States at chunk starts and prediction errors.
-template <class T>
-__device__ __forceinline__ void recompute(const GatedDeltaBackwardTask<T>& a, int64_t row, int64_t head,
+template <class T, class D>
+__device__ __forceinline__ void recompute(const GatedDeltaBackwardTask<T, D>& a, int64_t row, int64_t head,
                                           float* scratch) {
   ScratchParts parts(scratch);
   ChunkScan scan(parts, a.n, a.longest);
@@ -230,8 +232,8 @@ __device__ __forceinline__ void recompute(const GatedDeltaBackwardTask<T>& a, in
   }
 }
 
-template <class T>
-__device__ __forceinline__ void differentiate(const GatedDeltaBackwardTask<T>& a, int64_t row, int64_t head,
+template <class T, class D>
+__device__ __forceinline__ void differentiate(const GatedDeltaBackwardTask<T, D>& a, int64_t row, int64_t head,
                                               bool accumulate, float* scratch, BlockReducer<double>& reduce) {
   const DeltaSizes& n = a.n;
   ScratchParts parts(scratch);
@@ -267,8 +269,8 @@ __device__ __forceinline__ void differentiate(const GatedDeltaBackwardTask<T>& a
 }
 
 // A key head's gradient is the sum over its value heads, in order: they share a block.
-template <class T>
-__global__ void __launch_bounds__(kBlockThreads) gated_delta_backward_kernel(GatedDeltaBackwardTask<T> a) {
+template <class T, class D>
+__global__ void __launch_bounds__(kBlockThreads) gated_delta_backward_kernel(GatedDeltaBackwardTask<T, D> a) {
   const int64_t row = blockIdx.x / a.n.key_heads, first = blockIdx.x % a.n.key_heads * a.n.group();
   float* const scratch = a.scratch + blockIdx.x * a.scratch_stride;
   BlockReducer<double> reduce;
@@ -281,34 +283,78 @@ __global__ void __launch_bounds__(kBlockThreads) gated_delta_backward_kernel(Gat
 void on_plain_cores(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch) {
   const DeltaSizes n(a.k, a.v);
   HEBB_ASSERT(scratch.work.size(0) >= n.batch * n.key_heads);
-  dispatch_float(a.v.dtype, [&]<class T>(T) {
-    const GatedDeltaBackwardTask<T> b{.n = n,
-                                      .in = Inputs<T>(a, n),
-                                      .chunks = Chunks(a.grid),
-                                      .d_q = a.d_q.as<T>(),
-                                      .d_k = a.d_k.as<T>(),
-                                      .d_v = a.d_v.as<T>(),
-                                      .d_g = a.d_g.as<float>(),
-                                      .d_beta = a.d_beta.as<float>(),
-                                      .starts = scratch.starts.as<float>(),
-                                      .errors = scratch.errors.as<float>(),
-                                      .initial_sums = scratch.initial_sums.as<float>(),
-                                      .scratch = scratch.work.as<float>(),
-                                      .d_o = a.d_o.as<T>(),
-                                      .initial = a.initial_state.as<float>(),
-                                      .scratch_stride = scratch.work.size(1),
-                                      .longest = a.grid.longest,
-                                      .scale = static_cast<float>(a.scale),
-                                      .additive = a.additive};
-    HEBB_LAUNCH(gated_delta_backward_kernel<T>, blocks_for(n.batch * n.key_heads, 1), kBlockThreads, 0, stream, b);
+  dispatch_wide(a.d_o.dtype, a.v.dtype, [&]<class D, class T>(D, T) {
+    const GatedDeltaBackwardTask<T, D> b{.n = n,
+                                         .in = Inputs<T>(a, n),
+                                         .chunks = Chunks(a.grid),
+                                         .d_q = a.d_q.as<T>(),
+                                         .d_k = a.d_k.as<T>(),
+                                         .d_v = a.d_v.as<T>(),
+                                         .d_g = a.d_g.as<float>(),
+                                         .d_beta = a.d_beta.as<float>(),
+                                         .starts = scratch.starts.as<float>(),
+                                         .errors = scratch.errors.as<float>(),
+                                         .initial_sums = scratch.initial_sums.as<float>(),
+                                         .scratch = scratch.work.as<float>(),
+                                         .d_o = a.d_o.as<D>(),
+                                         .initial = a.initial_state.as<float>(),
+                                         .scratch_stride = scratch.work.size(1),
+                                         .longest = a.grid.longest,
+                                         .scale = static_cast<float>(a.scale),
+                                         .additive = a.additive};
+    HEBB_LAUNCH((gated_delta_backward_kernel<T, D>), blocks_for(n.batch * n.key_heads, 1), kBlockThreads, 0, stream, b);
   });
+}
+
+/// from = high + low, to 16 bits.
+struct SplitNumbers {
+  bf16 *high, *low;
+  const float* from;
+  int64_t channels;
+
+  __device__ void operator()(int64_t token, int64_t pack) const {
+    constexpr int kNumbers = kPack<bf16>;
+    const int64_t at = token * channels, c = pack * kNumbers;
+    float value[kNumbers];
+    load_pack(value, from + at, c, channels, true);
+    store_pack(high + at, c, channels, true, value);
+    HEBB_UNROLL
+    for (int j = 0; j < kNumbers; ++j) { value[j] -= to_float(from_float<bf16>(value[j])); }
+    store_pack(low + at, c, channels, true, value);
+  }
+};
+
+/// Gradients are linear in d_o: those of its two parts, one after the other, are added.
+void in_two_parts(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch) {
+  const Tensor high = scratch.parts.slice(0, a.d_o.shape), low = scratch.parts.slice(a.d_o.numel(), a.d_o.shape);
+  const int64_t tokens = a.d_o.size(0) * a.d_o.size(1), channels = a.d_o.numel() / tokens;
+  each_element("delta_split", stream, tokens, channels / kPack<bf16>,
+               SplitNumbers{high.as<bf16>(), low.as<bf16>(), a.d_o.as<float>(), channels});
+  GatedDeltaBackward part = a;
+  part.d_o = high;
+  delta_mma::backward(stream, part, scratch, true);
+  add_column_sums(stream, a.d_initial_state, scratch.initial_sums, a.k.size(0));
+  part.d_o = low;
+  part.d_q = scratch.d_q;
+  part.d_k = scratch.d_k;
+  part.d_v = scratch.d_v;
+  part.d_g = scratch.d_g;
+  part.d_beta = scratch.d_beta;
+  delta_mma::backward(stream, part, scratch, false);
+  for (Tensor GatedDeltaBackward::*gradient :
+       {&GatedDeltaBackward::d_q, &GatedDeltaBackward::d_k, &GatedDeltaBackward::d_v, &GatedDeltaBackward::d_g,
+        &GatedDeltaBackward::d_beta}) {
+    HEBB_DEVICE::run(stream, AddScaled{.y = a.*gradient, .x = part.*gradient, .alpha = 1, .accumulate = true});
+  }
 }
 
 }  // namespace
 
 void run(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch) {
-  if (scratch.adjoints.defined()) {
-    delta_mma::backward(stream, a, scratch);
+  if (scratch.parts.defined()) {
+    in_two_parts(stream, a, scratch);
+  } else if (scratch.adjoints.defined()) {
+    delta_mma::backward(stream, a, scratch, true);
   } else {
     on_plain_cores(stream, a, scratch);
   }

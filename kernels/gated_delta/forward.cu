@@ -1,3 +1,4 @@
+#include "kernels/common/cuda/dispatch_wide.cuh"
 #include "kernels/gated_delta/chunk_scan.cuh"
 #include "kernels/gated_delta/mma.cuh"
 
@@ -10,11 +11,12 @@ namespace {
 
 using namespace delta;
 
-template <class T> struct GatedDeltaForwardTask {
+template <class T, class O> struct GatedDeltaForwardTask {
   DeltaSizes n;
   Inputs<T> in;
   Chunks chunks;
-  T *o, *prediction;
+  O* o;
+  T* prediction;
   float *state, *scratch;
   const float* initial;
   const int32_t* doc_start;
@@ -41,8 +43,8 @@ __device__ __forceinline__ void write_prediction(const ChunkScan& scan, int64_t 
 }
 
 /// o = diag(e^gam) Q S + P delta, P_ij = D_ij (q_i . k_j), j <= i; overwrites the queries' reads.
-template <class T>
-__device__ __forceinline__ void write_output(const ChunkScan& scan, int64_t c, T* o, int64_t stride) {
+template <class O>
+__device__ __forceinline__ void write_output(const ChunkScan& scan, int64_t c, O* o, int64_t stride) {
   const int64_t dv = scan.dv;
   float *const p = scan.products + c * c, *const out = scan.read + c * dv;
   block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) { p[at] = j <= i ? p[at] * scan.decays.table[at] : 0.0f; });
@@ -50,11 +52,11 @@ __device__ __forceinline__ void write_output(const ChunkScan& scan, int64_t c, T
     block_rows(c, dv, [&](int64_t at, int64_t i, int64_t) { out[at] *= scan.decays.start[i]; });
   }
   block_product<false, false>(c, dv, c, 1.0f, {p, c}, {scan.delta, dv}, scan.has_state, {out, dv});
-  block_rows(c, dv, [&](int64_t at, int64_t i, int64_t channel) { o[i * stride + channel] = from_float<T>(out[at]); });
+  block_rows(c, dv, [&](int64_t at, int64_t i, int64_t channel) { o[i * stride + channel] = from_float<O>(out[at]); });
 }
 
-template <class T>
-__global__ void __launch_bounds__(kBlockThreads) gated_delta_forward_kernel(GatedDeltaForwardTask<T> a) {
+template <class T, class O>
+__global__ void __launch_bounds__(kBlockThreads) gated_delta_forward_kernel(GatedDeltaForwardTask<T, O> a) {
   const DeltaSizes& n = a.n;
   const int64_t task = blockIdx.x, row = task / n.value_heads, head = task % n.value_heads,
                 stride = n.value_heads * n.value_dim;
@@ -77,10 +79,11 @@ __global__ void __launch_bounds__(kBlockThreads) gated_delta_forward_kernel(Gate
 }
 
 // Token by token: a thread holds one value channel of a head's state. HBM: the state twice in and once out a token.
-template <class T> struct Steps {
+template <class T, class O> struct Steps {
   DeltaSizes n;
   Inputs<T> in;
-  T *o, *prediction;
+  O* o;
+  T* prediction;
   float* state;
   const float* initial;
   const int32_t* doc_start;
@@ -111,7 +114,7 @@ template <class T> struct Steps {
       const float written = inputs.beta[i * inputs.gate_stride] * (additive ? value : value - alpha * predicted);
       for (int64_t a = 0; a < dk; ++a) { s[a * dv] = alpha * s[a * dv] + to_float(k[a]) * written; }
       const int64_t at = i * inputs.value_stride + head * dv + c;
-      o[at] = from_float<T>(scale * (alpha * answer + match * written));
+      o[at] = from_float<O>(scale * (alpha * answer + match * written));
       if (prediction != nullptr) { prediction[at] = from_float<T>(predicted); }
     }
   }
@@ -126,31 +129,32 @@ void run(Stream& stream, const GatedDeltaForward& a, const GatedDeltaForwardScra
     delta_mma::forward(stream, a);
     return;
   }
-  dispatch_float(a.v.dtype, [&]<class T>(T) {
-    const GatedDeltaForwardTask<T> f{.n = n,
-                                     .in = Inputs<T>(a, n),
-                                     .chunks = Chunks(a.grid),
-                                     .o = a.o.as<T>(),
-                                     .prediction = a.prediction.as<T>(),
-                                     .state = a.state.as<float>(),
-                                     .scratch = scratch.work.as<float>(),
-                                     .initial = a.initial_state.as<float>(),
-                                     .doc_start = a.doc_start.as<int32_t>(),
-                                     .scratch_stride = scratch.work.size(1),
-                                     .longest = a.grid.longest,
-                                     .scale = static_cast<float>(a.scale),
-                                     .additive = a.additive};
-    HEBB_LAUNCH(gated_delta_forward_kernel<T>, blocks_for(n.batch * n.value_heads, 1), kBlockThreads, 0, stream, f);
+  dispatch_wide(a.o.dtype, a.v.dtype, [&]<class O, class T>(O, T) {
+    const GatedDeltaForwardTask<T, O> f{.n = n,
+                                        .in = Inputs<T>(a, n),
+                                        .chunks = Chunks(a.grid),
+                                        .o = a.o.as<O>(),
+                                        .prediction = a.prediction.as<T>(),
+                                        .state = a.state.as<float>(),
+                                        .scratch = scratch.work.as<float>(),
+                                        .initial = a.initial_state.as<float>(),
+                                        .doc_start = a.doc_start.as<int32_t>(),
+                                        .scratch_stride = scratch.work.size(1),
+                                        .longest = a.grid.longest,
+                                        .scale = static_cast<float>(a.scale),
+                                        .additive = a.additive};
+    HEBB_LAUNCH((gated_delta_forward_kernel<T, O>), blocks_for(n.batch * n.value_heads, 1), kBlockThreads, 0, stream,
+                f);
   });
 }
 
 void run(Stream& stream, const GatedDeltaSteps& a) {
   const DeltaSizes n(a.k, a.v);
-  dispatch_float(a.v.dtype, [&]<class T>(T) {
+  dispatch_wide(a.o.dtype, a.v.dtype, [&]<class O, class T>(O, T) {
     each_element(
         "gated_delta_steps", stream, n.batch * n.value_heads, n.value_dim,
-        Steps<T>{n, Inputs<T>(a, n), a.o.as<T>(), a.prediction.as<T>(), a.state.as<float>(),
-                 a.initial_state.as<float>(), a.doc_start.as<int32_t>(), static_cast<float>(a.scale), a.additive});
+        Steps<T, O>{n, Inputs<T>(a, n), a.o.as<O>(), a.prediction.as<T>(), a.state.as<float>(),
+                    a.initial_state.as<float>(), a.doc_start.as<int32_t>(), static_cast<float>(a.scale), a.additive});
   });
 }
 

@@ -11,7 +11,8 @@ namespace hebb {
 // tensors' shapes. prediction [B, T, HV, dv] (undefined: not wanted) = k S before the token's decay and write.
 // state [B, HV, dk, dv]: in, for rows that continue; out, after the last token; undefined: nothing is carried.
 // Rows that continue need it. additive: delta = beta v, plain gated linear attention (docs/layers/mamba2.md,
-// Recurrence), without products of keys with keys or with the state, and without prediction.
+// Recurrence), without products of keys with keys or with the state, and without prediction. Then o and d_o are fp32
+// where q, k and v are bf16: a norm behind o makes d_o orthogonal to o, and rounding either would undo that.
 
 /// Token by token; for few tokens. FLOPs: 7 dk dv a token and value head.
 /// Bound: caches, state read twice and written once a token.
@@ -38,7 +39,8 @@ HEBB_KERNEL_WITH_SCRATCH(GatedDeltaForward)
 /// Gradients from d_o; nothing is carried into or out of the rows. All but d_initial_state (+=, may be
 /// undefined) are overwritten. q, k, v, g, beta as in the forward pass.
 /// A first scan recomputes the states at chunk starts and the prediction errors E (delta = beta E; additive: E = v).
-/// FLOPs of a chunk: about 2 C (5 C dk + 3.25 C dv + 8 dk dv) a value head; bound: multiply-adds.
+/// FLOPs of a chunk: about 2 C (5 C dk + 3.25 C dv + 8 dk dv) a value head; bound: multiply-adds. With d_o in fp32 and
+/// the rest in bf16, tensor cores take d_o in two parts, one after the other: all but the first scan runs twice.
 struct GatedDeltaBackward {
   Tensor d_q, d_k, d_v, d_g, d_beta, d_initial_state;
   Tensor d_o, q, k, v, g, beta, initial_state, doc_start;

@@ -28,7 +28,8 @@ void forward(Stream& stream, const GatedDeltaForward& a);
 void recompute(Stream& stream, const GatedDeltaBackward& a, const Handed& to);
 /// The reverse scan: d_v, initial_sums, adjoints and d_starts.
 void reverse_scan(Stream& stream, const GatedDeltaBackward& a, const Handed& to);
-/// All gradients but what initial_sums add up to, where there are adjoints.
-void backward(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch);
+/// All gradients but what initial_sums add up to, from d_o in bf16. Errors and starts are there already unless
+/// `recomputes`.
+void backward(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch, bool recomputes);
 
 }  // namespace hebb::HEBB_DEVICE::delta_mma

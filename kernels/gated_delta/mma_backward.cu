@@ -432,9 +432,9 @@ Handed::Handed(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scr
 static_assert(sizeof(Shared<64>) <= gated_delta_shared_bytes(64) &&
               sizeof(Shared<128>) <= gated_delta_shared_bytes(128));
 
-void backward(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch) {
+void backward(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch, bool recomputes) {
   const Handed handed(a, scratch);
-  recompute(stream, a, handed);
+  if (recomputes) { recompute(stream, a, handed); }
   reverse_scan(stream, a, handed);
   const DeltaSizes n(a.k, a.v);
   const DeltaChunkGradients b{.n = n,

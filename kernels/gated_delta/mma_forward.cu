@@ -19,7 +19,7 @@ struct DeltaScan {
   DeltaSizes n;
   delta::Inputs<bf16> in;
   delta::Chunks chunks;
-  bf16* o;
+  void* o;  // O of the kernel
   float* state;
   const float* initial;
   const int32_t* doc_start;
@@ -108,7 +108,7 @@ __device__ __forceinline__ void write_block(StateRows<kWidth / 16, kTiles>& stat
 }
 
 /// Takes the state through a chunk.
-template <bool kRecomputes, int kWidth, int kSlice, int kTiles>
+template <bool kRecomputes, class O, int kWidth, int kSlice, int kTiles>
 __device__ __forceinline__ void pass_chunk(StateRows<kWidth / 16, kTiles>& state, const DeltaScan& a,
                                            const Stage<kWidth, kSlice>& stage, const Pairs& pairs,
                                            const HeadSlice<kSlice>& at, bool additive HEBB_WHERE_PARAMETER) {
@@ -141,13 +141,16 @@ __device__ __forceinline__ void pass_chunk(StateRows<kWidth / 16, kTiles>& state
     const int64_t to = value_at + row * stride + c;
     if constexpr (kRecomputes) {
       SplitPair(first, second).store(a.errors.high + to, a.errors.low() + to);
+    } else if constexpr (std::is_same_v<O, float>) {
+      float* const o = static_cast<float*>(a.o) + value_at + row * static_cast<int>(stride) + c;
+      store_words<2>(o, {{__float_as_uint(a.scale * first), __float_as_uint(a.scale * second)}});
     } else {
-      attention_mma::store_pair(a.o + to, pack_bf16(a.scale * first, a.scale * second));
+      attention_mma::store_pair(static_cast<bf16*>(a.o) + to, pack_bf16(a.scale * first, a.scale * second));
     }
   });
 }
 
-template <int kWidth, int kSlice, bool kRecomputes, Rule kRule>
+template <int kWidth, int kSlice, bool kRecomputes, Rule kRule, class O>
 __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_kernel(DeltaScan a) {
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth, kSlice>*>(raw);
@@ -171,7 +174,7 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_kernel(DeltaScan 
         });
       }
     }
-    pass_chunk<kRecomputes>(state, a, stage, pairs, at, is_additive<kRule>(a.additive));
+    pass_chunk<kRecomputes, O>(state, a, stage, pairs, at, is_additive<kRule>(a.additive));
   });
   if (a.state != nullptr && warp_number() < kStateWarps) {
     state.each_pair([&](float first, float second, int row, int c) {
@@ -184,10 +187,16 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_kernel(DeltaScan 
   }
 }
 
-template <bool kRecomputes> void launch_scan(Stream& stream, const DeltaScan& f) {
+/// O: of the answers, fp32 where additive.
+template <bool kRecomputes, class O> void launch_scan(Stream& stream, const DeltaScan& f) {
+  constexpr bool kIsAdditive = std::is_same_v<O, float>;
+  HEBB_ASSERT(kRecomputes || f.additive == kIsAdditive);
   dispatch_slices(f.n, f.additive, [&](auto width, auto slice, auto rule, dim3 blocks) {
-    HEBB_LAUNCH((gated_delta_mma_kernel<width, slice, kRecomputes, rule>), blocks, kThreads,
-                sizeof(Shared<width, slice>), stream, f);
+    constexpr Rule kRule = kIsAdditive ? Rule::additive : decltype(rule)::value;
+    if constexpr (kRecomputes || kIsAdditive || kRule != Rule::additive) {
+      HEBB_LAUNCH((gated_delta_mma_kernel<width, slice, kRecomputes, kRule, O>), blocks, kThreads,
+                  sizeof(Shared<width, slice>), stream, f);
+    }
   });
 }
 
@@ -195,9 +204,9 @@ template <bool kRecomputes> void launch_scan(Stream& stream, const DeltaScan& f)
 
 void forward(Stream& stream, const GatedDeltaForward& a) {
   DeltaScan f(a);
-  f.o = a.o.as<bf16>();
+  f.o = a.o.data;
   f.state = a.state.as<float>();
-  launch_scan<false>(stream, f);
+  dispatch_float(a.o.dtype, [&]<class O>(O) { launch_scan<false, O>(stream, f); });
 }
 
 void recompute(Stream& stream, const GatedDeltaBackward& a, const Handed& to) {
@@ -205,7 +214,7 @@ void recompute(Stream& stream, const GatedDeltaBackward& a, const Handed& to) {
   f.errors = to.errors;
   f.starts = to.starts;
   f.rounded_initial = to.initial;
-  launch_scan<true>(stream, f);
+  launch_scan<true, bf16>(stream, f);
 }
 
 }  // namespace hebb::HEBB_DEVICE::delta_mma

@@ -11,11 +11,13 @@ struct GatedDeltaForwardScratch {
 
 /// On tensor cores starts holds states and their gradients in bf16, errors two bf16 each.
 struct GatedDeltaBackwardScratch {
-  Tensor starts;        // [grid.states, HV, dk, dv]: states at chunk starts
-  Tensor errors;        // [B, T, HV, dv]: prediction errors
-  Tensor initial_sums;  // [B, HV, dk, dv]: of d_initial_state, where that is wanted
-  Tensor work;          // as in GatedDeltaForwardScratch; not on tensor cores
-  Tensor adjoints;      // on tensor cores alone, of 4 bytes: [B, T, HV, dv], then initial_state in bf16
+  Tensor starts;                      // [grid.states, HV, dk, dv]: states at chunk starts
+  Tensor errors;                      // [B, T, HV, dv]: prediction errors
+  Tensor initial_sums;                // [B, HV, dk, dv]: of d_initial_state, where that is wanted
+  Tensor work;                        // as in GatedDeltaForwardScratch; not on tensor cores
+  Tensor adjoints;                    // on tensor cores alone, of 4 bytes: [B, T, HV, dv], then initial_state in bf16
+  Tensor parts;                       // on tensor cores where additive: [2, B, T, HV, dv], d_o in two bf16
+  Tensor d_q, d_k, d_v, d_g, d_beta;  // likewise: the gradients of the lower part
   bool on_tensor_cores = false;
 };
 

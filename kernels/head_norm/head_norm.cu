@@ -1,6 +1,7 @@
 #include "kernels/head_norm/head_norm.h"
 
 #include "kernels/common/cuda/column_sums.cuh"
+#include "kernels/common/cuda/dispatch_wide.cuh"
 #include "kernels/head_norm/scratch.h"
 
 // A group of lanes a head, a pack of channels a lane where the head is no longer than a warp's packs; what is read
@@ -297,19 +298,6 @@ void backward(Stream& stream, const GatedNormBackward& a, const GatedNormBackwar
   add_column_sums(stream, a.d_weight, scratch.partial, blocks);
 }
 
-/// f(zero of o's type, zero of y's type): both the same, or fp32 and bf16.
-template <class F> void dispatch_gated(DType o, DType y, F&& f) {
-  dispatch_float(o, [&]<class T>(T zero) {
-    if constexpr (std::is_same_v<T, float>) {
-      if (y == DType::bf16) {
-        f(zero, bf16{});
-        return;
-      }
-    }
-    f(zero, zero);
-  });
-}
-
 }  // namespace
 
 void run(Stream& stream, const L2NormForward& a) {
@@ -334,7 +322,7 @@ void run(Stream& stream, const L2NormBackward& a) {
 }
 
 void run(Stream& stream, const GatedNormForward& a) {
-  dispatch_gated(a.o.dtype, a.y.dtype, [&]<class O, class T>(O, T) {
+  dispatch_wide(a.o.dtype, a.y.dtype, [&]<class O, class T>(O, T) {
     dispatch_flag(has_whole_packs<T>(a, a.y.data), [&](auto whole) {
       const GatedForward<O, T, whole()> f{a.y.as<T>(), gated_heads<O, T, whole()>(a)};
       each_group("gated_norm_forward", stream, a.o.numel() / a.head_dim, f.in.lanes, f);
@@ -344,7 +332,7 @@ void run(Stream& stream, const GatedNormForward& a) {
 
 void run(Stream& stream, const GatedNormBackward& a, const GatedNormBackwardScratch& scratch) {
   if (a.o.numel() > 0) {
-    dispatch_gated(a.o.dtype, a.d_y.dtype, [&]<class O, class T>(O, T) {
+    dispatch_wide(a.o.dtype, a.d_y.dtype, [&]<class O, class T>(O, T) {
       dispatch_flag(has_whole_packs<T>(a, a.d_o.data, a.d_z.data, a.d_y.data),
                     [&](auto whole) { backward<O, T, whole()>(stream, a, scratch); });
     });

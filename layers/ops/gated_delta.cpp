@@ -115,7 +115,7 @@ Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, De
   node.k = {in.k, keys, config.silu, config.l2_norm};
   node.v = {in.v, values, config.silu, false};
   const DType dtype = tape.dtype(in.q.x);
-  node.o = tape.output(out, dtype, "delta rule output");
+  node.o = tape.output(out, config.additive ? sum_dtype(dtype) : dtype, "delta rule output");
   {
     const PreparedInput q = prepare_input(tape, node.q, node.doc_start, carried(state, &DeltaState::q), {});
     const PreparedInput k = prepare_input(tape, node.k, node.doc_start, carried(state, &DeltaState::k), {});

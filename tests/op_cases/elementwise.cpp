@@ -151,6 +151,14 @@ TEST_CASE("channel skips", "[fast]") {
                                 .d_y = m.input(shape),
                                 .x = m.input(shape),
                                 .scale = m.parameter(scales)});
+      if (m.is_bf16()) {  // sums in fp32, x in bf16
+        m.run(ChannelSkipForward{m.float_sum(shape), m.input(shape), m.parameter(scales)});
+        m.run(ChannelSkipBackward{.d_x = m.sum(shape),
+                                  .d_scale = m.float_sum(scales),
+                                  .d_y = m.parameter(shape),
+                                  .x = m.input(shape),
+                                  .scale = m.parameter(scales)});
+      }
     });
   }
 }

@@ -81,6 +81,37 @@ TEST_CASE("gradients of the chunked delta rule on tensor cores", "[fast]") {
   check_backward(DType::bf16, {9, 1, 1, 9, 8, 4, whole_rows(9), true});  // left to the plain cores
 }
 
+/// d_o of which only 2^-11 is along v, as a norm behind o leaves it.
+Values nearly_orthogonal(const Values& v, const Shape& shape) {
+  const int64_t width = shape[-1];
+  Numbers numbers(7);
+  Values d_o(v.size());
+  for (size_t at = 0; at < v.size(); at += static_cast<size_t>(width)) {
+    double along = 0, size = 0;
+    for (size_t i = at; i < at + static_cast<size_t>(width); ++i) {
+      d_o[i] = numbers.next();
+      along += d_o[i] * v[i];
+      size += v[i] * v[i];
+    }
+    for (size_t i = at; i < at + static_cast<size_t>(width); ++i) { d_o[i] -= (along / size - 0x1p-11) * v[i]; }
+  }
+  return d_o;
+}
+
+TEST_CASE("gradients of additive writes that a token reads itself are not those of a rounded d_o", "[fast]") {
+  // The state decays to nothing between tokens: gradients of q, k and strengths are products d_o . v.
+  for (const int64_t dk : {16, 9}) {  // tensor cores, plain cores
+    const Delta d{20, 1, 1, dk, 64, 20, whole_rows(20), false, false, true};
+    check(DType::bf16, [&](Machine& m) {
+      DeltaInputs in(m, d);
+      in.g = m.values(d.gates(), Values(static_cast<size_t>(d.gates().numel()), -100.0));
+      GatedDeltaBackward args = delta_backward(m, d, in);
+      args.d_o = m.values(d.values(), nearly_orthogonal(m.read(in.v), d.values()));
+      m.run(args, dk == 16 ? kRoundedTolerance : kDeltaTolerance, {"gated_delta_mma_", dk == 16});
+    });
+  }
+}
+
 TEST_CASE("steps of the delta rule", "[fast]") {
   const bool additive = GENERATE(false, true);
   const Delta d{3, 1, 2, 9, 37, 0, {-2, -2, 2, 0, 0, 0}, true, true, additive};

@@ -48,7 +48,7 @@ template <class Args> Args delta_args(const Delta& d, const DeltaInputs& in) {
 
 inline hebb::GatedDeltaForward delta_forward(Machine& m, const Delta& d, const DeltaInputs& in) {
   auto args = delta_args<hebb::GatedDeltaForward>(d, in);
-  args.o = m.output(d.values());
+  args.o = d.additive ? m.float_output(d.values()) : m.output(d.values());
   if (!d.additive && !m.is_bf16()) { args.prediction = m.output(d.values()); }
   if (d.carried) { args.state = m.float_sum(d.states()); }
   args.grid = chunk_grid(m, d.doc_start, d.length, d.chunk);
@@ -57,7 +57,7 @@ inline hebb::GatedDeltaForward delta_forward(Machine& m, const Delta& d, const D
 
 inline hebb::GatedDeltaSteps delta_steps(Machine& m, const Delta& d, const DeltaInputs& in) {
   auto args = delta_args<hebb::GatedDeltaSteps>(d, in);
-  args.o = m.output(d.values());
+  args.o = d.additive ? m.float_output(d.values()) : m.output(d.values());
   args.prediction = m.output(d.values());
   args.state = m.float_sum(d.states());
   return args;
@@ -71,7 +71,7 @@ inline hebb::GatedDeltaBackward delta_backward(Machine& m, const Delta& d, const
   args.d_g = m.float_output(d.gates());
   args.d_beta = m.float_output(d.gates());
   if (d.initial) { args.d_initial_state = m.float_sum(d.start()); }
-  args.d_o = m.input(d.values());
+  args.d_o = d.additive ? m.parameter(d.values()) : m.input(d.values());
   args.grid = chunk_grid(m, d.doc_start, d.length, d.chunk);
   return args;
 }
