@@ -1,4 +1,6 @@
 // Whole models in bf16 on tested_device() against the CPU in fp64, from the same weights.
+#include <fmt/format.h>
+
 #include "core/bfloat.h"
 #include "eval/scoring_model.h"
 #include "tests/layers/harness.h"
@@ -41,23 +43,11 @@ double rms_difference(std::vector<double> a, const std::vector<double>& b) {
   return rms(a);
 }
 
-/// A case judges bf16 only where rounding of its inputs alone keeps the limits. Two things break them: gradients of
-/// temperatures and decays, sums over all tokens that may cancel, and answers near 0 before their norm, which
-/// multiplies rounding. The shifts keep answers away from 0. Seeds were chosen in fp64: noise of 1/400 in all matrices,
-/// what bf16 adds up to in such a model, moves
-///   no gradient by more than 0.03 of its rms; by 0.04 where answers nearly cancel.
-/// Not chosen like that, but among the seeds that keep the limits:
-///   fwpkm and fwmlp: a pass changes their memories.
-///   sdm with slots in bf16: gradients of decays lose by it (docs/layers/sdm.md).
-///   ovq and kvm on tensor cores: of 12 seeds of ovq with v_shift, eight miss a limit in `beta` or `v_shift`, whose
-///   gradients cancel, and one in logits, by 0.0225 for 0.02.
-struct Conditions {
-  uint64_t seed = 3;
-  std::vector<std::pair<std::string, double>> shifts;  // added to parameters whose name ends like that
-};
+/// Added to parameters whose name ends like that.
+using Shifts = std::vector<std::pair<std::string, double>>;
 
-void apply(const Conditions& conditions, TestModel& m) {
-  for (const auto& [suffix, shift] : conditions.shifts) {
+void apply(const Shifts& shifts, TestModel& m) {
+  for (const auto& [suffix, shift] : shifts) {
     int found = 0;
     for (const auto& p : m.model->params().all()) {
       if (p->name().ends_with(suffix)) {
@@ -71,48 +61,100 @@ void apply(const Conditions& conditions, TestModel& m) {
   }
 }
 
-constexpr double kLogits = 2e-2;     // of the largest entry; likewise the loss
-constexpr double kGradients = 5e-2;  // rms of the error / rms
+/// Every matrix times 1 + u, |u| <= 2^-8: what the roundings of weights and activations to bf16 add up to.
+void add_noise(TestModel& m, uint64_t seed) {
+  for (const auto& p : m.model->params().all()) {
+    if (p->is_matrix()) {
+      Rng rng(seed, p->name(), 8);
+      m.change(*p, [&](std::vector<double>& values) {
+        for (double& x : values) { x *= 1 + (2 * rng.uniform() - 1) * 0x1p-8; }
+      });
+    }
+  }
+}
+
+constexpr uint64_t kSeeds = 3;       // 1 to 3, of the weights; none is chosen
+constexpr double kLogits = 2e-2;     // rms of the error / rms; likewise the loss
+constexpr double kGradients = 5e-2;  // likewise
+/// Where sums cancel or norms amplify, every rounding moves a result by more: the error may be this many times what
+/// noise in the weights does in fp64.
+constexpr double kNoise = 2;
 /// Gradients that are 0 but for rounding (what all keys share cancels in the softmax), against the rms of all
 /// gradients: of the terms that cancel, each rounded to 2^-9, 2e-3 remain.
 constexpr double kZeros = 2e-3;
-/// A gradient of one number a head is a sum over all tokens of terms of either sign. Its error is that of the terms,
-/// whatever remains of their sum: over 11 seeds the error of beta stayed between 1e-5 and 1.4e-4, its size between 1e-5
-/// and 8e-3.
-constexpr size_t kFewNumbers = 4;
+
+/// The error of a result in bf16 as a share of its limit, for each seed.
+struct Shares {
+  std::vector<double> values;
+  std::string text;
+};
 
 /// Discrete decisions are those of the fp64 model: rounding may turn near ties.
-void check_model(const std::string& layers, const std::string& pattern, const Conditions& conditions = {},
-                 const std::string& model = "", int64_t length = 67) {
-  CAPTURE(layers, length);
-  const std::string json = R"({"vocab_size": 61, "hidden_size": 72, "num_layers": 2, )" + model + R"("layers": {
-      "mlp": {"type": "swiglu", "intermediate_size": 88},)" +
-                           layers + R"(}, "pattern": )" + pattern + "}";
-  TestModel expected(json, DType::f64, conditions.seed, 0.1);
-  apply(conditions, expected);
+void add_shares(const std::string& json, const Shifts& shifts, uint64_t seed, int64_t length,
+                std::map<std::string, Shares>& shares) {
+  const auto make = [&] {
+    auto m = std::make_unique<TestModel>(json, DType::f64, seed, 0.1);
+    apply(shifts, *m);
+    return m;
+  };
   TraceInput input = random_input(2, length, 61);
   input.doc_ids = documents({length, 3, 1, length - 24, 20});  // a row of one document, a row of four
   for (int64_t t = 0; t < length; t += 5) { input.targets[static_cast<size_t>(t)] = -100; }
-  DeviceModel tested(expected);
+  const std::unique_ptr<TestModel> expected = make();
+  DeviceModel tested(*expected);
   TraceOptions options = with_grads();
   options.inside = true;
-  const TraceOutput b = expected.run(input, options);
+  const TraceOutput b = expected->run_first(input, options);
   for (const auto& [name, record] : b.inside) {
     if (!record.integers.empty()) { options.forced[name] = record; }
   }
+  options.inside = false;
   const TraceOutput a = trace(*tested.model, tested.stream, tested.arena, input, options);
-  check_close("logits", a.logits.values, b.logits.values, kLogits);
-  check_close("loss", {a.loss}, {b.loss}, kLogits);
+  std::vector<TraceOutput> noisy;
+  for (uint64_t noise = 1; noise <= 3; ++noise) {
+    const std::unique_ptr<TestModel> m = make();
+    add_noise(*m, noise);
+    noisy.push_back(m->run_first(input, options));
+  }
+  const auto add = [&](const std::string& name, double least, const auto& values_of) {
+    const std::vector<double> exact = values_of(b);
+    double moved = 0;
+    for (const TraceOutput& out : noisy) { moved = std::max(moved, rms_difference(values_of(out), exact)); }
+    const double error = rms_difference(values_of(a), exact);
+    Shares& found = shares[name];
+    found.values.push_back(error / std::max(least, kNoise * moved));
+    found.text += fmt::format("seed {:d}: rms {:.3g}, of the error {:.3g}, of the effect of noise {:.3g}\n", seed,
+                              rms(exact), error, moved);
+  };
+  const auto logits = [](const TraceOutput& out) { return out.logits.values; };
+  add("logits", kLogits * rms(logits(b)), logits);
+  add("loss", kLogits * b.loss, [](const TraceOutput& out) { return std::vector<double>{out.loss}; });
   double all = 0;
   for (const auto& [name, gradient] : b.grads) { all = std::hypot(all, rms(gradient.values)); }
   CHECK(a.grads.size() == b.grads.size());
   for (const auto& [name, gradient] : b.grads) {
     REQUIRE(a.grads.count(name) == 1);
-    const double size = rms(gradient.values), error = rms_difference(a.grads.at(name).values, gradient.values);
-    INFO(name << ": rms " << size << ", of the error " << error << ", ratio " << error / size << ", all gradients "
-              << all);
-    const bool is_left_of_terms = size <= 1e-9 * all || gradient.values.size() <= kFewNumbers;
-    CHECK(error <= std::max(kGradients * size, is_left_of_terms ? kZeros * all : 0.0));
+    const double size = rms(gradient.values);
+    add(name, size <= 1e-9 * all ? kZeros * all : kGradients * size,
+        [&name = name](const TraceOutput& out) { return out.grads.at(name).values; });
+  }
+}
+
+/// The median over the seeds of each result's error is within its limit.
+void check_model(const std::string& layers, const std::string& pattern, const Shifts& shifts = {},
+                 const std::string& model = "", int64_t length = 67) {
+  CAPTURE(layers, length);
+  const std::string json = R"({"vocab_size": 61, "hidden_size": 72, "num_layers": 2, )" + model + R"("layers": {
+      "mlp": {"type": "swiglu", "intermediate_size": 88},)" +
+                           layers + R"(}, "pattern": )" + pattern + "}";
+  std::map<std::string, Shares> shares;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) { add_shares(json, shifts, seed, length, shares); }
+  for (auto& [name, found] : shares) {
+    INFO(name << ", " << found.text);
+    REQUIRE(found.values.size() == kSeeds);
+    const auto median = found.values.begin() + kSeeds / 2;
+    std::nth_element(found.values.begin(), median, found.values.end());
+    CHECK(*median <= 1);
   }
 }
 
@@ -122,19 +164,14 @@ const std::string kOnePattern = R"([{"mixer": "x", "ffn": "mlp"}])";
 
 TEST_CASE("attention in bf16 equals fp64 within the rounding of its operands") {
   if (!tested_device()) { return; }
-  struct Case {
-    std::string options;
-    uint64_t small, large;  // seeds for the two sizes
-  };
-  const Case c = GENERATE(
-      Case{R"("rope": {"theta": 10000.0})", 3, 3}, Case{R"("qk_norm": "rms", "gate": "element", "window": 20)", 4, 8},
-      Case{R"("qk_norm": "l2", "gate": "head", "token_shift": true, "rope": {"theta": 100.0, "dims": 24})", 11, 6},
-      Case{R"("qk_norm": "layer", "value_residual": "gated", "value_residual_rank": 5)", 7, 8},
-      Case{R"("value_residual": "lambda", "value_residual_source": "embedding")", 3, 3});
-  check_model(R"("x": {"type": "attention", "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, )" + c.options + "}",
-              kOnePattern, {c.small, {}});
-  check_model(R"("x": {"type": "attention", "num_heads": 1, "head_dim": 128, )" + c.options + "}", kOnePattern,
-              {c.large, {}});
+  const std::string options = GENERATE(
+      as<std::string>(), R"("rope": {"theta": 10000.0})", R"("qk_norm": "rms", "gate": "element", "window": 20)",
+      R"("qk_norm": "l2", "gate": "head", "token_shift": true, "rope": {"theta": 100.0, "dims": 24})",
+      R"("qk_norm": "layer", "value_residual": "gated", "value_residual_rank": 5)",
+      R"("value_residual": "lambda", "value_residual_source": "embedding")");
+  check_model(R"("x": {"type": "attention", "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, )" + options + "}",
+              kOnePattern);
+  check_model(R"("x": {"type": "attention", "num_heads": 1, "head_dim": 128, )" + options + "}", kOnePattern);
 }
 
 TEST_CASE("models of other norms, tied embeddings, residual scales and relu2 in bf16 equal fp64") {
@@ -154,21 +191,16 @@ const std::vector<std::pair<std::string, double>> kCommonDirection{{"q_conv.bias
 
 TEST_CASE("gdn in bf16 equals fp64 within the rounding of its operands") {
   if (!tested_device()) { return; }
-  struct Case {
-    std::string sizes;
-    uint64_t biased, learned, plain;  // seeds
-  };
-  const Case c =
-      GENERATE(Case{R"("num_heads": 2, "key_head_dim": 64, "value_head_dim": 128)", 14, 8, 6},
-               Case{R"("num_heads": 1, "num_value_heads": 2, "key_head_dim": 128, "value_head_dim": 64)", 5, 12, 12});
-  const std::string layer = R"("x": {"type": "gdn", )" + c.sizes;
-  check_model(layer + R"(, "conv_size": 4, "conv_bias": true})", kOnePattern, {c.biased, kCommonDirection});
-  check_model(layer + R"(, "conv_size": 4, "output_gate": "sigmoid", "initial_state": "learned"})", kOnePattern,
-              {c.learned, {}});
+  const std::string sizes =
+      GENERATE(as<std::string>(), R"("num_heads": 2, "key_head_dim": 64, "value_head_dim": 128)",
+               R"("num_heads": 1, "num_value_heads": 2, "key_head_dim": 128, "value_head_dim": 64)");
+  const std::string layer = R"("x": {"type": "gdn", )" + sizes;
+  check_model(layer + R"(, "conv_size": 4, "conv_bias": true})", kOnePattern, kCommonDirection);
+  check_model(layer + R"(, "conv_size": 4, "output_gate": "sigmoid", "initial_state": "learned"})", kOnePattern);
   check_model(
       layer +
           R"(, "conv_size": 0, "allow_neg_eigval": true, "chunk_size": 32, "output_gate": "none", "output_norm": "none"})",
-      kOnePattern, {c.plain, {}});
+      kOnePattern);
 }
 
 TEST_CASE("gdn in bf16 equals fp64 where answers are normed that nearly cancel") {
@@ -182,25 +214,22 @@ TEST_CASE("gdn in bf16 equals fp64 where answers are normed that nearly cancel")
 
 TEST_CASE("mesanet in bf16 equals fp64 within the rounding of its operands") {
   if (!tested_device()) { return; }
-  const auto [options, seed] = GENERATE(
-      table<std::string, uint64_t>({{R"("key_head_dim": 64, "value_head_dim": 128)", 5},
-                                    {R"("key_head_dim": 128, "value_head_dim": 64, "output_gate": "silu")", 7}}));
+  const std::string options = GENERATE(as<std::string>(), R"("key_head_dim": 64, "value_head_dim": 128)",
+                                       R"("key_head_dim": 128, "value_head_dim": 64, "output_gate": "silu")");
   check_model(R"("x": {"type": "mesanet", "num_heads": 2, "conv_bias": true, )" + options + "}", kOnePattern,
-              {seed, kCommonDirection});
+              kCommonDirection);
 }
 
 TEST_CASE("mamba2 in bf16 equals fp64 within the rounding of its operands") {
   if (!tested_device()) { return; }
-  // The gradient of D nearly cancels: of 14 seeds it misses in 5 on the CPU, and not in the same ones in the emulator.
-  const uint64_t plain = tested_device() == DeviceKind::cuda ? 10 : 13;
-  const auto [options, seed] = GENERATE_COPY(table<std::string, uint64_t>(
-      {{R"("head_dim": 64, "state_dim": 128)", plain},
-       {R"("head_dim": 128, "state_dim": 64, "skip": "channel", "initial_state": "learned", "norm_before_gate": true)",
-        8}}));
   // With the steps of the initial values, a tenth and less, all answers are D x: the norm behind them takes away D's
   // gradient.
-  check_model(R"("x": {"type": "mamba2", "num_heads": 2, "num_groups": 1, )" + options + "}", kOnePattern,
-              {seed, {{"dt_bias", 3}}});
+  const auto [options, step] = GENERATE(table<std::string, double>(
+      {{R"("num_heads": 2, "head_dim": 64, "state_dim": 128)", 3},
+       {R"("num_heads": 2, "head_dim": 128, "state_dim": 64, "skip": "channel", "initial_state": "learned", "norm_before_gate": true)",
+        3},
+       {R"("num_heads": 1, "head_dim": 128, "state_dim": 64)", 5}}));
+  check_model(R"("x": {"type": "mamba2", "num_groups": 1, )" + options + "}", kOnePattern, {{"dt_bias", step}});
 }
 
 TEST_CASE("product keys in bf16 equal fp64 within the rounding of their operands") {
@@ -216,75 +245,58 @@ TEST_CASE("fast weights of lact in bf16 equal fp64 within the rounding of their 
   // Documents of up to 67 tokens with up to seven updates; rates that move the weights. Not with Muon: it multiplies
   // what rounding to bf16 leaves in small singular values by up to 493, which breaks these limits whether its products
   // are exact or not.
-  const auto [options, seed] = GENERATE(table<std::string, uint64_t>(
-      {{R"("fast_dim": 28, "rank": 5, "chunk_size": 9)", 6},
-       {R"("fast_dim": 44, "rank": 0, "silu_v": true, "momentum": false, "chunk_size": 16)", 4},
-       {R"("fast_dim": 31, "fast_rope": false, "output_scale": false, "chunk_size": 20)", 6}}));
+  const std::string options =
+      GENERATE(as<std::string>(), R"("fast_dim": 28, "rank": 5, "chunk_size": 9)",
+               R"("fast_dim": 44, "rank": 0, "silu_v": true, "momentum": false, "chunk_size": 16)",
+               R"("fast_dim": 31, "fast_rope": false, "output_scale": false, "chunk_size": 20)");
   check_model(
       R"("x": {"type": "lact", "num_heads": 2, "num_fast_heads": 2, "window": 16, "base_lr": 0.05, )" + options + "}",
-      kOnePattern, {seed, {}});
+      kOnePattern);
 }
 
 TEST_CASE("memory layers in bf16 equal fp64 within the rounding of their operands") {
   if (!tested_device()) { return; }
   struct Case {
     std::string layer;
-    uint64_t seed;
     bool is_memory = false;
   };
   const Case c = GENERATE(
-      Case{R"("type": "sdm", "num_heads": 2, "slots_per_head": 36, "num_writes": 4, "num_reads": 3)", 12},
+      Case{R"("type": "sdm", "num_heads": 2, "slots_per_head": 36, "num_writes": 4, "num_reads": 3)"},
       Case{
           R"("type": "sdm", "num_heads": 2, "value_head_dim": 72, "slots_per_head": 36, "num_writes": 4, "num_reads": 3,
-               "state_dtype": "bf16")",
-          3},
+               "state_dtype": "bf16")"},
       Case{
           R"("type": "sdm", "num_heads": 1, "slots_per_head": 16, "num_writes": 5, "num_reads": 7, "key_weighted_decay": true,
-               "learned_init": false, "A_init_range": [0.5, 4], "state_dtype": "bf16")",
-          4},
-      Case{R"("type": "ovq", "num_heads": 2, "head_dim": 36, "chunk_size": 10, "max_centroids": 12)", 9},
-      Case{R"("type": "vq", "num_heads": 2, "head_dim": 36, "codebook_size": 12, "chunk_size": 16)", 6},
+               "learned_init": false, "A_init_range": [0.5, 4], "state_dtype": "bf16")"},
+      Case{R"("type": "ovq", "num_heads": 2, "head_dim": 36, "chunk_size": 10, "max_centroids": 12)"},
+      Case{R"("type": "vq", "num_heads": 2, "head_dim": 36, "codebook_size": 12, "chunk_size": 16)"},
       Case{
           R"("type": "kvm", "num_heads": 2, "head_dim": 64, "chunk_size": 8, "window_chunks": 2, "state": {"mode": "fixed", "rows": 12},
-               "rope": {"theta": 10000.0, "dims": 24})",
-          8},
+               "rope": {"theta": 10000.0, "dims": 24})"},
       Case{R"("type": "ham", "rnn": {"num_heads": 1, "key_head_dim": 72, "value_head_dim": 72},
-               "kv": {"num_heads": 2, "key_head_dim": 36, "value_head_dim": 36, "rope": {"theta": 10000.0}}, "threshold": {"tau": 1.0})",
-           8},
-      Case{R"("type": "lact", "num_heads": 2, "num_fast_heads": 2, "window": 16, "chunk_size": 20)", 4},
-      Case{R"("type": "fwpkm", "num_subkeys": 6, "key_dim": 24, "value_dim": 28, "top_k": 3, "chunk_size": 16)", 4,
-           true},
-      Case{R"("type": "fwmlp", "key_dim": 24, "value_dim": 28, "fast_dim": 20, "chunk_size": 16)", 3, true});
+               "kv": {"num_heads": 2, "key_head_dim": 36, "value_head_dim": 36, "rope": {"theta": 10000.0}}, "threshold": {"tau": 1.0})"},
+      Case{R"("type": "lact", "num_heads": 2, "num_fast_heads": 2, "window": 16, "chunk_size": 20)"},
+      Case{R"("type": "fwpkm", "num_subkeys": 6, "key_dim": 24, "value_dim": 28, "top_k": 3, "chunk_size": 16)", true},
+      Case{R"("type": "fwmlp", "key_dim": 24, "value_dim": 28, "fast_dim": 20, "chunk_size": 16)", true});
   const std::string x = R"("x": {)" + c.layer + "}";
   const std::string attention =
       R"(, "a": {"type": "attention", "num_heads": 2, "head_dim": 36, "rope": {"theta": 10000.0}})";
   check_model(x + (c.is_memory ? attention : ""),
-              c.is_memory ? R"([{"memory": "x", "mixer": "a", "ffn": "mlp"}])" : kOnePattern, {c.seed, {}});
+              c.is_memory ? R"([{"memory": "x", "mixer": "a", "ffn": "mlp"}])" : kOnePattern);
 }
 
 TEST_CASE("dictionaries in bf16 on tensor cores equal fp64 within the rounding of their operands") {
   if (!tested_device()) { return; }
-  struct Case {
-    std::string layer;
-    uint64_t seed;
-  };
-  const Case c = GENERATE(
-      Case{
-          R"("type": "ovq", "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, "chunk_size": 9, "max_centroids": 200, "growth": "full")",
-          9},
-      Case{
-          R"("type": "ovq", "num_heads": 1, "head_dim": 128, "value_head_dim": 64, "chunk_size": 20, "max_centroids": 30, "qk_conv": 3, "v_shift": true)",
-          12},
-      Case{
-          R"("type": "kvm", "num_heads": 4, "num_kv_heads": 2, "head_dim": 64, "chunk_size": 10, "window_chunks": 1, "qk_norm": "layer",
+  const std::string layer = GENERATE(
+      as<std::string>(),
+      R"("type": "ovq", "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, "chunk_size": 9, "max_centroids": 200, "growth": "full")",
+      R"("type": "ovq", "num_heads": 1, "head_dim": 128, "value_head_dim": 64, "chunk_size": 20, "max_centroids": 30, "qk_conv": 3, "v_shift": true)",
+      R"("type": "kvm", "num_heads": 4, "num_kv_heads": 2, "head_dim": 64, "chunk_size": 10, "window_chunks": 1, "qk_norm": "layer",
               "state": {"mode": "power", "factor": 4, "exponent": 0.5}, "rope": {"theta": 10000.0, "dims": 24})",
-          8},
-      Case{
-          R"("type": "kvm", "num_heads": 1, "head_dim": 128, "chunk_size": 6, "window_chunks": 2, "state": {"mode": "fixed", "rows": 8},
+      R"("type": "kvm", "num_heads": 1, "head_dim": 128, "chunk_size": 6, "window_chunks": 2, "state": {"mode": "fixed", "rows": 8},
               "temperatures": false, "merge_gate": "keys")",
-          8},
-      Case{R"("type": "vq", "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, "codebook_size": 30)", 6});
-  check_model(R"("x": {)" + c.layer + "}", kOnePattern, {c.seed, {}}, "", 131);
+      R"("type": "vq", "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, "codebook_size": 30)");
+  check_model(R"("x": {)" + layer + "}", kOnePattern, {}, "", 131);
 }
 
 namespace {
@@ -338,25 +350,27 @@ FOLDER_TEST("a training run in bf16 follows the run in fp32 on the CPU, and bf16
   config.train.precision.reset();
   resolve(config);
   CHECK(config.train.precision == (tested_device() == DeviceKind::cuda ? "bf16" : "fp32"));
-  config.train.precision = "bf16";
-  Heard heard;
-  REQUIRE(run_in(folder / "bf16", std::move(config), heard) == 0);
-  REQUIRE(run_in(folder / "fp32", mixed_run(folder, "cpu", "fp32")) == 0);
-  CHECK(heard.has("precision bf16"));
-  const std::vector<double> a = metric(folder / "bf16", "loss"), b = metric(folder / "fp32", "loss");
-  REQUIRE(a.size() == 30);
   // Step 1 has the same weights but for rounding: logits near 0, so the loss near ln 29 hardly moves. Then the runs
   // drift apart, as those of two machines would: at single steps by a part of what the loss falls by (more than 0.5),
-  // on average by little.
-  CHECK(std::abs(a[0] - b[0]) < 1e-3);
-  CHECK(b.front() - b.back() > 0.5);
-  double drift = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    INFO("step " << i + 1 << ": " << a[i] << " in bf16, " << b[i] << " in fp32");
-    CHECK(std::abs(a[i] - b[i]) < 0.15);
-    drift += (a[i] - b[i]) / static_cast<double>(a.size());
+  // by up to 0.15 at the worst of 30. So differences are judged together: over 12 seeds their rms in a run was 0.024 to
+  // 0.054, their mean -0.012 to 0.024.
+  std::vector<double> first, all;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const std::string changes = R"({"train": {"seed": )" + std::to_string(seed) + "}}";
+    const fs::path run = folder / std::to_string(seed);
+    Heard heard;
+    REQUIRE(run_in(run / "bf16", mixed_run(folder, tested(), "bf16", changes), heard) == 0);
+    REQUIRE(run_in(run / "fp32", mixed_run(folder, "cpu", "fp32", changes)) == 0);
+    CHECK(heard.has("precision bf16"));
+    const std::vector<double> a = metric(run / "bf16", "loss"), b = metric(run / "fp32", "loss");
+    REQUIRE(a.size() == 30);
+    CHECK(b.front() - b.back() > 0.3);
+    first.push_back(a[0] - b[0]);
+    for (size_t i = 0; i < a.size(); ++i) { all.push_back(a[i] - b[i]); }
   }
-  CHECK(std::abs(drift) < 0.03);
+  CHECK(rms(first) < 2e-3);
+  CHECK(rms(all) < 0.07);
+  CHECK(std::abs(std::accumulate(all.begin(), all.end(), 0.0)) / static_cast<double>(all.size()) < 0.03);
 }
 
 FOLDER_TEST("a bf16 run resumes with the same bits, and its checkpoints load on the CPU and back") {
