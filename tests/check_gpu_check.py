@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """tools/gpu_check.sh with stand-ins for the driver, the toolkit and hebb: what it refuses, and what it keeps when steps fail or hang."""
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -9,8 +10,8 @@ import tempfile
 import time
 
 SCRIPT = os.path.join(sys.argv[1], "tools", "gpu_check.sh")
-TOOLS = ("bash basename cat cmake cut date dirname env find git grep gzip head ls mkdir mv nproc realpath rm sed sleep sort tail tar tee timeout "
-         "touch tr").split()
+TOOLS = ("bash basename cat cmake cut date dirname env find git grep gzip head ls mkdir mktemp mv nproc realpath rm sed sleep sort "
+         "stat tail tar tee timeout touch tr wc").split()
 
 SMI = """case "$*" in
   *query-gpu=compute_cap*) echo 9.0 ;;
@@ -27,7 +28,9 @@ HEBB = """case "$*" in
   "selftest --device cuda --precision bf16 "*) touch "$HANG"; sleep 60 ;;
   selftest*) echo "$2 passed" ;;
   doctor) echo "  CUDA             ${NO_GPU:-yes}"; echo "GPUs in the order $CUDA_DEVICE_ORDER" ;;
-  *configs*" --steps 10 "*) echo "best, 900,000 median" ;;
+  *configs*" --steps 10 "*) [[ "$*" != *"$HANG_AT"* ]] || [ -z "$HANG_AT" ] || sleep 60; echo "best, 900,000 median" ;;
+  *train.steps=100) mkdir -p "$4"; echo '{"step": 1, "loss": 7.5}' >"$4/metrics.jsonl" ;;
+  train*) echo '{"step": 200, "loss": '"${LOSS:-6.25}}" >>"$4/metrics.jsonl" ;;
   bench*) [ -z "$HANG" ] || { touch "$HANG"; sleep 60; } ;;
 esac"""
 
@@ -123,7 +126,7 @@ with Machine() as machine:  # a step that fails: named, tried alone, and the oth
     assert "passed: doctor selftest-bf16" in summary and "no such" not in text and "failed: selftest-fp32" in summary and "left out: nothing" in summary, summary
     assert "layers" not in text, "STEPS chooses"
     assert "GPUs in the order PCI_BUS_ID" in summary, "the first GPU of hebb is that of nvidia-smi"
-    assert os.path.getsize(machine.path("out.tgz")) > 0
+    assert sorted(os.listdir(machine.path("out"))) == ["logs.tgz", "summary.md"], os.listdir(machine.path("out"))
 
 with Machine() as machine:  # kernels one by one come before models
     machine.program("build/tests/test_device", 'echo "$*"')
@@ -134,6 +137,65 @@ with Machine() as machine:  # kernels one by one come before models
 with Machine() as machine:  # the names of steps are no number of measured ones
     text, code = machine.run(STEPS="targets")
     assert code == 0 and "| hybrid 340M | 16 x 4096 | 900000 | 110,000 | 160,000 | goal met |" in machine.summary(), (code, text)
+
+with Machine() as machine:  # a model that runs over its share is given up, and the next one is measured
+    text, code = machine.run(STEPS="targets", HANG_AT="hybrid-340m", MODEL_SECONDS="1")
+    assert code == 1 and "| hybrid 340M | 16 x 4096 | not measured: its 1 s were over | 110,000 | 160,000 | |" in machine.summary(), (code, text)
+    assert "| transformer 340M | 16 x 4096 | 900000 |" in machine.summary(), machine.summary()
+
+with Machine() as machine:  # a training run ends, goes on and has to learn
+    text, code = machine.run(STEPS="train")
+    assert code == 0 and "loss from 7.5 to 6.25" in machine.summary(), (code, text)
+    text, code = machine.run(STEPS="train", LOSS="8.5")
+    assert code == 1 and "train: FAILED" in text, (code, text)
+
+with Machine() as machine:  # each run has its steps; in all of them few files come of it
+    machine.program("build/tests/test_device", 'echo "begins Gemm" >>"$HEBB_OPERATIONS"; head -c 3000000 /dev/zero | tr "\\0" x')
+    machine.program("toolkit/bin/compute-sanitizer", "exit 0")
+    passed = {"1": "doctor cases selftest-bf16 memcheck-bf16 racecheck-bf16 train", "2": "doctor targets models-bf16",
+              "3": "doctor tests kernels-bf16 decode-cuda-graphs decode-no-cuda-graphs"}
+    for run, steps in passed.items():
+        text, code = machine.run(RUN=run, SANITIZE="1")
+        assert "passed: " + steps + "\n" in machine.summary(), (run, code, text, machine.summary())
+        assert code == (1 if run == "1" else 0), (run, code, text)  # the stand-in's self-test in fp32
+    files = os.listdir(machine.path("out"))
+    assert len(files) <= 8 and {"logs.tgz", "operations.txt", "summary.md"} < set(files), files
+    assert all(os.path.getsize(machine.path("out/" + name)) < 16 << 20 for name in files), files
+    assert 700000 < os.path.getsize(machine.path("out.logs/cases.log")) < 1 << 20, "of a long log the beginning and the end are kept"
+    text, code = machine.run(RUN="4")
+    assert code == 1 and "RUN=4, expected 1, 2, 3 or all" in text, text
+
+with Machine() as machine:  # the plan needs no GPU, and its shares fit
+    remove("bin/nvidia-smi")(machine)
+    plan = subprocess.run([SCRIPT, "--plan"], env=machine.env, capture_output=True, text=True)
+    assert plan.returncode == 0 and "Estimates:" in plan.stdout and "nothing of them was measured" in plan.stdout, plan
+    runs = plan.stdout.split("\nrun ")[1:]
+    assert len(runs) == 3, plan.stdout
+    budgets = [int(run.split(" at most ")[1].split()[0]) for run in runs]
+    for run, budget in zip(runs, budgets):
+        assert int(run.split("\ntogether ")[1].split()[0]) <= budget <= 600, run
+    assert sum(budgets) <= 900 - 3 * 30, "fifteen minutes, with the starts"
+    assert "build/hebb: 0.0 MiB" in plan.stdout and "test_device: not there" in plan.stdout, plan.stdout
+
+with Machine() as machine:  # the status page says of each operation what its cases said
+    lines = "".join("%s %s\n" % (what, name) for name in re.findall(
+        r"^HEBB_KERNEL\w*\((\w+)\)", open(os.path.join(sys.argv[1], "kernels/norm/norm.h")).read(), re.M) for what in ("begins", "agrees"))
+    machine.program("simt", 'printf "%s" "$LINES_OF" >"$HEBB_OPERATIONS"')
+    machine.write("out/summary.md", "# NVIDIA Stand-in, 9.0\n\n2026-01-02, abc\n\n## selftest-fp32: ok, 1 s\n")
+    wrong = lines.replace("agrees NormForward", "differs NormForward")
+    machine.write("out/operations.txt", wrong)
+    env = {**os.environ, "SIMT": machine.path("simt"), "STATUS": machine.path("status.md"), "LINES_OF": lines}
+    subprocess.run([SCRIPT, "--status", machine.path("out")], env=env, check=True, stdout=subprocess.DEVNULL)
+    page = open(machine.path("status.md")).read()
+    row = [line for line in page.splitlines() if "[`norm`]" in line][0]
+    count = lines.count("agrees")
+    assert "| %d of %d agree | %d of %d agree; not: `NormForward` |" % (count, count, count - 1, count) in row, row
+    assert "Hardware: NVIDIA Stand-in, 2026-01-02; selftest fp32 ok; selftest bf16 not run." in page, page
+    assert "| 0 of " in [line for line in page.splitlines() if "[`rope`]" in line][0], page
+    # What began and did not end is no agreement.
+    machine.write("out/operations.txt", lines + "begins NormForward\n")
+    subprocess.run([SCRIPT, "--status", machine.path("out")], env=env, check=True, stdout=subprocess.DEVNULL)
+    assert "not: `NormForward`" in open(machine.path("status.md")).read()
 
 with Machine() as machine:  # the sanitizer sees bf16 first, in which tensor cores and asynchronous copies run
     machine.program("toolkit/bin/compute-sanitizer", 'echo "$*" | grep -o "precision .*"')
@@ -197,7 +259,7 @@ for steps in ("models-bf16", "selftest-bf16"):  # results stay, nothing runs on;
 
 with Machine() as machine:  # killed: the archive holds what was done
     end("models-bf16", signal.SIGKILL)
-    assert "out/doctor.log" in subprocess.run(["tar", "tzf", machine.path("out.tgz")], capture_output=True, text=True).stdout
+    assert "out.logs/doctor.log" in subprocess.run(["tar", "tzf", machine.path("out/logs.tgz")], capture_output=True, text=True).stdout
 
 if os.path.exists("/usr/include/utf8proc.h"):  # what --headers brings along is all that the configuration asks for
     with tempfile.TemporaryDirectory() as folder:

@@ -2,6 +2,7 @@
 # The models that have targets of speed (docs/design/gpu-kernels.md): training steps in bf16 on one GPU, each in a process of its own, beside what they
 # must and should reach on an H200.
 # Usage: tools/gpu_targets.sh [HEBB]        HEBB: the program (default: build/hebb)    MEASURED=10  measured steps
+#        MODEL_SECONDS=40  after which a model is given up
 # Exit code 1: a model was not measured, or on an H200 one does not fit or misses what it must reach.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -13,7 +14,8 @@ printf '%s\n\n| model | rows x tokens | tokens/s, median | must | goal | |\n|---
 # target NAME CONFIG ROWS LENGTH MUST GOAL [RECOMPUTE]: thousands of tokens a second
 target() {
   local name=$1 line speed verdict=met
-  line=$("$hebb" bench "$2" --device cuda --precision bf16 --rows "$3" --length "$4" --warmup 3 --steps "${MEASURED:-10}" --recompute "${7:-none}" 2>&1)
+  line=$(timeout -k 5 "${MODEL_SECONDS:-40}" "$hebb" bench "$2" --device cuda --precision bf16 --rows "$3" --length "$4" --warmup 3 --steps "${MEASURED:-10}" --recompute "${7:-none}" 2>&1)
+  [ $? != 124 ] || line="its ${MODEL_SECONDS:-40} s were over"
   speed=$(sed -n 's/.*best, *\([0-9,]*\) median.*/\1/p' <<<"$line" | tr -d ,)
   if [ -z "$speed" ]; then
     printf '| %s | %s x %s | not measured: %s | %s,000 | %s,000 | |\n' "$name" "$3" "$4" "$(tail -1 <<<"$line" | cut -c1-150)" "$5" "$6"

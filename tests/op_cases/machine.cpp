@@ -1,6 +1,10 @@
 #include "tests/op_cases/machine.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
 #include <limits>
 
 #include "core/arena.h"
@@ -135,7 +139,17 @@ Tensor Machine::add(Shape shape, DType dtype, Role role, const Values* values) {
 
 Values Machine::read(const Tensor& tensor) { return loaded(tensor.dtype, memory_.get(tensor)); }
 
-void Machine::finish(double tolerance, bool compares) {
+void Machine::note(const char* what, const std::type_info& args) const {
+  const char* const file = std::getenv("HEBB_OPERATIONS");
+  if (file == nullptr || expected_ == nullptr || memory_.is_host()) { return; }
+  const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(args.name(), nullptr, nullptr, nullptr),
+                                                    std::free);
+  const std::string whole = name.get();  // hebb::Name
+  std::ofstream(file, std::ios::app) << what << ' ' << whole.substr(whole.rfind(':') + 1) << std::endl;
+}
+
+bool Machine::finish(double tolerance, bool compares) {
+  bool agrees = true;
   for (const Entry& entry : entries_) {
     if (entry.role != Role::result && entry.role != Role::carried) { continue; }
     const bool is_compared = compares && entry.role == Role::result;
@@ -145,20 +159,21 @@ void Machine::finish(double tolerance, bool compares) {
     if (expected_ != nullptr) {
       const Values& expected = expected_->numbers.at(index);
       CAPTURE(&entry - entries_.data());  // order of creation
-      if (is_compared) { compare(entry, found, expected, tolerance, std::numeric_limits<float>::min()); }
+      if (is_compared) { agrees &= compare(entry, found, expected, tolerance, std::numeric_limits<float>::min()); }
       memory_.put(entry.tensor, stored(entry.tensor.dtype, expected).data());
     }
     results_.numbers.push_back(found);
     results_.bits.push_back(is_compared ? std::move(bits) : std::vector<unsigned char>());
   }
+  return agrees;
 }
 
-void Machine::compare(const Entry& entry, const Values& found, const Values& expected, double tolerance,
+bool Machine::compare(const Entry& entry, const Values& found, const Values& expected, double tolerance,
                       double floor) const {
   REQUIRE(found.size() == expected.size());
   if (entry.is_poisoned && all_nan(expected)) {  // of a later kernel
     CHECK(all_nan(found));
-    return;
+    return all_nan(found);
   }
   double largest = 0, worst = 0;
   size_t at = 0;
@@ -177,6 +192,7 @@ void Machine::compare(const Entry& entry, const Values& found, const Values& exp
   const double limit = is_integer(dtype) ? 0 : slack_ * share * largest + floor;
   CAPTURE(at, largest, worst, limit);
   CHECK(worst <= limit);
+  return worst <= limit;
 }
 
 void Machine::expect(const Tensor& result, const Values& values, double tolerance) {

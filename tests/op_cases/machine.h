@@ -118,13 +118,14 @@ class Machine {
   template <class Args> void run(const Args& args, double tolerance = kSingle, const Launches& launches = {}) {
     INFO(typeid(Args).name());
     const int64_t before = launches.kernel == nullptr ? 0 : memory_.runs_of(launches.kernel);
+    note("begins", typeid(Args));
     launch(args);
     wait();
     if (launches.kernel != nullptr && before >= 0) {
       INFO(launches.kernel);
       CHECK((memory_.runs_of(launches.kernel) > before) == launches.wanted);
     }
-    finish(tolerance, true);
+    note(finish(tolerance, true) ? "agrees" : "differs", typeid(Args));
   }
   /// Gives what the CPU finds, which other machines may decide otherwise after a rounding.
   template <class Args> void given(const Args& args) {
@@ -166,8 +167,12 @@ class Machine {
   hebb::Tensor add(hebb::Shape shape, hebb::DType dtype, Role role, const Values* values);
   hebb::Tensor random(hebb::Shape shape, double scale, hebb::DType dtype, Role role);
   hebb::Tensor poisoned(hebb::Shape shape, hebb::DType dtype, Role role) { return add(shape, dtype, role, nullptr); }
-  void finish(double tolerance, bool compares);
-  void compare(const Entry& entry, const Values& found, const Values& expected, double tolerance, double floor) const;
+  /// Both: whether all results are within their limits.
+  bool finish(double tolerance, bool compares);
+  bool compare(const Entry& entry, const Values& found, const Values& expected, double tolerance, double floor) const;
+  /// A line "what operation" in the file that the environment names in HEBB_OPERATIONS, for tools/gpu_check.sh
+  /// --status: of kernels of a GPU or of the emulator.
+  void note(const char* what, const std::type_info& args) const;
 
   Memory& memory_;
   std::unique_ptr<hebb::Workspace> workspace_;
