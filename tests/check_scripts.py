@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 TOOLS = os.path.join(sys.argv[1], "tools")
-PROGRAMS = "bash cat cut dirname grep head mkdir mktemp rm sed tail tr".split()
+PROGRAMS = "bash cat cut dirname grep head mkdir mktemp rm sed tail timeout tr".split()
 
 
 def program(path, text):
