@@ -15,7 +15,9 @@
 #include <cstring>
 #include <sstream>
 
+#include "core/append_file.h"
 #include "core/elapsed.h"
+#include "core/folders.h"
 #include "core/host.h"
 
 namespace hebb {
@@ -81,26 +83,9 @@ bool is_requeued(const Holder& before, const Holder& now) {
   return now.job != "-" && before.job == now.job && before.requeued < now.requeued;
 }
 
-/// Whether the path still names this file.
-bool is_at(const fs::path& path, const Descriptor& file) {
-  struct stat ours {
-  }, named{};
-  return ::fstat(file.fd(), &ours) == 0 && ::stat(path.c_str(), &named) == 0 && ours.st_ino == named.st_ino;
-}
-
 bool is_alive(const Holder& holder) {
   const bool exists = ::kill(holder.pid, 0) == 0 || errno == EPERM;
   return exists && start_of(holder.pid) == holder.start;
-}
-
-/// The outermost of the folders on the way to `path` that is not there; empty where `path` is.
-fs::path outermost_missing(const fs::path& path) {
-  fs::path missing;
-  std::error_code ignored;  // creating it says what is wrong
-  for (fs::path folder = path; !folder.empty() && !fs::exists(folder, ignored); folder = folder.parent_path()) {
-    missing = folder;
-  }
-  return missing;
 }
 
 /// What changes when a lock is touched, removed or taken; empty without a file.
@@ -115,7 +100,7 @@ std::string stamp_of(const fs::path& path) {
 bool is_touched(const fs::path& path, double seconds) {
   const auto end = std::chrono::steady_clock::now() + duration_of(seconds);
   const std::string first = stamp_of(path);
-  while (std::chrono::steady_clock::now() < end) {
+  while (!first.empty() && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(duration_of(std::min(1.0, seconds / 20)));
     const std::string now = stamp_of(path);
     if (now != first) { return !now.empty(); }
@@ -141,16 +126,12 @@ void FolderLock::fail_in_use(const std::string& hint) const {
 /// False if the file is to be opened again: its holder, or who created the folder, has removed it meanwhile.
 bool FolderLock::open_file() {
   file_ = Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!file_.is_open() && errno == ENOENT) {
-    const fs::path missing = outermost_missing(path_.parent_path());
-    std::error_code error;
-    fs::create_directories(path_.parent_path(), error);
-    if (error && error != std::errc::no_such_file_or_directory) {
-      fail(path_.parent_path(), "cannot create the " + options_.name + ": " + error.message());
-    }
-    if (created_.empty()) { created_ = missing; }
-    if (++attempts_ < kAttempts) { return false; }
-    errno = ENOENT;  // a link that leads nowhere
+  if (!file_.is_open() && errno == ENOENT && ++attempts_ < kAttempts) {
+    try {
+      const fs::path missing = create_folders(path_.parent_path());
+      if (created_.empty()) { created_ = missing; }
+    } catch (const CheckpointError& error) { fail("", error.what()); }
+    return false;
   }
   if (!file_.is_open()) {
     if (errno == EINTR) { return false; }
@@ -162,7 +143,7 @@ bool FolderLock::open_file() {
 }
 
 FolderLock::FolderLock(const fs::path& folder, LockOptions options, const std::function<void(const std::string&)>& say)
-    : path_(fs::absolute(folder) / "lock"), options_(std::move(options)) {
+    : path_(fs::absolute(folder) / options.file), options_(std::move(options)) {
   while (!open_file()) {}
   take(say);
   write_text();
@@ -221,17 +202,49 @@ void FolderLock::touch_every(double seconds) {
   while (!changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return is_over_; })) {
     // The same bytes: every file system notes when a file was written.
     if (::pwrite(file_.fd(), text_.data(), text_.size(), 0) > 0) { ::fsync(file_.fd()); }
+    try {
+      renew();
+    } catch (const Error&) {}  // require_own() says so
   }
+}
+
+/// Makes a file that somebody has removed or emptied again.
+void FolderLock::renew() {
+  const Holder holder = holder_of(path_);
+  if (holder.text() == text_) { return; }
+  if (holder.pid > 0) {
+    fail(path_, fmt::format("{} has taken the {} over; nothing is saved (end that process before this one is started "
+                            "again)",
+                            holder.process(), options_.name));
+  }
+  if (!is_at(path_, file_)) {
+    try {
+      create_folders(path_.parent_path());
+    } catch (const CheckpointError& error) { fail("", error.what()); }
+    Descriptor file(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    const bool is_taken =
+        file.is_open() ? ::flock(file.fd(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK : errno == EEXIST;
+    if (is_taken) { fail_in_use("; this one has lost its lock, and nothing is saved"); }
+    if (!file.is_open()) {
+      fail(path_,
+           std::string("the lock is gone and cannot be written again; nothing is saved: ") + std::strerror(errno));
+    }
+    file_ = std::move(file);
+  }
+  write_text();
+  is_renewed_ = true;
 }
 
 bool FolderLock::is_own() const { return holder_of(path_).text() == text_; }
 
-void FolderLock::require_own() const {
-  const Holder holder = holder_of(path_);
-  if (holder.text() == text_) { return; }
-  fail(path_, holder.pid > 0
-                  ? fmt::format("{} has taken the {} over; nothing is saved", holder.process(), options_.name)
-                  : "the lock of this process is gone; nothing is saved");
+bool FolderLock::require_own() {
+  const std::lock_guard lock(mutex_);
+  renew();
+  return std::exchange(is_renewed_, false);
+}
+
+std::unique_ptr<SignalCleanup> FolderLock::remove_at_signals(const std::vector<fs::path>& paths) const {
+  return std::make_unique<SignalCleanup>(paths, path_, file_.fd());
 }
 
 FolderLock::~FolderLock() {

@@ -1,19 +1,22 @@
 #pragma once
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 
 #include "core/files.h"
+#include "core/signal_cleanup.h"
 
 namespace hebb {
 
 struct LockOptions {
-  std::string name = "run folder";        // what messages call the folder
+  std::string name = "run folder";        // what messages call what is locked
   ExitCode code = ExitCode::kCheckpoint;  // of errors
   double touch_seconds = 15;              // how often the holder touches the file
   double watch_seconds = 60;              // how long the lock of another host must not have changed to be taken over
+  std::string file = "lock";              // its name in the folder
 };
 
 /// Holds FOLDER/lock, a text file "HOST PID START JOB REQUEUES", for this process; removed by the destructor. A thread
@@ -34,14 +37,18 @@ class FolderLock {
   /// Whether the file is this process's. A process that was stopped, or cut off from the folder, for longer than others
   /// watch finds that it is not when it goes on.
   bool is_own() const;
-  /// Errors: another process has taken the lock over, or somebody has removed it.
-  void require_own() const;
+  /// A file that somebody has removed is taken anew where no other process has it. Returns whether that happened since
+  /// the last call, also by the thread. Errors: another process has the lock, or it cannot be written.
+  bool require_own();
+  /// Removes these files, and folders that are empty by then, when a signal ends the process while the lock is its own.
+  std::unique_ptr<SignalCleanup> remove_at_signals(const std::vector<fs::path>& paths) const;
 
  private:
   bool open_file();
   void take(const std::function<void(const std::string&)>& say);
   void write_text();
   void touch_every(double seconds);
+  void renew();
   [[noreturn]] void fail(const fs::path& where, const std::string& what) const;
   [[noreturn]] void fail_in_use(const std::string& hint) const;
 
@@ -54,7 +61,7 @@ class FolderLock {
   std::string text_, taken_over_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool is_over_ = false;
+  bool is_over_ = false, is_renewed_ = false;
   std::thread thread_;
 };
 

@@ -12,12 +12,15 @@
 #include "core/append_file.h"
 
 namespace hebb {
-namespace {
 
 /// spdlog's own file sinks buffer, and reopen or flush by rules of theirs.
 class AppendSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit AppendSink(const fs::path& path) : file_(path) {}
+  std::string sync() {
+    const std::lock_guard lock(mutex_);
+    return file_.sync();
+  }
 
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
@@ -29,6 +32,8 @@ class AppendSink final : public spdlog::sinks::base_sink<std::mutex> {
 
   AppendFile file_;
 };
+
+namespace {
 
 spdlog::level::level_enum level_of(LogLevel level) {
   switch (level) {
@@ -42,7 +47,7 @@ spdlog::level::level_enum level_of(LogLevel level) {
 }  // namespace
 
 LogFile::LogFile(const fs::path& path, int64_t rank)
-    : logger_(std::make_unique<spdlog::logger>("hebb", std::make_shared<AppendSink>(path))) {
+    : sink_(std::make_shared<AppendSink>(path)), logger_(std::make_unique<spdlog::logger>("hebb", sink_)) {
   logger_->set_formatter(std::make_unique<spdlog::pattern_formatter>(
       fmt::format("%Y-%m-%d %H:%M:%S.%e [%l] rank {:d}: %v", rank), spdlog::pattern_time_type::local, "\n"));
   // spdlog prints what a sink throws on stderr and goes on. Here it ends the run: rethrown from within spdlog's
@@ -51,6 +56,8 @@ LogFile::LogFile(const fs::path& path, int64_t rank)
 }
 
 LogFile::~LogFile() = default;
+
+std::string LogFile::sync() { return sink_->sync(); }
 
 void LogFile::line(LogLevel level, std::string_view text) {
   logger_->log(level_of(level), spdlog::string_view_t(text.data(), text.size()));

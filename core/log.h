@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "core/files.h"
@@ -10,6 +11,8 @@ class logger;
 }
 
 namespace hebb {
+
+class AppendSink;
 
 enum class LogLevel { info, warning, error };
 
@@ -22,8 +25,11 @@ class LogFile {
   ~LogFile();
   /// One line without its end. It has reached the system when this returns.
   void line(LogLevel level, std::string_view text);
+  /// AppendFile::sync().
+  std::string sync();
 
  private:
+  std::shared_ptr<AppendSink> sink_;
   std::unique_ptr<spdlog::logger> logger_;
 };
 

@@ -1,6 +1,7 @@
 #include "core/signal_cleanup.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -12,20 +13,32 @@
 namespace hebb {
 namespace {
 
-using Paths = std::vector<std::string>;
+struct Cleanup {
+  std::vector<std::string> paths;
+  std::string guard;
+  int guard_file = -1;
+
+  /// Calls nothing that a handler must not call.
+  bool is_guarded() const {
+    struct stat named {
+    }, file{};
+    return guard.empty() || (::stat(guard.c_str(), &named) == 0 && ::fstat(guard_file, &file) == 0 &&
+                             named.st_ino == file.st_ino && named.st_dev == file.st_dev);
+  }
+};
 
 // A handler can reach globals alone. Who takes a list out of its slot owns it.
-std::array<std::atomic<Paths*>, 16> slots{};
-static_assert(std::atomic<Paths*>::is_always_lock_free);
+std::array<std::atomic<Cleanup*>, 16> slots{};
+static_assert(std::atomic<Cleanup*>::is_always_lock_free);
 std::mutex mutex;  // of what follows
 int in_use = 0;
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
 
 extern "C" void remove_and_end(int number) {
-  for (std::atomic<Paths*>& slot : slots) {
-    const Paths* paths = slot.exchange(nullptr);
-    if (paths == nullptr) { continue; }
-    for (const std::string& path : *paths) {
+  for (std::atomic<Cleanup*>& slot : slots) {
+    const Cleanup* cleanup = slot.exchange(nullptr);
+    if (cleanup == nullptr || !cleanup->is_guarded()) { continue; }
+    for (const std::string& path : cleanup->paths) {
       if (::unlink(path.c_str()) != 0) { ::rmdir(path.c_str()); }
     }
   }
@@ -40,12 +53,14 @@ bool is_handler(int number, void (*handler)(int)) {
 
 }  // namespace
 
-SignalCleanup::SignalCleanup(const std::vector<fs::path>& paths) {
+SignalCleanup::SignalCleanup(const std::vector<fs::path>& paths, const fs::path& guard, int guard_file) {
   const std::lock_guard lock(mutex);
-  auto list = std::make_unique<Paths>();
-  for (const fs::path& path : paths) { list->push_back(fs::absolute(path).string()); }
+  auto list = std::make_unique<Cleanup>();
+  for (const fs::path& path : paths) { list->paths.push_back(fs::absolute(path).string()); }
+  if (!guard.empty()) { list->guard = fs::absolute(guard).string(); }
+  list->guard_file = guard_file;
   for (size_t i = 0; i < slots.size() && slot_ < 0; ++i) {
-    Paths* none = nullptr;
+    Cleanup* none = nullptr;
     if (slots[i].compare_exchange_strong(none, list.get())) {
       list.release();
       slot_ = static_cast<int>(i);

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <fcntl.h>
-#include <sys/file.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -68,18 +67,6 @@ bool take(std::string_view& bytes, uint64_t& value) {
   return true;
 }
 
-/// Errors: CheckpointError where another process has it.
-void lock(const Descriptor& open, const fs::path& file) {
-  if (::flock(open.fd(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    throw CheckpointError(file.string(), "another process is writing this evaluation");
-  }
-}
-
-void require_unlocked(const fs::path& file) {
-  const Descriptor open(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  if (open.is_open()) { lock(open, file); }
-}
-
 }  // namespace
 
 double kept_number(const Json& value) {
@@ -113,15 +100,11 @@ std::vector<fs::path> EvalJournal::files_of_ranks(const fs::path& file) {
 void EvalJournal::read(const std::function<void(const std::string& text)>& note) {
   const std::vector<fs::path> others = files_of_ranks(file_);
   const bool is_complete = read_items(file_, note);
-  for (const fs::path& other : others) {
-    require_unlocked(other);
-    read_items(other, note);
-  }
+  for (const fs::path& other : others) { read_items(other, note); }
   const size_t read = items_.size();
   read_weights();
   is_whole_ = is_complete && others.empty() && read == items_.size();
   if (!others.empty()) {
-    require_unlocked(file_);
     write_items();
     is_whole_ = true;
     for (const fs::path& other : others) { fs::remove(other); }
@@ -203,7 +186,6 @@ void EvalJournal::add(int64_t index, const Item& item) {
     if (!open_.is_open()) {
       throw CheckpointError(file_.string(), "cannot write: " + std::generic_category().message(errno));
     }
-    lock(open_, file_);
   }
   write_all(open_, file_, line_of(item_json(index, item)));
   ++added_;

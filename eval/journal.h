@@ -25,7 +25,7 @@ class EvalJournal {
   /// Of rank 0. Takes up what `file` and the files of other ranks beside it hold under the same `key`, however many
   /// ranks wrote them; the latter go into `file`. A file of another key, or a damaged one, is named to `note` and not
   /// used; a last line that a kill has cut is dropped. Without files of other ranks nothing is written before the first
-  /// add(). Errors: CheckpointError for a file that another process is writing.
+  /// add(). The caller has the lock of the evaluation.
   EvalJournal(fs::path file, Json key, const std::function<void(const std::string& text)>& note);
   /// Of another rank, in a file of its own beside `file`, where rank 0 has kept these items.
   EvalJournal(const fs::path& file, Json key, int rank, const std::vector<int64_t>& kept);

@@ -4,6 +4,8 @@
 #include <chrono>
 
 #include "core/elapsed.h"
+#include "core/folder_lock.h"
+#include "core/folders.h"
 #include "core/hash.h"
 #include "eval/evaluation.h"
 #include "train/run_config.h"
@@ -144,6 +146,22 @@ void write_result(const Evaluation& e, const EvalResult& result, const EvalConte
   report(result_text(json));
 }
 
+/// The lock of one evaluation in a folder: other processes may run others there. What a killed process had begun to
+/// write is removed.
+std::unique_ptr<FolderLock> lock_of(const Evaluation& e, const fs::path& out, Progress& progress) {
+  auto lock = std::make_unique<FolderLock>(out, LockOptions{.name = "evaluation " + e.name, .file = e.name + ".lock"},
+                                           [&](const std::string& text) { progress.message(text); });
+  std::vector<fs::path> left;
+  for (const fs::directory_entry& entry : fs::directory_iterator(out)) {
+    const std::string file = entry.path().filename().string();
+    for (const char* kind : {".json", ".samples.jsonl", ".partial", ".partial-weights"}) {
+      if (file.starts_with(e.name + kind + ".tmp-")) { left.push_back(entry.path()); }
+    }
+  }
+  for (const fs::path& path : left) { fs::remove(path); }
+  return lock;
+}
+
 void count(EvalCounts& counts, const std::string& status) {
   ++(status == "ok" ? counts.ok : status == "skipped" ? counts.skipped : counts.failed);
 }
@@ -191,12 +209,13 @@ EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext con
                            const fs::path& out, const std::function<void(const std::string& line)>& report,
                            bool again) {
   EvalCounts counts;
-  if (context.is_first()) { fs::create_directories(out); }
+  if (context.is_first()) { create_folders(fs::absolute(out)); }
   const auto weights = context.model.save_fast_weights();
   const auto note = [&](const std::string& text) { context.progress.message(text); };
   for (Evaluation& e : evaluations) {
     if (context.flight != nullptr) { context.flight->at(source.step, "evaluation " + e.name); }
     const Json key = evaluation_key(e, source, context.tokenizer.get(), context.sequence_length, context.logs_samples);
+    const std::unique_ptr<FolderLock> lock = context.is_first() ? lock_of(e, out, context.progress) : nullptr;
     const auto kept = again || !context.is_first() ? std::nullopt : finished_result(e, key, out, note);
     if (kept) { report(result_text(*kept, true)); }
     if (from_first(context, kept ? "kept" : "") == "kept") {
@@ -217,6 +236,7 @@ EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext con
     context.model.set_reading({});
     const std::string status = from_first(context, result.status);
     count(counts, status);
+    if (lock) { lock->require_own(); }
     if (context.is_first()) { write_result(e, result, context, source, key, seconds_since(start), out, report); }
     if (status == "ok") { journal->remove(); }
   }

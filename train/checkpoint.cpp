@@ -8,6 +8,7 @@
 #include <map>
 
 #include "core/fields.h"
+#include "core/folders.h"
 #include "core/hash.h"
 #include "core/safetensors.h"
 #include "train/model_source.h"
@@ -178,6 +179,12 @@ std::string file_difference(const fs::path& path, const FileRecord& record) {
   return "";
 }
 
+void write_text(const fs::path& path, const std::string& text) {
+  FileWriter writer(path);
+  writer.write(text.data(), text.size());
+  writer.close();
+}
+
 void remove_folder(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
@@ -241,7 +248,8 @@ std::vector<std::string> CheckpointFolder::remove_stale() const {
   return removed;
 }
 
-void CheckpointFolder::write_files(const fs::path& folder, const RunState& state, const Json& config, Stream& stream,
+void CheckpointFolder::write_files(const fs::path& folder, const RunState& state,
+                                   const std::map<std::string, std::string>& files, Stream& stream,
                                    const ParamStore& params, const SharedState& shared) const {
   StateFile file;
   file.run = state;
@@ -252,25 +260,19 @@ void CheckpointFolder::write_files(const fs::path& folder, const RunState& state
   for (int lane = 0; shared.memories != nullptr && lane < shared.memories->lanes(); ++lane) {
     file.files[memory_file(lane)] = write_memory(folder / memory_file(lane), stream, reader, *shared.memories, lane);
   }
-  for (const auto& [name, json] : {std::pair{kStateFile, Fields::write(file)}, std::pair{"config.json", config}}) {
-    FileWriter writer(folder / name);
-    const std::string text = json.dump(1) + "\n";
-    writer.write(text.data(), text.size());
-    writer.close();
-  }
+  for (const auto& [name, bytes] : files) { write_text(folder / name, bytes); }
+  write_text(folder / kStateFile, Fields::write(file).dump(1) + "\n");
   fsync_directory(folder);
 }
 
-fs::path CheckpointFolder::save(const RunState& state, const Json& config, Stream& stream, const ParamStore& params,
-                                Keep keep, const SharedState& shared,
+fs::path CheckpointFolder::save(const RunState& state, const std::map<std::string, std::string>& files, Stream& stream,
+                                const ParamStore& params, Keep keep, const SharedState& shared,
                                 const std::function<void()>& before_rename) const {
   const std::string name = name_of(state.step);
   const fs::path temporary = folder_ / (kTemporaryPrefix + name), path = folder_ / name;
-  std::error_code error;
-  fs::create_directories(temporary, error);
-  if (error) { throw CheckpointError(temporary.string(), "cannot create the folder: " + error.message()); }
+  create_folders(temporary);
   try {
-    write_files(temporary, state, config, stream, params, shared);
+    write_files(temporary, state, files, stream, params, shared);
     if (before_rename) { before_rename(); }
     if (fs::exists(path)) {  // of a run that went back: `latest` does not name it
       rename_folder(path, folder_ / (kTemporaryPrefix + std::string("old-") + name));
@@ -279,7 +281,8 @@ fs::path CheckpointFolder::save(const RunState& state, const Json& config, Strea
     fsync_directory(folder_);
     point_to(state.step);
   } catch (...) {
-    fs::remove_all(temporary, error);
+    std::error_code ignored;
+    fs::remove_all(temporary, ignored);
     throw;
   }
   remove_old(state.step, keep);

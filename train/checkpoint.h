@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -53,15 +54,18 @@ class CheckpointFolder {
   /// Errors: CheckpointError (disk full, read-only folder); the checkpoints before stay as they were.
   /// Of several ranks the first saves, and the others call send_shared() meanwhile.
   /// before_rename: called when all is written; an error of it ends the save.
-  fs::path save(const RunState& state, const Json& config, Stream& stream, const ParamStore& params, Keep keep,
-                const SharedState& shared = {}, const std::function<void()>& before_rename = {}) const;
+  /// files: what the checkpoint holds beside tensors and state, by name.
+  fs::path save(const RunState& state, const std::map<std::string, std::string>& files, Stream& stream,
+                const ParamStore& params, Keep keep, const SharedState& shared = {},
+                const std::function<void()>& before_rename = {}) const;
+  /// Deletes the checkpoints before `newest_step` that `keep` does not cover, and those after it.
+  void remove_old(int64_t newest_step, Keep keep) const;
   /// Makes `latest` name this checkpoint.
   void point_to(int64_t step) const;
 
  private:
-  void write_files(const fs::path& folder, const RunState& state, const Json& config, Stream& stream,
-                   const ParamStore& params, const SharedState& shared) const;
-  void remove_old(int64_t newest_step, Keep keep) const;
+  void write_files(const fs::path& folder, const RunState& state, const std::map<std::string, std::string>& files,
+                   Stream& stream, const ParamStore& params, const SharedState& shared) const;
 
   fs::path folder_;
 };

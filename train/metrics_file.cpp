@@ -3,10 +3,9 @@
 #include <fmt/core.h>
 
 namespace hebb {
-namespace {
 
 /// Removes what does not belong to a run of `step` completed steps; returns the path.
-const fs::path& trim(const fs::path& path, int64_t step, std::set<std::string>& validated, int64_t& removed) {
+const fs::path& MetricsFile::trim(const fs::path& path, int64_t step) {
   if (!fs::exists(path)) { return path; }
   const std::string text = read_file(path, ExitCode::kCheckpoint);
   std::string kept;
@@ -14,7 +13,7 @@ const fs::path& trim(const fs::path& path, int64_t step, std::set<std::string>& 
   for (size_t begin = 0; begin < text.size(); ++number) {
     const size_t end = text.find('\n', begin);
     if (end == std::string::npos) {
-      ++removed;
+      ++removed_;
       break;
     }
     const std::string_view line(text.data() + begin, end - begin);
@@ -29,21 +28,20 @@ const fs::path& trim(const fs::path& path, int64_t step, std::set<std::string>& 
                             std::string(line.substr(0, 40)), "a JSON object with an integer \"step\"");
     }
     if (at->as_int() > step) {
-      ++removed;
+      ++removed_;
       continue;
     }
     if (const Json* name = json.find("val"); name != nullptr && at->as_int() == step && name->is_string()) {
-      validated.insert(name->as_string());
+      validated_.insert(name->as_string());
     }
+    last_step_ = at->as_int();
     kept.append(line).push_back('\n');
   }
-  if (removed > 0) { write_file_atomic(path, kept); }
+  if (removed_ > 0) { write_file_atomic(path, kept); }
   return path;
 }
 
-}  // namespace
-
-MetricsFile::MetricsFile(const fs::path& path, int64_t step) : file_(trim(path, step, validated_, removed_)) {}
+MetricsFile::MetricsFile(const fs::path& path, int64_t step) : file_(trim(path, step)) {}
 
 void MetricsFile::add(const Json& line) { file_.append(line.dump() + "\n"); }
 

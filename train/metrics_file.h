@@ -20,10 +20,16 @@ class MetricsFile {
   /// Names of validation sources with a line at the step that the run continues after.
   const std::set<std::string>& validated() const { return validated_; }
   int64_t removed_lines() const { return removed_; }
+  /// The step of the last line that is kept; 0: none.
+  int64_t last_step() const { return last_step_; }
+  /// AppendFile::sync().
+  std::string sync() { return file_.sync(); }
 
  private:
+  const fs::path& trim(const fs::path& path, int64_t step);
+
   std::set<std::string> validated_;
-  int64_t removed_ = 0;
+  int64_t removed_ = 0, last_step_ = 0;
   AppendFile file_;
 };
 

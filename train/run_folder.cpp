@@ -2,8 +2,12 @@
 
 #include <fmt/core.h>
 
+#include <fcntl.h>
+
+#include <algorithm>
 #include <fstream>
 
+#include "core/append_file.h"
 #include "core/join.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/autotune.h"
@@ -14,23 +18,10 @@ namespace hebb {
 namespace {
 
 constexpr const char* kLogFile = "train.log";
+constexpr const char* kConfigFile = "config.json";
+constexpr const char* kMetricsFile = "metrics.jsonl";
 /// What a start writes.
-constexpr const char* kStartFiles[] = {"tokenizer.model", "tokenizer.json", "config.json", kLogFile, kTunedFile};
-
-void create_folder(const fs::path& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) { throw CheckpointError(path.string(), "cannot create the run folder: " + error.message()); }
-}
-
-/// The outermost of the folders on the way to `path` that is not there; empty where `path` is.
-fs::path outermost_missing(const fs::path& path) {
-  fs::path missing;
-  for (fs::path folder = path; !folder.empty() && !fs::exists(folder); folder = folder.parent_path()) {
-    missing = folder;
-  }
-  return missing;
-}
+constexpr const char* kStartFiles[] = {"tokenizer.model", "tokenizer.json", kConfigFile, kLogFile, kTunedFile};
 
 /// The first entry of a folder beside a lock and what ranks need to meet; empty when there is none.
 std::string first_entry(const fs::path& path) {
@@ -98,21 +89,22 @@ void RunFolder::follow(RunConfig& config, const Json& first) {
   }
 }
 
+/// What is here is looked at, and deleted, by the holder of the lock alone.
 void RunFolder::open_first(RunConfig& config, const RunOptions& options, const Say& say) {
+  lock_.emplace(path_, LockOptions{}, say);
+  created_ = options.made_folder ? path_ : lock_->created();
   const std::string found = first_entry(path_);
   if (options.resume == "never" && !found.empty()) {
     throw CheckpointError(path_.string(), "the run folder is not empty, and --resume is never", found,
                           "a new or empty folder");
   }
   is_new_ = found.empty();
-  created_ = options.made_folder ? path_ : outermost_missing(path_);
-  create_folder(path_);
   if (is_new_) { remove_at_signals(); }
   try {
-    open(config, options, say);
+    open(config, options);
   } catch (const std::exception& error) {
     // The log of a run that went before, unless another process has it.
-    if (!discard() && lock_ && fs::exists(path_ / kLogFile)) {
+    if (!discard() && lock_->is_own() && fs::exists(path_ / kLogFile)) {
       RunLog log({});
       log.open(path_ / kLogFile, 0);
       log.error(error.what());
@@ -122,21 +114,22 @@ void RunFolder::open_first(RunConfig& config, const RunOptions& options, const S
 }
 
 void RunFolder::remove_at_signals() {
-  std::vector<fs::path> paths{path_ / "lock"};
+  std::vector<fs::path> paths;
   for (const char* name : kStartFiles) { paths.push_back(path_ / name); }
+  paths.push_back(path_ / "lock");
   if (!created_.empty()) {
     for (fs::path folder = path_; folder != created_; folder = folder.parent_path()) { paths.push_back(folder); }
     paths.push_back(created_);
   }
-  until_started_ = std::make_unique<SignalCleanup>(paths);
+  until_started_ = lock_->remove_at_signals(paths);
 }
 
 bool RunFolder::discard() {
   until_started_.reset();
-  if (!is_new_) { return false; }
+  if (!is_new_ || !lock_ || !lock_->is_own()) { return false; }
   std::error_code ignored;  // the error that led here is the one to report
   for (const char* name : kStartFiles) { fs::remove(path_ / name, ignored); }
-  for (const char* name : {"metrics.jsonl", "tb"}) { fs::remove_all(path_ / name, ignored); }
+  for (const char* name : {kMetricsFile, "tb"}) { fs::remove_all(path_ / name, ignored); }
   lock_.reset();
   if (created_.empty()) { return true; }
   for (fs::path folder = path_; fs::remove(folder, ignored) && folder != created_;) {  // only while they are empty
@@ -145,14 +138,74 @@ bool RunFolder::discard() {
   return true;
 }
 
-void RunFolder::open(RunConfig& config, const RunOptions& options, const Say& say) {
-  lock_.emplace(path_, LockOptions{}, say);
-  if (!lock_->taken_over().empty()) {
-    notes_.push_back("took over the lock that " + lock_->taken_over() + " left behind");
+void RunFolder::keep(CheckpointFolder::Keep checkpoints) {
+  until_started_.reset();
+  if (is_own_checkpoint() && checkpoints_.steps().back() == state_.step) {
+    checkpoints_.remove_old(state_.step, checkpoints);
+  }
+}
+
+/// Files that a killed process had begun to write.
+void RunFolder::remove_leftovers() {
+  std::vector<std::string> names(std::begin(kStartFiles), std::end(kStartFiles));
+  names.emplace_back(kMetricsFile);
+  std::vector<fs::path> left;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
+    const std::string file = entry.path().filename().string();
+    const auto is_of = [&](const std::string& name) { return file.starts_with(name + ".tmp-"); };
+    if (std::any_of(names.begin(), names.end(), is_of)) { left.push_back(entry.path()); }
+  }
+  for (const fs::path& path : left) {
+    fs::remove(path);
+    notes_.push_back("removed " + path.filename().string() + ", left unfinished");
   }
   for (const std::string& name : checkpoints_.remove_stale()) {
     notes_.push_back("removed checkpoints/" + name + ", left unfinished");
   }
+}
+
+void RunFolder::write_config() {
+  const fs::path path = path_ / kConfigFile;
+  write_file_atomic(path, files_.at(kConfigFile));
+  config_file_ = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+}
+
+std::vector<std::string> RunFolder::require_own() {
+  std::vector<std::string> notes;
+  const fs::path config = path_ / kConfigFile;
+  const bool is_config_own = is_at(config, config_file_);
+  if (lock_->require_own()) {
+    if (!is_config_own && fs::exists(config)) {  // every start writes it
+      throw CheckpointError(path_.string(),
+                            "the lock of this process was removed, and another process has started here since; nothing "
+                            "is saved (the same command goes on from the last checkpoint)");
+    }
+    notes.push_back((path_ / "lock").string() +
+                    " was removed while the run goes on; it is taken anew (processes of this folder know each other by "
+                    "it: leave it there)");
+  }
+  if (!is_config_own) {
+    notes.push_back(set_aside(config) + "; the file is written again");
+    write_config();
+  }
+  for (const auto& [name, bytes] : files_) {
+    if (fs::exists(path_ / name)) { continue; }
+    notes.push_back(set_aside(path_ / name) + "; the file is written again");
+    write_file_atomic(path_ / name, bytes);
+  }
+  return notes;
+}
+
+bool RunFolder::is_own_checkpoint() const {
+  std::error_code none;  // no such folder
+  return checkpoint_ && fs::equivalent(checkpoint_->parent_path(), checkpoints_.path_of(0).parent_path(), none);
+}
+
+void RunFolder::open(RunConfig& config, const RunOptions& options) {
+  if (!lock_->taken_over().empty()) {
+    notes_.push_back("took over the lock that " + lock_->taken_over() + " left behind");
+  }
+  remove_leftovers();
   choose_checkpoint(options);
   if (checkpoint_ && config.train.steps < state_.step) {
     throw config.error("train.steps", std::to_string(config.train.steps),
@@ -161,9 +214,10 @@ void RunFolder::open(RunConfig& config, const RunOptions& options, const Say& sa
   }
   keep_tokenizer(config, options);
   config_ = hebb::to_json(config);
-  const fs::path stored = path_ / "config.json";
+  files_[kConfigFile] = config_.dump(1) + "\n";
+  const fs::path stored = path_ / kConfigFile;
   if (checkpoint_) {
-    compare_with(*checkpoint_ / "config.json", options);
+    compare_with(*checkpoint_ / kConfigFile, options);
     go_back_to_checkpoint();
   } else if (fs::exists(stored) && !fs::exists(path_ / kLogFile)) {
     throw CheckpointError(stored.string(), "the run would replace a file that no run wrote",
@@ -176,7 +230,7 @@ void RunFolder::open(RunConfig& config, const RunOptions& options, const Say& sa
     compare_with(stored, options);
   }
   std::ofstream(path_ / kLogFile, std::ios::app).flush();  // before config.json: where both are, a run was
-  write_file_atomic(stored, config_.dump(1) + "\n");
+  write_config();
 }
 
 void RunFolder::choose_checkpoint(const RunOptions& options) {
@@ -205,9 +259,7 @@ void RunFolder::choose_given(const fs::path& from, const RunOptions& options) {
   } else {
     choose_latest(CheckpointFolder(found.parent_path()), options.allow_older);
   }
-  const bool is_own = fs::exists(checkpoints_.path_of(0).parent_path()) &&
-                      fs::equivalent(checkpoint_->parent_path(), checkpoints_.path_of(0).parent_path());
-  if (!is_own && checkpoints_.latest()) {
+  if (!is_own_checkpoint() && checkpoints_.latest()) {
     throw CheckpointError(path_.string(), "the run folder has checkpoints of its own",
                           CheckpointFolder::name_of(*checkpoints_.latest()),
                           "a new folder for a run that goes on from another one");
@@ -253,6 +305,7 @@ void RunFolder::compare_with(const fs::path& stored_config, const RunOptions& op
   }
   if (!differences.empty()) { notes_.push_back("the configuration has changed: " + list(differences)); }
   note_lanes(stored);
+  log_every_before_ = stored.integer_at("train.log_every", config_.integer_at("train.log_every", 1));
   const Json* steps = stored.find_path("train.steps");
   const Json& now = config_.at("train").at("steps");
   if (steps != nullptr && !(*steps == now)) {
@@ -270,32 +323,32 @@ void RunFolder::note_lanes(const Json& stored) {
   }
 }
 
-void RunFolder::keep_tokenizer(RunConfig& config, const RunOptions& options) const {
+void RunFolder::keep_tokenizer(RunConfig& config, const RunOptions& options) {
   Json* file = config.data.tokenizer.is_object() ? config.data.tokenizer.find("file") : nullptr;
   if (file == nullptr || !file->is_string() || file->as_string().empty()) { return; }
   const auto tokenizer = Fields::read<TokenizerConfig>(config.data.tokenizer, "data.tokenizer");
-  const fs::path kept = path_ / tokenizer_copy_name(tokenizer), given = file->as_string();
-  if (!fs::exists(kept) || !fs::equivalent(kept, given)) {
-    const std::string bytes = read_file(given);
-    const bool is_other = fs::exists(kept) && read_file(kept) != bytes;
-    if (is_other && !options.allow_config_change && has_begun()) {
-      throw config.error("data.tokenizer.file", given.string() + " with other contents than " + kept.string(),
+  const std::string name = tokenizer_copy_name(tokenizer);
+  const fs::path kept = path_ / name, given = file->as_string();
+  std::string& bytes = files_[name] = read_file(given);
+  const auto differs = [&](const fs::path& path) { return fs::exists(path) && read_file(path) != bytes; };
+  if (!options.allow_config_change && has_begun()) {
+    for (const fs::path& path : {kept, checkpoint_.value_or(path_) / name}) {
+      if (!differs(path)) { continue; }
+      throw config.error("data.tokenizer.file", given.string() + " with other contents than " + path.string(),
                          "the tokenizer of the run (or --allow-config-change)");
     }
-    write_file_atomic(kept, bytes);
   }
+  if (!fs::exists(kept) || differs(kept)) { write_file_atomic(kept, bytes); }
   *file = Json(kept.string());
 }
 
 bool RunFolder::has_begun() const {
-  const fs::path metrics = path_ / "metrics.jsonl";
+  const fs::path metrics = path_ / kMetricsFile;
   return checkpoint_ || (fs::exists(metrics) && fs::file_size(metrics) > 0);
 }
 
 void RunFolder::go_back_to_checkpoint() {
-  const auto latest = checkpoints_.latest();
-  const bool is_own = latest && fs::equivalent(checkpoint_->parent_path(), checkpoints_.path_of(0).parent_path());
-  if (!is_own || *latest == state_.step) { return; }
+  if (!is_own_checkpoint() || checkpoints_.latest() == state_.step) { return; }
   checkpoints_.point_to(state_.step);
   for (const int64_t step : checkpoints_.steps()) {
     if (step > state_.step) {

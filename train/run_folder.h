@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,17 +47,29 @@ class RunFolder {
   const RunState& state() const { return state_; }                           // of that checkpoint
   const std::vector<std::string>& notes() const { return notes_; }           // for the user
 
-  /// Of the first rank. Errors: FolderLock::require_own().
-  void require_lock() const { lock_->require_own(); }
+  /// What a checkpoint holds beside tensors and state, by name: the configuration, and the tokenizer where the run has
+  /// a file with one.
+  const std::map<std::string, std::string>& files() const { return files_; }
+  /// train.log_every of the run that goes on here; 0: none does.
+  int64_t log_every_before() const { return log_every_before_; }
+
+  /// Of the first rank, before it saves: the folder is still that of this run. Writes again what somebody has removed
+  /// or replaced, and says so for the user. Errors: FolderLock::require_own(), and where another process has trained
+  /// here.
+  std::vector<std::string> require_own();
   /// For a start that failed: removes what this object wrote where the folder was new or empty. Returns whether it was.
   bool discard();
-  /// The run has started: until now a signal that ends the process removes what discard() would.
-  void keep() { until_started_.reset(); }
+  /// The run has started: until now a signal that ends the process removes what discard() would. Checkpoints that a
+  /// kill has left are deleted.
+  void keep(CheckpointFolder::Keep checkpoints);
 
  private:
   void open_first(RunConfig& config, const RunOptions& options, const Say& say);
-  void open(RunConfig& config, const RunOptions& options, const Say& say);
+  void open(RunConfig& config, const RunOptions& options);
   void remove_at_signals();
+  void remove_leftovers();
+  void write_config();
+  bool is_own_checkpoint() const;
   Json to_json() const;
   void follow(RunConfig& config, const Json& first);
   void choose_checkpoint(const RunOptions& options);
@@ -64,7 +77,7 @@ class RunFolder {
   void choose_latest(const CheckpointFolder& folder, bool allow_older);
   void compare_with(const fs::path& stored_config, const RunOptions& options);
   void note_lanes(const Json& stored);
-  void keep_tokenizer(RunConfig& config, const RunOptions& options) const;
+  void keep_tokenizer(RunConfig& config, const RunOptions& options);
   void go_back_to_checkpoint();
   /// Whether a run has done a step here: what failed before may be started again with another configuration.
   bool has_begun() const;
@@ -76,6 +89,9 @@ class RunFolder {
   std::optional<FolderLock> lock_;
   std::unique_ptr<SignalCleanup> until_started_;
   Json config_;
+  std::map<std::string, std::string> files_;
+  Descriptor config_file_;  // as this start has written it
+  int64_t log_every_before_ = 0;
   std::optional<fs::path> checkpoint_;
   RunState state_;
   std::vector<std::string> notes_;

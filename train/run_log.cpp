@@ -32,6 +32,14 @@ void RunLog::warn(std::string_view line) {
   write(LogLevel::warning, line);
 }
 
+void RunLog::sync() {
+  if (!file_) { return; }
+  if (const std::string what = file_->sync(); !what.empty()) {
+    warn(what);
+    file_->sync();
+  }
+}
+
 void RunLog::error(std::string_view line) noexcept {
   try {
     if (file_) { file_->line(LogLevel::error, line); }

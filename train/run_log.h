@@ -28,6 +28,8 @@ class RunLog {
   void say(std::string_view text, LogLevel level = LogLevel::info);
   /// The same with the word "warning: " on the console.
   void warn(std::string_view line);
+  /// Brings the file onto the disk and warns where somebody has touched it.
+  void sync();
   /// The error that ends the run, for train.log alone: the program prints it. Failures are ignored.
   void error(std::string_view line) noexcept;
   /// The line of a logged step; on a terminal the bar shows `detail` instead.

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "core/folders.h"
 #include "core/hash.h"
 #include "core/host.h"
 
@@ -49,9 +50,7 @@ double wall_seconds() {
 }
 
 fs::path new_file(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) { throw CheckpointError(folder.string(), "cannot create the folder: " + error.message()); }
+  create_folders(folder);
   return folder /
          fmt::format("events.out.tfevents.{:d}.{}.{:d}", static_cast<int64_t>(wall_seconds()), host_name(), ::getpid());
 }

@@ -23,6 +23,8 @@ class TensorBoardWriter {
  public:
   TensorBoardWriter(const fs::path& folder, int64_t step);
   void add(int64_t step, const Scalars& values);
+  /// AppendFile::sync().
+  std::string sync() { return file_.sync(); }
 
  private:
   AppendFile file_;

@@ -232,15 +232,32 @@ void Trainer::save() {
     shared.exchange->verify(training_->stream);
   }
   if (ranks_.is_first()) {
+    warn_of_all(folder_.require_own());  // before something is written
     const CheckpointConfig& c = config_.train.checkpoint;
     const fs::path path =
-        folder_.checkpoints().save(state_, folder_.config(), training_->stream, training_->model.params(),
-                                   {c.keep, c.keep_every}, shared, [this] { folder_.require_lock(); });
+        folder_.checkpoints().save(state_, folder_.files(), training_->stream, training_->model.params(),
+                                   {c.keep, c.keep_every}, shared, [this] { sync_files(); });
     log_.say("saved " + path.string());
   } else {
     send_shared(training_->stream, shared);
+    log_.sync();
   }
   host_.communicator().barrier(training_->stream);  // no rank goes on, or ends, before the checkpoint is there
+}
+
+void Trainer::warn_of_all(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) {
+    if (!note.empty()) { log_.warn(note); }
+  }
+}
+
+/// Brings onto the disk what a checkpoint, or the exit code, vouches for.
+void Trainer::sync_files() {
+  if (ranks_.is_first()) {
+    warn_of_all(folder_.require_own());
+    warn_of_all({metrics_->sync(), tensorboard_->sync()});
+  }
+  log_.sync();
 }
 
 /// Several ranks stop when all know that one wants to.
@@ -270,19 +287,23 @@ std::string Trainer::stop_reason(int64_t steps_done) const {
 int Trainer::stop(const std::string& reason) {
   const bool has_learned = state_.step > 0;  // initial values are made again
   if (has_learned && state_.step != saved_step_) { save(); }
+  sync_files();
   log_.end_bar();
   log_.say(fmt::format("stopped {} by {}; the same command goes on from here",
                        has_learned ? fmt::format("after step {:d}", state_.step) : "before the first step", reason));
+  log_.sync();
   return static_cast<int>(config_.train.exit_code_on_stop);
 }
 
 int Trainer::finish() {
+  sync_files();
   log_.end_bar();
   if (skips_.total() > 0) {
     log_.warn(fmt::format("{:d} of {:d} steps were skipped; train.log names each with its reason", skips_.total(),
                           state_.step));
   }
   log_.say("done: " + plural(state_.step, "step") + " in " + folder_.path().string());
+  log_.sync();
   return static_cast<int>(ExitCode::kDone);
 }
 

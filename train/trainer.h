@@ -96,6 +96,8 @@ class Trainer {
   bool add_validation_group(ValidationSource& source, int64_t first, const PassSettings& settings, LossSum& sum);
   bool checkpoint_due() const;
   void save();
+  void sync_files();
+  void warn_of_all(const std::vector<std::string>& notes);
   std::string stop_reason() const { return stop_reason(steps_done_); }
   std::string stop_reason(int64_t steps_done) const;
   void agree_to_stop(bool stops);

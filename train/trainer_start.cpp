@@ -55,7 +55,7 @@ void Trainer::start(const RunOptions& options, const std::string& banner) {
   start_model(options);
   training_->read_values([&] {
     if (!ranks_.is_first()) { return; }
-    folder_.keep();
+    folder_.keep({config_.train.checkpoint.keep, config_.train.checkpoint.keep_every});
     open_metrics();
     log_.say(startup_report(config_, *training_, plan_, *loader_, state_.step, ranks_.size()));
   });
@@ -142,6 +142,13 @@ void Trainer::open_metrics() {
   if (metrics_->removed_lines() > 0) {
     log_.say(
         fmt::format("removed {:d} lines of metrics.jsonl beyond step {:d}", metrics_->removed_lines(), state_.step));
+  }
+  const int64_t every = folder_.log_every_before(), last = metrics_->last_step();
+  if (saved_step_ > 0 && last < std::max<int64_t>(1, every > 0 ? saved_step_ / every * every : 0)) {
+    log_.warn(fmt::format(
+        "metrics.jsonl ends at step {:d}, the checkpoint is of step {:d}: lines between them are lost (the machine may "
+        "have stopped before they were on the disk)",
+        last, saved_step_));
   }
   for (const auto& source : validation_) {
     if (metrics_->validated().count(source->name()) > 0) { validated_.insert(source->name()); }

@@ -64,7 +64,7 @@ FOLDER_TEST("the lock of another host is taken over if nobody touches it, and sa
   folder.write("lock", "no-such-host 1 2 - 0\n");
   std::string said;
   const auto begin = std::chrono::steady_clock::now();
-  const FolderLock lock(folder.path(), {.watch_seconds = 0.4}, [&](const std::string& text) { said = text; });
+  FolderLock lock(folder.path(), {.watch_seconds = 0.4}, [&](const std::string& text) { said = text; });
   CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(400));
   CHECK_THAT(said, Contains("in use by process 1 on no-such-host") && Contains("for 0.4 s"));
   CHECK(lock.taken_over() == "process 1 on no-such-host");
@@ -126,4 +126,74 @@ FOLDER_TEST("a requeued job takes its own lock over at once") {
   CHECK(is_watched("no-such-host 1 2 - 0\n"));
   ::unsetenv("SLURM_JOB_ID");
   ::unsetenv("SLURM_RESTART_COUNT");
+}
+
+FOLDER_TEST("a lock that somebody has removed or emptied is taken anew, which is said once") {
+  FolderLock lock(folder.path());
+  const std::string text = read_file(folder / "lock");
+  CHECK_FALSE(lock.require_own());
+  fs::remove(folder / "lock");
+  CHECK_FALSE(lock.is_own());
+  CHECK(lock.require_own());
+  CHECK_FALSE(lock.require_own());
+  CHECK(read_file(folder / "lock") == text);
+  fs::resize_file(folder / "lock", 0);
+  CHECK(lock.require_own());
+  CHECK(read_file(folder / "lock") == text);
+  fs::remove_all(folder.path());
+  CHECK(lock.require_own());
+  CHECK_THROWS_AS(FolderLock(folder.path()), CheckpointError);
+}
+
+FOLDER_TEST("the thread that touches a lock takes it anew, too") {
+  FolderLock lock(folder.path(), {.touch_seconds = 0.01});
+  fs::remove(folder / "lock");
+  while (!fs::exists(folder / "lock")) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
+  CHECK(lock.require_own());
+}
+
+FOLDER_TEST("a removed lock that another process has taken is lost") {
+  FolderLock lock(folder.path());
+  fs::remove(folder / "lock");
+  int taken[2], over[2];
+  REQUIRE((::pipe(taken) == 0 && ::pipe(over) == 0));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char byte = 0;
+    ::close(over[1]);
+    {
+      const FolderLock own(folder.path());
+      if (::write(taken[1], &byte, 1) == 1) { ::read(over[0], &byte, 1) == 0 ? void() : std::abort(); }
+    }
+    ::_exit(0);
+  }
+  char byte = 0;
+  REQUIRE(::read(taken[0], &byte, 1) == 1);
+  CHECK_THAT(thrown<CheckpointError>([&] { lock.require_own(); }),
+             Contains("process " + std::to_string(child) + " on ") &&
+                 Contains("has taken the run folder over; nothing is saved (end that process"));
+  for (const int fd : {taken[0], taken[1], over[0], over[1]}) { ::close(fd); }
+  ::waitpid(child, nullptr, 0);
+}
+
+FOLDER_TEST("a signal removes files while the lock is that of the process, and only then") {
+  const bool is_taken_over = GENERATE(false, true);
+  folder.write("run/file", "x");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGINT, SIG_DFL);
+    const FolderLock lock(folder / "run");
+    const auto cleanup = lock.remove_at_signals({folder / "run/file", folder / "run/lock"});
+    if (is_taken_over) {
+      fs::remove(folder / "run/lock");
+      folder.write("run/lock", "no-such-host 1 2 - 0\n");
+    }
+    ::raise(SIGINT);
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WTERMSIG(status) == SIGINT);
+  CHECK(fs::exists(folder / "run/file") == is_taken_over);
+  CHECK(fs::exists(folder / "run/lock") == is_taken_over);
 }

@@ -172,7 +172,7 @@ FOLDER_TEST("a read-only run folder is an error before anything is computed") {
   if (!disk.is_there()) { return; }
   disk.make_read_only();
   CHECK_THAT(thrown<CheckpointError>([&] { run_in(run, test_run(folder)); }), Contains("Read-only file system"));
-  CHECK_THROWS_WITH(run_in(run / "below", test_run(folder)), Contains("cannot create the run folder"));
+  CHECK_THROWS_WITH(run_in(run / "below", test_run(folder)), Contains("cannot create the folder"));
 }
 
 FOLDER_TEST("weights of another model are refused with their first differences") {

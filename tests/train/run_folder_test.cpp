@@ -1,5 +1,7 @@
 #include "train/run_folder.h"
 
+#include <fmt/core.h>
+
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -253,23 +255,175 @@ FOLDER_TEST("a configuration that no run wrote is not replaced") {
   CHECK(read_file(folder / "run" / "config.json") == "{}");
 }
 
-FOLDER_TEST("a run whose lock another process has taken over saves nothing more") {
-  const std::string other = "no-such-host 1 2 - 0\n";
-  const std::string change = GENERATE("taken over", "removed");
+namespace {
+
+/// What a run of 7 steps hears that saves at steps 3, 6 and 7, with `change` at step 4.
+Heard changed_at_step_4(const std::function<void()>& change) {
   Heard heard;
-  heard.on_line = [&](const std::string& line) {
-    if (line.find("step 4/") == std::string::npos) { return; }
+  heard.on_line = [change](const std::string& line) {
+    if (line.find("step 4/") != std::string::npos) { change(); }
+  };
+  return heard;
+}
+
+const char* kThree = R"({"train": {"checkpoint": {"every": 3, "keep": 9}}})";
+
+/// Files of a run by name, as a finished run of another process leaves them.
+void leave_run(const fs::path& run) {
+  for (const char* name : {"config.json", "train.log", "metrics.jsonl", "tokenizer.model", "tb/events"}) {
+    fs::create_directories((run / name).parent_path());
+    std::ofstream(run / name) << "{\"step\":1}\n";
+  }
+}
+
+void check_run_is_left(const fs::path& run) {
+  for (const char* name : {"config.json", "train.log", "metrics.jsonl", "tokenizer.model", "tb/events"}) {
+    INFO(name);
+    CHECK(fs::exists(run / name));
+  }
+}
+
+}  // namespace
+
+FOLDER_TEST("a run whose lock another process has taken over saves nothing more") {
+  Heard heard = changed_at_step_4([&] {
     fs::remove(folder / "run" / "lock");
-    if (change == "taken over") { folder.write("run/lock", other); }
-  };
-  const auto run = [&] {
-    return run_in(folder / "run", test_run(folder, R"({"train": {"checkpoint": {"every": 3, "keep": 9}}})"), heard);
-  };
-  CHECK_THROWS_WITH(run(), change == "removed" ? Contains("the lock of this process is gone; nothing is saved")
-                                               : Contains("process 1 on no-such-host has taken the run folder over"));
+    folder.write("run/lock", "no-such-host 1 2 - 0\n");
+  });
+  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder, kThree), heard),
+                    Contains("process 1 on no-such-host has taken the run folder over"));
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{3});
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").remove_stale().empty());
-  CHECK(fs::exists(folder / "run" / "lock") == (change == "taken over"));
+  CHECK(fs::exists(folder / "run" / "lock"));
+}
+
+FOLDER_TEST("a run whose lock was removed takes it anew and loses nothing") {
+  REQUIRE(run_in(folder / "whole", test_run(folder, kThree)) == 0);
+  Heard heard = changed_at_step_4([&] { fs::remove(folder / "run" / "lock"); });
+  REQUIRE(run_in(folder / "run", test_run(folder, kThree), heard) == 0);
+  CHECK(heard.count("lock was removed while the run goes on; it is taken anew") == 1);
+  CHECK(metrics_of(folder / "run") == metrics_of(folder / "whole"));
+  CHECK(checkpoint_bytes(folder / "run", 7) == checkpoint_bytes(folder / "whole", 7));
+  CHECK_FALSE(fs::exists(folder / "run" / "lock"));
+}
+
+FOLDER_TEST("a run whose lock was removed saves nothing where another process has started and ended since") {
+  Heard heard = changed_at_step_4([&] {
+    fs::remove(folder / "run" / "lock");
+    write_file_atomic(folder / "run" / "config.json", read_file(folder / "run" / "config.json"));
+  });
+  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder, kThree), heard),
+                    Contains("another process has started here since; nothing is saved"));
+  CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{3});
+}
+
+FOLDER_TEST("files of a run that are deleted or replaced under it are written again, and nothing of them is lost") {
+  const std::string change = GENERATE("deleted", "replaced", "the folder is renamed");
+  REQUIRE(run_in(folder / "whole", test_run(folder, kThree)) == 0);
+  const fs::path run = folder / "run";
+  Heard heard = changed_at_step_4([&] {
+    if (change == "the folder is renamed") { return fs::rename(run, folder / "renamed"); }
+    for (const char* name : {"config.json", "train.log", "metrics.jsonl"}) {
+      fs::remove(run / name);
+      if (change == "replaced") { std::ofstream(run / name) << "other\n"; }
+    }
+    fs::remove_all(run / "tb");
+  });
+  REQUIRE(run_in(run, test_run(folder, kThree), heard) == 0);
+  INFO(change);
+  for (const char* name : {"config.json", "train.log", "metrics.jsonl"}) {
+    INFO(name);
+    const std::string what = change == "replaced"
+                                 ? std::string(" was replaced; what lay there is ") + name + ".replaced"
+                                 : std::string(" was deleted");
+    CHECK(heard.count((run / name).string() + what + "; the file is written again") == 1);
+    if (change == "replaced") { CHECK(read_file(run / (std::string(name) + ".replaced")) == "other\n"); }
+  }
+  CHECK(metrics_of(run) == metrics_of(folder / "whole"));
+  CHECK(std::distance(fs::directory_iterator(run / "tb"), {}) == 1);
+  CHECK_THAT(read_file(run / "train.log"), Contains("step 1/7") && Contains("done: 7 steps"));
+  CHECK(checkpoint_bytes(run, 7) == checkpoint_bytes(folder / "whole", 7));
+  CHECK(run_in(run, test_run(folder, kThree)) == 0);
+}
+
+FOLDER_TEST("what killed processes have left in a run folder goes at the next start") {
+  REQUIRE(run_in(folder / "run", test_run(folder, kThree)) == 0);
+  folder.write("run/tokenizer.model.tmp-17", "half");
+  folder.write("run/config.json.tmp-17", "half");
+  folder.write("run/notes.tmp-17", "of the user");
+  Heard heard;
+  REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"checkpoint": {"every": 3, "keep": 2}}})"), heard) ==
+          0);
+  CHECK(heard.has("removed config.json.tmp-17, left unfinished"));
+  CHECK_FALSE(fs::exists(folder / "run/config.json.tmp-17"));
+  CHECK_FALSE(fs::exists(folder / "run/tokenizer.model.tmp-17"));
+  CHECK(fs::exists(folder / "run/notes.tmp-17"));
+  CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{6, 7});
+}
+
+FOLDER_TEST("metrics that end before the checkpoint are said") {
+  const auto lines = [](int every) {
+    return fmt::format(R"({{"train": {{"steps": 8, "log_every": {:d}, "checkpoint": {{"every": 4, "keep": 9}}}}}})",
+                       every);
+  };
+  REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"checkpoint": {"every": 4, "keep": 9}}})")) == 0);
+  const std::string metrics = read_file(folder / "run" / "metrics.jsonl");
+  Heard whole, cut, none;
+  REQUIRE(run_in(folder / "run", test_run(folder), whole) == 0);
+  CHECK_FALSE(whole.has("metrics.jsonl ends at"));
+  fs::resize_file(folder / "run" / "metrics.jsonl", metrics.find("\n", metrics.find("{\"step\":3")) + 1);
+  REQUIRE(run_in(folder / "run", test_run(folder), cut) == 0);
+  CHECK(cut.has("warning: metrics.jsonl ends at step 3, the checkpoint is of step 7: lines between them are lost"));
+  fs::remove(folder / "run" / "metrics.jsonl");
+  REQUIRE(run_in(folder / "run", test_run(folder), none) == 0);
+  CHECK(none.has("metrics.jsonl ends at step 0, the checkpoint is of step 7"));
+
+  REQUIRE(run_in(folder / "rare", test_run(folder, lines(3))) == 0);
+  Heard rare;
+  const RunOptions from{.resume = checkpoint_in(folder / "rare", 4).string()};
+  REQUIRE(run_in(folder / "rare", test_run(folder, lines(1)), rare, from) == 0);
+  CHECK_FALSE(rare.has("metrics.jsonl ends at"));  // line 3 was the last before the checkpoint of step 4
+}
+
+FOLDER_TEST(
+    "a start that has waited for a lock finds what another process has done meanwhile, and deletes none of it") {
+  folder.write("run/lock", "no-such-host 1 2 - 0\n");
+  Heard heard;
+  heard.on_line = [&](const std::string& line) {
+    if (line.find("its lock is taken over if") == std::string::npos) { return; }
+    leave_run(folder / "run");
+    fs::remove(folder / "run" / "lock");
+  };
+  CHECK_THROWS_AS(run_in(folder / "run", test_run(folder), heard), Error);
+  check_run_is_left(folder / "run");
+}
+
+FOLDER_TEST("a signal to a start that waits for a lock removes nothing of its holder") {
+  folder.write("run/lock", "no-such-host 1 2 - 0\n");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGINT, SIG_DFL);
+    Heard heard;
+    heard.on_line = [&](const std::string& line) {
+      if (line.find("its lock is taken over if") == std::string::npos) { return; }
+      leave_run(folder / "run");
+      ::raise(SIGINT);
+    };
+    run_in(folder / "run", test_run(folder), heard);
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFSIGNALED(status));
+  check_run_is_left(folder / "run");
+  CHECK(read_file(folder / "run/lock") == "no-such-host 1 2 - 0\n");
+}
+
+FOLDER_TEST("a start with another configuration after the first has finished deletes nothing") {
+  REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
+  CHECK_THROWS_AS(run_in(folder / "run", test_run(folder, R"({"optimizer": {"lr": 0.02}})")), ConfigError);
+  CHECK(metric(folder / "run", "step") == std::vector<double>{1, 2, 3, 4, 5, 6, 7});
+  CHECK(fs::exists(folder / "run" / "train.log"));
 }
 
 FOLDER_TEST("the run folder keeps the tokenizer, and the resolved configuration points to it") {

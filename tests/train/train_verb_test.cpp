@@ -108,7 +108,7 @@ TEST_CASE_METHOD(RunFiles, "errors are one line with the exit code of their kind
   check({"second.json"}, 2, "unexpected argument second.json");
   check({"data.sources.0.path=nothing.bin"}, 3, "nothing.bin");
   check({"model.vocab_size=30"}, 3, "tokens.bin");
-  check({"--run-dir", "tokens.bin/run"}, 4, "cannot create the run folder");
+  check({"--run-dir", "tokens.bin/run"}, 4, "cannot create the folder");
   check({"--resume", "nowhere"}, 4, "nowhere: cannot resume from here");
   check({"--init-from", "tokens.bin"}, 4, "tokens.bin");
   check({"optimizer.lr=1e30", "optimizer.clip_norm=0", "train.max_consecutive_skips=0"}, 6, "step ");
