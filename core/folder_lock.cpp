@@ -126,7 +126,7 @@ void FolderLock::fail_in_use(const std::string& hint) const {
 /// False if the file is to be opened again: its holder, or who created the folder, has removed it meanwhile.
 bool FolderLock::open_file() {
   file_ = Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!file_.is_open() && errno == ENOENT && ++attempts_ < kAttempts) {
+  if (!file_.is_open() && (errno == ENOENT || errno == ENOTDIR) && ++attempts_ < kAttempts) {
     try {
       const fs::path missing = create_folders(path_.parent_path());
       if (created_.empty()) { created_ = missing; }
