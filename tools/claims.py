@@ -123,7 +123,8 @@ def collect(folder, out):
             run = os.path.join(folder, result["id"])
             with open(os.path.join(run, "config.json")) as config:
                 seed = json.load(config)["train"]["seed"]
-            runs.append({"model": result["model"], "seed": seed, "params": result["params.total"], "values": values_of(run)})
+            model = result["model"] + (f", rate {result['lr']:g}" if "lr" in result else "")
+            runs.append({"model": model, "seed": seed, "params": result["params.total"], "values": values_of(run)})
     with open(out, "w") as file:
         file.write("[\n" + ",\n".join(json.dumps(run) for run in runs) + "\n]\n")
 
