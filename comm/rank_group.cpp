@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -150,9 +151,13 @@ void follow_launcher() {
   for (const int number : {SIGUSR1, SIGUSR2}) { ::signal(number, SIG_IGN); }
   const bool is_known = environment("HEBB_LAUNCH") != nullptr || environment("OMPI_COMM_WORLD_RANK") != nullptr;
   if (is_known) { ::prctl(PR_SET_PDEATHSIG, SIGTERM); }
-  if (const char* launcher = environment("HEBB_LAUNCHER"); launcher != nullptr && std::atol(launcher) > 0) {
-    signal_after_end_of(static_cast<pid_t>(std::atol(launcher)));
+  const char* launcher = environment("HEBB_LAUNCHER");
+  const pid_t pid = launcher == nullptr ? 0 : static_cast<pid_t>(std::atol(launcher));
+  if (pid <= 0) { return; }
+  if (::kill(pid, 0) != 0 && errno == ESRCH) {
+    throw CommError("hebb train --ranks", fmt::format("process {:d}, which starts the ranks, has ended", pid));
   }
+  signal_after_end_of(pid);
 }
 
 }  // namespace hebb

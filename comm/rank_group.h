@@ -50,7 +50,8 @@ class RankGroup {
 
 /// For a process that a launcher has started: it gets SIGTERM when that launcher dies, where hebb or Open MPI is the
 /// launcher, and SIGUSR1 again and again when the `hebb train --ranks` behind mpirun does. SIGUSR1 and SIGUSR2 that
-/// come before training starts are ignored: launchers send them again.
+/// come before training starts are ignored: launchers send them again. Errors: CommError where the `hebb train --ranks`
+/// has ended already.
 void follow_launcher();
 
 }  // namespace hebb

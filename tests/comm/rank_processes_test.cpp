@@ -238,6 +238,21 @@ TEST_CASE("nothing outlives a launcher that is killed while ranks start") {
   }
 }
 
+TEST_CASE("a rank that starts after the end of its launcher ends at once") {
+  if (!has_mpi()) { return; }
+  const TempFolder folder;
+  const pid_t launcher = ::fork();
+  if (launcher == 0) { ::_exit(0); }
+  ::waitpid(launcher, nullptr, 0);
+  const std::string command = "HEBB_LAUNCHER=" + std::to_string(launcher) + " RANK=0 WORLD_SIZE=2 " +
+                              beside_program("rank_stub").string() + " " + (folder / "run").string() + " 5 2>" +
+                              (folder / "stderr").string();
+  const int status = std::system(command.c_str());
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 14));
+  CHECK_THAT(read_file(folder / "stderr"), Catch::Contains("process " + std::to_string(launcher)));
+  CHECK(!fs::exists(folder / "run"));
+}
+
 TEST_CASE("ranks on one host listen on loopback alone") {
   if (!has_mpi()) { return; }
   Launcher launcher(2, {"100000", "slow"});
