@@ -12,6 +12,8 @@
 #include <system_error>
 #include <utility>
 
+#include "core/lfs_pointer.h"
+
 namespace hebb {
 namespace {
 
@@ -39,6 +41,10 @@ Descriptor open_for_reading(const fs::path& path, ExitCode code) {
   const std::string what = "cannot open: " + reason(error);
   if (error == ENOENT && code == ExitCode::kData) { throw MissingFileError(path.string(), what); }
   fail_read(code, path, what);
+}
+
+void refuse_pointer(ExitCode code, const fs::path& path, std::string_view bytes) {
+  if (is_lfs_pointer(bytes)) { fail_read(code, path, std::string("found ") + kLfsPointer); }
 }
 
 /// An empty file; `path` is what messages name.
@@ -87,6 +93,7 @@ std::string read_file(const fs::path& path, ExitCode code) {
     const ssize_t n = ::read(file.fd(), bytes.data() + used, bytes.size() - used);
     if (n == 0) {
       bytes.resize(used);
+      refuse_pointer(code, path, bytes);
       return bytes;
     }
     if (n > 0) {
@@ -131,6 +138,7 @@ MappedFile::MappedFile(const fs::path& path, ExitCode code) : path_(path) {
   void* map = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd(), 0);  // keeps the file open by itself
   if (map == MAP_FAILED) { fail_read(code, path, "cannot map into memory: " + reason(errno)); }
   data_ = static_cast<const uint8_t*>(map);
+  refuse_pointer(code, path, {static_cast<const char*>(map), size_});
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }

@@ -123,9 +123,18 @@ std::vector<fs::path> files_matching(const fs::path& folder, const std::string& 
   return sorted(std::move(files), (folder / pattern).string(), "no file matches");
 }
 
-std::vector<fs::path> files_below(const fs::path& folder) {
+std::vector<fs::path> files_below(const fs::path& folder, std::vector<fs::path>& links) {
   Paths files;
-  for (const fs::path& below : folders_below(folder)) { append_files(below, "*", files); }
+  for (const fs::path& below : folders_below(folder)) {
+    each_matching(below, "*", [&](const fs::directory_entry& entry, const fs::path& path) {
+      if (!is_folder(path)) {
+        files.push_back(path);
+      } else if (entry.is_symlink()) {
+        links.push_back(path);
+      }
+    });
+  }
+  sort_bytes(links);
   return sorted(std::move(files), folder.string(), "no file in this folder or below it");
 }
 

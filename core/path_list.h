@@ -13,7 +13,7 @@ namespace hebb {
 /// The files in `folder` whose names match `pattern`.
 std::vector<fs::path> files_matching(const fs::path& folder, const std::string& pattern);
 
-/// The files in `folder` and in all folders below it, without those behind links to folders.
-std::vector<fs::path> files_below(const fs::path& folder);
+/// The files in `folder` and in all folders below it. Links to folders are not followed: they go to `links`.
+std::vector<fs::path> files_below(const fs::path& folder, std::vector<fs::path>& links);
 
 }  // namespace hebb

@@ -82,24 +82,25 @@ SafetensorsFile::Entry read_entry(const std::string& where, const Json& json) {
     }
   }
   const Json* dtype = json.find("dtype");
-  const StoredType* type = dtype != nullptr && dtype->is_string() ? find_type(dtype->as_string()) : nullptr;
-  if (type == nullptr) {
+  if (dtype == nullptr || !dtype->is_string()) {
     throw CheckpointError(where, "unknown dtype", dtype == nullptr ? "nothing" : dtype->found(), type_names());
   }
+  const StoredType* type = find_type(dtype->as_string());
   const std::vector<int64_t> shape = read_sizes(where, json, "shape", 0);
   const std::vector<int64_t> offsets = read_sizes(where, json, "data_offsets", 2);
-  uint64_t bytes = type->bytes;
+  uint64_t bytes = type != nullptr ? type->bytes : 1;
   for (const int64_t size : shape) {
     if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes)) {
       throw CheckpointError(where, "the shape is too large", shape_string(shape), "fewer than 2^64 bytes");
     }
   }
   const auto begin = static_cast<uint64_t>(offsets[0]), end = static_cast<uint64_t>(offsets[1]);
-  if (begin > end || end - begin != bytes) {
-    throw CheckpointError(where, "data_offsets do not fit " + std::string(type->name) + " " + shape_string(shape),
-                          shape_string(offsets), fmt::format("{:d} bytes", bytes));
+  if (begin > end || (type != nullptr && end - begin != bytes)) {
+    throw CheckpointError(where, "data_offsets do not fit " + dtype->as_string() + " " + shape_string(shape),
+                          shape_string(offsets),
+                          type != nullptr ? fmt::format("{:d} bytes", bytes) : "an end behind the begin");
   }
-  return {type->dtype.value_or(DType::u8), type->name, shape, begin, end};
+  return {type != nullptr ? type->dtype.value_or(DType::u8) : DType::u8, dtype->as_string(), shape, begin, end};
 }
 
 std::map<std::string, std::string> read_metadata(const fs::path& path, const Json& json) {

@@ -59,6 +59,8 @@ void add_text_input_options(Command verb, TextInputOptions& input) {
       .default_text("error");
   verb.option("--skip-bad", input.skip_bad,
               "Bad lines, documents and streams that may be left out before it is an error");
+  verb.option("--longest-document", input.longest_bytes,
+              "Largest document or line, which is held in memory; longer ones are bad [bytes]");
 }
 
 void require_utf8(const std::string& where, std::string_view text) {

@@ -193,6 +193,14 @@ double measure_matrix_product(TrainingState& training) {
   return 2.0 * static_cast<double>(n * n * n) * static_cast<double>(runs) / (milliseconds * 1e-3);
 }
 
+/// "rows" beside a number gives a source nearly all or nearly none of the rows.
+std::string weights_note(const DataConfig& data) {
+  const auto counts_rows = [](const SourceConfig& source) { return source.weight.is_string(); };
+  const auto n = std::count_if(data.sources.begin(), data.sources.end(), counts_rows);
+  const bool is_mixed = n > 0 && n < static_cast<ptrdiff_t>(data.sources.size());
+  return is_mixed ? "note: the weight \"rows\" is a number of rows, beside weights that are numbers themselves\n" : "";
+}
+
 std::string startup_report(const RunConfig& config, TrainingState& training, const MemoryPlan& plan,
                            const Loader& loader, int64_t step, int ranks) {
   const double flops = training_flops_per_token(config, training.model);
@@ -201,7 +209,7 @@ std::string startup_report(const RunConfig& config, TrainingState& training, con
   text += fmt::format("FLOPs per token: {:.4g} forward, {:.4g} in training\n", flops / 3, flops);
   text += describe_batches(config.train, ranks) + describe(plan);
   text += loader.describe(config.train.steps * config.train.batch_size);
-  text += describe_time(config, training, flops, step);
+  text += weights_note(config.data) + describe_time(config, training, flops, step);
   return text;
 }
 

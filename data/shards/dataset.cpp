@@ -7,6 +7,7 @@
 
 #include "core/fields.h"
 #include "core/path_list.h"
+#include "data/shards/shard_format.h"
 
 namespace hebb {
 // Found by their argument types, so they cannot live in the unnamed namespace.
@@ -19,8 +20,8 @@ struct DatasetJson {
 static void fields(Fields& f, ShardEntry& entry) {
   int64_t crc = entry.crc32;
   f.field("file", entry.file).required().help("Shard, relative to the folder of dataset.json.");
-  f.field("tokens", entry.tokens).required().min(0);
-  f.field("documents", entry.documents).required().min(0);
+  f.field("tokens", entry.tokens).required().min(0).max(static_cast<double>(kMaxShardTokens));
+  f.field("documents", entry.documents).required().min(0).max(static_cast<double>(kMaxShardTokens));
   f.field("crc32", crc).required().min(0).max(4294967295.0).help("CRC-32 of the token bytes.");
   entry.crc32 = static_cast<uint32_t>(crc);
 }

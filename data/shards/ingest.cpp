@@ -77,6 +77,9 @@ void encode_batch(Batch& batch, const std::vector<fs::path>& files, const TextIn
       if (special.add_bos) { batch.tokens.push_back(special.bos); }
       encoder.encode(parsed.text, batch.tokens);
       if (special.add_eos) { batch.tokens.push_back(special.eos); }
+      if (batch.tokens.size() == begin) {
+        parsed.state = ParsedDocument::State::empty;
+      }  // the tokenizer drops its text
     }
     const bool has_visible_space =
         tokenizer.loses_visible_space() && parsed.text.find(kVisibleSpace) != std::string::npos;
@@ -167,6 +170,7 @@ EncodeReport encode_corpus(const EncodeOptions& options, Progress& progress) {
   const auto tokenizer = Tokenizer::load(options.tokenizer);
   RawReader reader(options.input);
   const std::vector<fs::path> files = reader.files();  // the reader itself belongs to the producer
+  for (const std::string& note : reader.notes()) { progress.message("note: " + note); }
   ShardWriter writer(writer_options(options, *tokenizer));
   Splitter splitter(options, writer);
   DocumentFilter filter(options.input.skip_bad, [&](const std::string& note) { progress.message(note); });

@@ -62,6 +62,8 @@ class LineParser {
       case 't': return word("true");
       case 'f': return word("false");
       case 'n': return word("null");
+      case 'N': return word("NaN");  // and the next: as Python writes them
+      case 'I': return word("Infinity");
       default: return number();
     }
   }
@@ -223,6 +225,7 @@ class LineParser {
   bool number() {
     const size_t begin = at_;
     at_ += peek() == '-' ? 1 : 0;
+    if (at_ > begin && peek() == 'I') { return word("Infinity"); }
     if (peek() == '0') {
       ++at_;
     } else if (peek() < '0' || peek() > '9') {

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/lfs_pointer.h"
 #include "core/path_list.h"
+#include "core/plural.h"
 #include "core/utf8.h"
 #include "data/text/jsonl.h"
 
@@ -15,6 +17,7 @@ namespace hebb {
 namespace {
 
 constexpr size_t kBlock = 256 * 1024;
+constexpr size_t kEnoughOfFile = 1024;  // to tell what it is
 
 bool drop_ending(std::string& name, std::string_view ending) {
   const bool is_there = name.size() > ending.size() && name.ends_with(ending);
@@ -58,19 +61,35 @@ RawReader::RawReader(TextInputOptions options) : options_(std::move(options)) {
   if (options_.split && options_.split->empty()) {
     throw ConfigError("--split", "an empty separator", "at least one byte");
   }
-  for (const std::string& input : options_.inputs) {
-    if (input == "-") {
-      files_.emplace_back("/dev/stdin");
-      continue;
-    }
-    std::error_code error;
-    const std::vector<fs::path> found = fs::is_directory(input, error) ? files_below(input) : expand_paths(input);
-    files_.insert(files_.end(), found.begin(), found.end());
-  }
+  for (const std::string& input : options_.inputs) { add_input(input); }
   for (const fs::path& file : files_) {
     std::error_code error;  // a pipe has no size
     const uintmax_t size = fs::file_size(file, error);
     total_bytes_ += error ? 0 : size;
+  }
+}
+
+void RawReader::add_input(const std::string& input) {
+  if (input == "-") {
+    files_.emplace_back("/dev/stdin");
+    if (options_.format == TextInputOptions::Format::automatic && !options_.split) {
+      notes_.emplace_back("standard input is read as the text of one document (--format jsonl: one a line)");
+    }
+    return;
+  }
+  std::error_code error;
+  std::vector<fs::path> links;
+  const std::vector<fs::path> found = fs::is_directory(input, error) ? files_below(input, links) : expand_paths(input);
+  for (const fs::path& file : found) {
+    if (file != input && is_special_file(file)) {
+      throw DataError(file.string(), "not a file", "a pipe, a device or a socket in " + input,
+                      "files; one of these is read where an input names it");
+    }
+    files_.push_back(file);
+  }
+  if (!links.empty()) {
+    notes_.push_back(plural(links.size(), "link") + " to folders not followed: " + links.front().string() +
+                     (links.size() > 1 ? ", ..." : ""));
   }
 }
 
@@ -103,7 +122,8 @@ bool RawReader::next(RawDocument& document) {
       if (is_jsonl_) { document.failure += fmt::format(", in line {:d}", line_ + 1); }
       has_document = true;
       is_at_end_ = true;
-      begin_ = buffer_.size();  // the piece before the damage is not complete
+      buffer_ = {};  // the piece before the damage is not complete
+      begin_ = 0;
     }
     if (has_document) { return true; }
     finished_bytes_ += source_->file_offset();
@@ -112,14 +132,18 @@ bool RawReader::next(RawDocument& document) {
   return false;
 }
 
-void RawReader::pass_byte_order_mark() {
-  while (buffer_.size() < kByteOrderMark.size() && fill()) {}
+/// Passes a byte order mark over.
+void RawReader::begin_file() {
+  while (buffer_.size() < kEnoughOfFile && fill()) {}
+  if (is_at_end_ && is_lfs_pointer(buffer_)) {
+    throw DataError(files_[next_file_ - 1].string(), std::string("found ") + kLfsPointer);
+  }
   if (buffer_.starts_with(kByteOrderMark)) { begin_ = offset_ = kByteOrderMark.size(); }
 }
 
 bool RawReader::cut_document(RawDocument& document) {
   const bool is_first = std::exchange(is_new_, false);
-  if (is_first) { pass_byte_order_mark(); }
+  if (is_first) { begin_file(); }
   if (is_jsonl_) {
     while (cut_at("\n", document)) {
       document.line = ++line_;
@@ -159,6 +183,14 @@ bool RawReader::fill() {
     begin_ = 0;
   }
   const size_t size = buffer_.size();
+  if (size > options_.longest_bytes) {
+    throw DataError(fmt::format("{}: byte {:d}", files_[next_file_ - 1].string(), offset_),
+                    is_jsonl_ ? "the line is too long" : "the document is too long",
+                    fmt::format("more than {:d} bytes", options_.longest_bytes),
+                    is_jsonl_ || options_.split ? "at most so many (--longest-document)"
+                                                : "at most so many (--longest-document), or --split for documents of "
+                                                  "a file");
+  }
   buffer_.resize(size + kBlock);
   size_t got = 0;
   try {
@@ -240,7 +272,11 @@ bool DocumentFilter::accept(ParsedDocument::State state, const std::string& prob
 }
 
 TextReader::TextReader(TextInputOptions options, std::function<void(const std::string&)> note)
-    : options_(options), reader_(options), filter_(options.skip_bad, std::move(note)) {}
+    : options_(options), reader_(options), filter_(options.skip_bad, note) {
+  for (const std::string& text : reader_.notes()) {
+    if (note) { note("note: " + text); }
+  }
+}
 
 bool TextReader::next(std::string& text) {
   while (reader_.next(document_)) {

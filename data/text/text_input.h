@@ -22,6 +22,7 @@ struct TextInputOptions {
   std::optional<std::string> split = {};  // text files: separates documents; without it a file is one
   bool replace_invalid = false;           // invalid UTF-8 becomes U+FFFD instead of an error
   uint64_t skip_bad = 0;                  // so many bad lines, documents or streams may be left out
+  uint64_t longest_bytes = 1 << 30;       // a line or document is held in memory: longer ones are bad
 };
 
 /// A line or a document as it stands in the file, or the reason why the file could not be read on.
@@ -34,12 +35,14 @@ struct RawDocument {
   std::string failure;  // message when the stream is damaged or cut off here
 };
 
-/// Goes through the input files and cuts them into raw documents. Memory: one document and one block.
+/// Goes through the input files and cuts them into raw documents. Memory: one document and one block, whatever a
+/// compressed file expands to.
 /// A byte order mark at the beginning of a file and blank JSONL lines are passed over; the empty rest
 /// behind the last separator is no document. All other bytes stay: carriage returns and NUL too.
 class RawReader {
  public:
-  /// Errors: ConfigError for an empty separator, DataError for inputs that match nothing.
+  /// Errors: ConfigError for an empty separator, DataError for inputs that match nothing and for a pipe, device or
+  /// socket that no input names itself.
   explicit RawReader(TextInputOptions options);
 
   /// False at the end of the input. Damage inside a file comes as a document with `failure`; the next
@@ -47,14 +50,17 @@ class RawReader {
   bool next(RawDocument& document);
 
   const std::vector<fs::path>& files() const { return files_; }
+  /// What the user may not expect of the inputs: links that are not followed, the format of standard input.
+  const std::vector<std::string>& notes() const { return notes_; }
   uint64_t files_opened() const { return files_opened_; }
   /// Position in and size of all files together, as they are on disk.
   uint64_t bytes_read() const { return finished_bytes_ + (source_ ? source_->file_offset() : 0); }
   uint64_t bytes_total() const { return total_bytes_; }
 
  private:
+  void add_input(const std::string& input);
   bool open_next();
-  void pass_byte_order_mark();
+  void begin_file();
   bool cut_document(RawDocument& document);
   bool cut_at(std::string_view separator, RawDocument& document);
   bool fill();
@@ -62,6 +68,7 @@ class RawReader {
 
   TextInputOptions options_;
   std::vector<fs::path> files_;
+  std::vector<std::string> notes_;
   uint64_t total_bytes_ = 0, finished_bytes_ = 0, files_opened_ = 0;
   size_t next_file_ = 0;
 

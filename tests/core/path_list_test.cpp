@@ -51,7 +51,9 @@ FOLDER_TEST("a component of a path that exists under its own name is no pattern"
     CHECK(expand_paths(path + "/below[1]/*") == std::vector{folder / name / "below[1]/two.txt"});
     CHECK_THROWS_AS(expand_paths(path + "/three.txt"), MissingFileError);
     CHECK(files_matching(folder / name, "*.txt") == std::vector{folder / name / "one.txt"});
-    CHECK(names(files_below(folder / name)) == Names{"two.txt", "one.txt"});
+    std::vector<fs::path> links;
+    CHECK(names(files_below(folder / name, links)) == Names{"two.txt", "one.txt"});
+    CHECK(links.empty());
     CHECK_THROWS_AS(files_matching(folder / name, "*.none"), MissingFileError);
   }
   // Without such an entry the same text is a pattern.
@@ -72,5 +74,9 @@ FOLDER_TEST("relative paths, hidden names, links and many ** in a row", "[fast]"
   CHECK_THROWS_AS(expand_paths(""), MissingFileError);
   CHECK_THROWS_AS(expand_paths(root + "/a/b/c.txt/*"), MissingFileError);
   fs::create_directory(folder / "empty");
-  CHECK_THROWS_WITH(files_below(folder / "empty"), Contains("no file in this folder or below it"));
+  std::vector<fs::path> links;
+  CHECK_THROWS_WITH(files_below(folder / "empty", links), Contains("no file in this folder or below it"));
+  fs::create_directory_symlink(folder / "empty", folder / "a/link");
+  CHECK(names(files_below(folder / "a", links)) == Names{"c.txt", "broken.txt"});
+  CHECK(names(links) == Names{"link"});
 }

@@ -131,6 +131,19 @@ FOLDER_TEST("reading with the wrong dtype or name is an error", "[fast]") {
   CHECK_THROWS_AS(SafetensorsFile(folder / "none"), CheckpointError);
 }
 
+FOLDER_TEST("a tensor of an unknown dtype is refused where it is asked for", "[fast]") {
+  const std::string header = R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]},)"
+                             R"("b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})";
+  const uint64_t length = header.size();
+  const float value = 3;
+  const SafetensorsFile file(folder.write("x", std::string(reinterpret_cast<const char*>(&length), 8) + header + "??" +
+                                                   std::string(reinterpret_cast<const char*>(&value), 4)));
+  CHECK(file.doubles("b") == std::vector<double>{3});
+  CHECK(file.at("a").dtype_text == "F4");
+  CHECK_THROWS_WITH(file.doubles("a"), Contains("tensor \"a\": wrong dtype (found F4, expected F64"));
+  CHECK_THROWS_WITH(file.integers("a"), Contains("tensor \"a\": wrong dtype (found F4, expected an integer type"));
+}
+
 TEST_CASE("damaged headers are checkpoint errors that say what was found", "[fast]") {
   CHECK(error_of("1234567") == "the file is cut short (found 7 bytes, expected at least 8, the length of the header)");
   CHECK(error_of(image("{}", "", 3)) == "the file ends inside the header (found 10 bytes, expected at least 11)");
@@ -153,8 +166,10 @@ TEST_CASE("damaged tensor entries are checkpoint errors that name the tensor", "
     return error_of(image("{\"w\":" + json + "}", data));
   };
   CHECK(entry("3") == "tensor \"w\": the header entry is not valid (found 3, expected an object)");
-  CHECK_THAT(entry(tensor("F33", "[]", "[0,4]")),
-             Contains("tensor \"w\": unknown dtype (found \"F33\", expected one of F64, F32"));
+  CHECK_THAT(entry(tensor("F33", "[]", "[4,0]")),
+             Contains("tensor \"w\": data_offsets do not fit F33 [] (found [4, 0], expected an end behind the begin)"));
+  CHECK_THAT(entry(R"({"dtype":3,"shape":[],"data_offsets":[0,0]})"),
+             Contains("tensor \"w\": unknown dtype (found 3, expected one of F64, F32"));
   CHECK_THAT(entry("{}"), Contains("unknown dtype (found nothing"));
   CHECK_THAT(entry("{\"x\":1}"), Contains("unknown key in the header (found \"x\""));
   CHECK(entry(tensor("F32", "[-1]", "[0,4]")) ==

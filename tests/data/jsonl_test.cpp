@@ -30,6 +30,13 @@ TEST_CASE("the text member is found among others", "[fast]") {
   CHECK(text(R"({"te\u0078t": "named with an escape"})") == "named with an escape");
 }
 
+TEST_CASE("numbers that Python writes and JSON lacks may stand beside the text", "[fast]") {
+  CHECK(text(R"({"score": NaN, "x": [Infinity, {"y": -Infinity}], "text": "t"})") == "t");
+  CHECK(message(R"({"text": NaN})") == R"(9: no text | a number | a string member "text" or "content")");
+  CHECK(message(R"({"x": Nan, "text": "t"})") == "6: broken JSON | \"N\" | a value");
+  CHECK(message(R"({"x": -Inf, "text": "t"})") == "7: broken JSON | \"I\" | a value");
+}
+
 TEST_CASE("escapes of the text are decoded", "[fast]") {
   CHECK(text(R"({"text": "\"\\\/\b\f\n\r\t\u00e9\u65E5\ud83d\ude00"})") == "\"\\/\b\f\n\r\té日😀");
   CHECK(text(R"({"text": "a\u0000b"})") == std::string("a\0b", 3));

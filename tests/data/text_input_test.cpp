@@ -1,5 +1,7 @@
 #include "data/text/text_input.h"
 
+#include <sys/stat.h>
+
 #include "core/error.h"
 #include "tests/data/compress.h"
 #include "tests/temp_folder.h"
@@ -121,6 +123,60 @@ FOLDER_TEST("a byte order mark at the beginning of a file is no text; all other 
   CHECK(only_mark.counts().empty == 1);
   CHECK_THROWS_WITH(read_all(input(folder.write("f.txt", mark + "ab\xFF"))), Contains("f.txt: byte 5: invalid UTF-8"));
   CHECK_THROWS_WITH(read_all(input(folder.write("g.txt", "\xEF\xBB"))), Contains("g.txt: byte 0: invalid UTF-8"));
+}
+
+FOLDER_TEST("a line or document above the limit is bad, and the reader goes on with the next file", "[fast]") {
+  const std::string longer(700'001, 'y');
+  TextInputOptions options = input(folder / "in");
+  options.longest_bytes = 300'000;
+  folder.write("in/b.txt", "short");
+  SECTION("a document") {
+    folder.write("in/a.txt", longer);
+    CHECK_THAT(failure_of(options), Contains("a.txt: byte 0: the document is too long (found more than 300000 bytes"));
+    options.split = "|";
+    folder.write("in/a.txt", "one|" + longer + "|");
+    CHECK_THAT(failure_of(options), Contains("a.txt: byte 4: the document is too long"));
+    options.skip_bad = 1;
+    CHECK(read_all(options) == Texts{"one", "short"});
+  }
+  SECTION("a line") {
+    folder.write("in/a.jsonl", "{\"text\": \"x\"}\n{\"text\": \"" + longer + "\"}\n");
+    CHECK_THAT(failure_of(options), Contains("a.jsonl: byte 14: the line is too long (found more than 300000 bytes"));
+  }
+#if HEBB_HAVE_ZLIB
+  SECTION("a small file that expands to a large one") {
+    folder.write("in/a.gz", gzip(std::string(50'000'000, '0')));
+    CHECK_THAT(failure_of(options), Contains("a.gz: byte 0: the document is too long"));
+  }
+#endif
+}
+
+FOLDER_TEST("links to folders and standard input are noted, pipes in a folder are refused", "[fast]") {
+  folder.write("in/a.txt", "a");
+  folder.write("other/b.txt", "b");
+  fs::create_directory_symlink(folder / "other", folder / "in/link");
+  CHECK(RawReader(input(folder / "in")).notes() ==
+        Texts{"1 link to folders not followed: " + (folder / "in/link").string()});
+  Texts notes;
+  TextReader reader(input(folder / "in"), [&](const std::string& note) { notes.push_back(note); });
+  CHECK(read_all(reader) == Texts{"a"});
+  CHECK(notes == Texts{"note: 1 link to folders not followed: " + (folder / "in/link").string()});
+  REQUIRE(RawReader(input("-")).notes().size() == 1);
+  CHECK_THAT(RawReader(input("-")).notes()[0], Contains("--format jsonl"));
+  CHECK(RawReader({.inputs = {"-"}, .format = Format::jsonl}).notes().empty());
+  REQUIRE(::mkfifo((folder / "in/pipe").c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(RawReader(input(folder / "in")), Contains("in/pipe: not a file (found a pipe"));
+  CHECK_THROWS_WITH(RawReader(input(folder / "in/*")), Contains("in/pipe: not a file (found a pipe"));
+  CHECK(RawReader(input(folder / "in/pipe")).files().size() == 1);  // named itself
+}
+
+FOLDER_TEST("a pointer of Git LFS is named as such", "[fast]") {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+  CHECK_THAT(failure_of(input(folder.write("a.txt", pointer))), Contains("a.txt: found a pointer of Git LFS"));
+  CHECK_THAT(failure_of(input(folder.write("a.jsonl", pointer))), Contains("a.jsonl: found a pointer of Git LFS"));
+  CHECK_THROWS_WITH(read_file(folder / "a.txt"), Contains("a.txt: found a pointer of Git LFS"));
+  CHECK_THROWS_WITH(MappedFile(folder / "a.txt"), Contains("a.txt: found a pointer of Git LFS"));
+  CHECK(read_all(input(folder.write("b.txt", pointer + std::string(1000, 'x')))).size() == 1);
 }
 
 FOLDER_TEST("lines longer than the read block are whole", "[fast]") {

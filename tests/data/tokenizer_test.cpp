@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/hash.h"
+#include "data/shards/ingest.h"
 #include "data/text/characters.h"
 #include "tests/data/text_samples.h"
 #include "tests/temp_folder.h"
@@ -185,6 +186,18 @@ TEST_CASE("models that the built-in encoder cannot reproduce go through the libr
   const Pair pair(changes);
   CHECK(pair.tokenizer->encoder_name() == "library (" + reason + ")");
   check_against_library(pair, 150);
+}
+
+FOLDER_TEST("a document of which the tokenizer leaves nothing is an empty one", "[fast]") {
+  const std::string model = train_model({{"remove_extra_whitespaces", "true"}});
+  EncodeOptions options{.input = {.inputs = {folder.write("in.txt", "the|  |memory").string()}, .split = "|"},
+                        .tokenizer = {"sentencepiece", folder.write("m.model", model).string(), false, false},
+                        .out = folder / "out"};
+  Progress quiet;
+  const EncodeReport report = encode_corpus(options, quiet);
+  CHECK(report.input.documents == 2);
+  CHECK(report.input.empty == 1);
+  CHECK(report.input.text_bytes == 9);
 }
 
 TEST_CASE("long texts without a cut, and words longer than the cache holds, equal the library", "[fast]") {
