@@ -2,7 +2,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -23,6 +25,21 @@ namespace hebb {
 namespace {
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+/// --val-tokens: a number of tokens or, below 1, a share of all.
+void read_val_tokens(const std::string& text, EncodeOptions& options) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  const bool is_number = !text.empty() && *end == '\0';
+  constexpr double kMost = 9007199254740992;  // 2^53
+  if (is_number && value > 0 && value < 1) {
+    options.val_share = value;
+  } else if (is_number && value >= 1 && value <= kMost && value == std::floor(value)) {
+    options.val_tokens = static_cast<uint64_t>(value);
+  } else {
+    throw ConfigError("--val-tokens", text, "a number of tokens (an integer >= 1) or a share (above 0, below 1)");
+  }
+}
 
 struct EncodeArguments {
   EncodeOptions options;
@@ -58,12 +75,16 @@ void add_encode(Command data) {
   verb.option("--val-fraction", options.val_fraction, "Share of the documents for validation, drawn at random")
       .type_name("NUMBER");
   verb.option("--val-documents", options.val_documents, "Or: the last so many documents for validation");
+  verb.option(
+          "--val-tokens", [&options](const std::string& text) { read_val_tokens(text, options); },
+          "Or: the last so many tokens, or the last share of all (below 1), which may cut a document")
+      .type_name("NUMBER");
   verb.option("--seed", options.seed, "Seed of --val-fraction");
   add_threads_option(verb, options.workers);
   verb.flag("--overwrite", options.overwrite, "Replace a data set that is already in the folder");
   verb.flag("--json", arguments->json, "Print the report as one JSON object");
   verb.footer(
-      "hebb data encode books/ --tokenizer tok.model --val-documents 100 --out corpus\n"
+      "hebb data encode books/ --tokenizer tok.model --val-tokens 0.05 --out corpus\n"
       "zcat text.jsonl.gz | hebb data encode - --format jsonl --tokenizer bytes --out corpus\n"
       "Page: docs/verbs/data.md");
   verb.runs([arguments] { run_encode(*arguments); });

@@ -141,7 +141,10 @@ void fields(Fields& f, SourceConfig& c) {
 void fields(Fields& f, ValidationConfig& c) {
   f.field("name", c.name).required().help("Name in logs and metrics.");
   source_fields(f, c.source, false);
-  f.field("max_rows", c.max_rows).min(1).unit("rows").help("Rows that are read, from the first. Default: all.");
+  f.field("max_rows", c.max_rows)
+      .min(1)
+      .unit("rows")
+      .help("Rows that are read, spread evenly over the source. Default: all.");
   f.field("allow_training_data", c.allow_training_data)
       .help("Files, or task and seed, may be those of a training source. Otherwise they are refused.");
   f.require(c.source.type != "synthetic" || c.max_rows.has_value(), "max_rows",

@@ -64,6 +64,14 @@ void require_held_out(const DataConfig& config, const ValidationConfig& validati
   }
 }
 
+/// Of the i-th of n rows that are read: floor((2 i + 1) R / (2 n)) of R rows.
+int64_t row_index(const RowSource& source, int64_t n, int64_t i) {
+  const auto all = source.rows_per_epoch();
+  if (!all || *all == n) { return i; }
+  using Wide = __int128;  // products of two numbers of rows
+  return static_cast<int64_t>((2 * Wide{i} + 1) * Wide{*all} / (2 * Wide{n}));
+}
+
 }  // namespace
 
 ValidationSource::ValidationSource(const DataConfig& config, size_t index, const LoaderOptions& options)
@@ -91,14 +99,14 @@ MicroBatch ValidationSource::read(int64_t first, int64_t count) {
   MicroBatch batch(std::min(count, rows_ - first), length_);
   for (int64_t i = 0; i < batch.rows; ++i) {
     const RowView view = batch.view(i);
-    source_->row(first + i, &view);
+    source_->row(row_index(*source_, rows_, first + i), &view);
   }
   return batch;
 }
 
 int64_t ValidationSource::valid_targets() {
   int64_t sum = 0;
-  for (int64_t row = 0; row < rows_; ++row) { sum += source_->row(row, nullptr); }
+  for (int64_t row = 0; row < rows_; ++row) { sum += source_->row(row_index(*source_, rows_, row), nullptr); }
   return sum;
 }
 

@@ -6,7 +6,7 @@
 
 namespace hebb {
 
-/// One validation source: rows in file order, unshuffled, each once, up to max_rows (docs/data.md, Mixing).
+/// One validation source: rows in file order, unshuffled, each once; max_rows of them spread evenly (docs/data.md).
 /// Tokens are checked as they are read; checksums of its files when it is opened.
 class ValidationSource {
  public:

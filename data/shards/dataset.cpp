@@ -106,8 +106,8 @@ std::string held_out_path(const std::string& path, const std::string& where) {
     files_matching(dataset->parent_path(), names);
   } catch (const MissingFileError&) {
     throw DataError(where, "no validation shards in this data set: no file matches " + pattern +
-                               "; write them with hebb data encode --val-documents or --val-fraction, or give a "
-                               "pattern of other files");
+                               "; write them with hebb data encode --val-tokens 0.05, or give a pattern of other "
+                               "files");
   }
   return pattern;
 }

@@ -96,27 +96,65 @@ class Splitter {
 
   void add(std::span<const int32_t> tokens) {
     const uint64_t index = count_++;
-    if (options_.val_documents > 0) {
+    tokens_ += tokens.size();
+    if (options_.val_documents > 0 || options_.val_tokens > 0 || options_.val_share > 0) {
       held_.emplace_back(tokens.begin(), tokens.end());
-      if (held_.size() > options_.val_documents) {
-        writer_.add_document(held_.front(), DatasetSplit::train);
-        held_.pop_front();
-      }
+      held_tokens_ += tokens.size();
+      while (is_for_training(held_.front())) { release(); }
       return;
     }
     const bool is_validation =
         options_.val_fraction > 0 && Rng(options_.seed, "split", index).uniform() < options_.val_fraction;
     writer_.add_document(tokens, is_validation ? DatasetSplit::validation : DatasetSplit::train);
   }
+
   void finish() {
+    if (options_.val_tokens > 0 || options_.val_share > 0) { cut_first(); }
     for (const std::vector<int32_t>& tokens : held_) { writer_.add_document(tokens, DatasetSplit::validation); }
     held_.clear();
   }
 
+  uint64_t tokens() const { return tokens_; }
+  /// Tokens of the validation part, as --val-tokens asks for.
+  uint64_t wanted() const {
+    return options_.val_tokens > 0 ? options_.val_tokens
+                                   : static_cast<uint64_t>(options_.val_share * static_cast<double>(tokens_) + 0.5);
+  }
+
  private:
+  /// Whatever follows. The share of all tokens only grows while documents come.
+  bool is_for_training(const std::vector<int32_t>& first) const {
+    if (options_.val_documents > 0) { return held_.size() > options_.val_documents; }
+    const uint64_t behind = held_tokens_ - first.size();
+    return behind >= wanted() + largest_step();
+  }
+  /// Rounding may move the border of a share by a token.
+  uint64_t largest_step() const { return options_.val_share > 0 ? 1 : 0; }
+
+  void release() {
+    writer_.add_document(held_.front(), DatasetSplit::train);
+    held_tokens_ -= held_.front().size();
+    held_.pop_front();
+  }
+
+  /// The border of the validation part may be inside the first documents that are held.
+  void cut_first() {
+    while (held_tokens_ > wanted()) {
+      std::vector<int32_t>& first = held_.front();
+      const uint64_t before = held_tokens_ - wanted();
+      if (before >= first.size()) {
+        release();
+        continue;
+      }
+      writer_.add_document(std::span(first).first(before), DatasetSplit::train);
+      first.erase(first.begin(), first.begin() + static_cast<ptrdiff_t>(before));
+      held_tokens_ -= before;
+    }
+  }
+
   const EncodeOptions& options_;
   ShardWriter& writer_;
-  uint64_t count_ = 0;
+  uint64_t count_ = 0, tokens_ = 0, held_tokens_ = 0;
   std::deque<std::vector<int32_t>> held_;  // the last documents so far
 };
 
@@ -124,9 +162,13 @@ void check(const EncodeOptions& options) {
   if (!(options.val_fraction >= 0 && options.val_fraction < 1)) {
     throw ConfigError("--val-fraction", Json(options.val_fraction).dump(), "0 <= fraction < 1");
   }
-  if (options.val_fraction > 0 && options.val_documents > 0) {
-    throw ConfigError("--val-fraction", "give it or --val-documents, not both");
-  }
+  const auto both = [](const char* a, const char* b) {
+    throw ConfigError(a, std::string("give it or ") + b + ", not both");
+  };
+  const bool has_val_tokens = options.val_tokens > 0 || options.val_share > 0;
+  if (options.val_fraction > 0 && options.val_documents > 0) { both("--val-fraction", "--val-documents"); }
+  if (has_val_tokens && options.val_documents > 0) { both("--val-tokens", "--val-documents"); }
+  if (has_val_tokens && options.val_fraction > 0) { both("--val-tokens", "--val-fraction"); }
   if (options.shard_tokens < 1) {
     throw ConfigError("--shard-tokens", std::to_string(options.shard_tokens), "an integer >= 1");
   }
@@ -150,7 +192,7 @@ ShardWriterOptions writer_options(const EncodeOptions& options, const Tokenizer&
           .overwrite = options.overwrite};
 }
 
-void require_documents(const EncodeOptions& options, const TextCounts& counts) {
+void require_documents(const EncodeOptions& options, const TextCounts& counts, const Splitter& splitter) {
   const std::string where = options.input.inputs.empty() ? "input" : options.input.inputs.front();
   if (counts.documents == 0) {
     throw DataError(where, "no documents in the input", fmt::format("{:d} empty", counts.empty),
@@ -160,6 +202,30 @@ void require_documents(const EncodeOptions& options, const TextCounts& counts) {
     throw DataError(where, "no documents left for training", fmt::format("{:d} documents", counts.documents),
                     fmt::format("more than --val-documents {:d}", options.val_documents));
   }
+  if (splitter.wanted() >= splitter.tokens()) {
+    throw DataError(where, "no tokens left for training", plural(splitter.tokens(), "token"),
+                    fmt::format("more than --val-tokens {:d}", splitter.wanted()));
+  }
+}
+
+std::vector<std::string> warnings_of(const EncodeOptions& options, const EncodeReport& report) {
+  const ShardWriter::Summary& out = report.output;
+  std::vector<std::string> warnings;
+  if (options.val_fraction > 0 && out.validation_documents == 0) {
+    warnings.push_back(
+        fmt::format("the validation part is empty: --val-fraction {:g} has drawn none of {}; --val-tokens "
+                    "takes a share of the tokens",
+                    options.val_fraction, plural(out.train_documents, "document")));
+  }
+  if (options.val_share > 0 && out.validation_tokens == 0) {
+    warnings.push_back(fmt::format("the validation part is empty: --val-tokens {:g} of {} is less than one",
+                                   options.val_share, plural(out.train_tokens, "token")));
+  }
+  if (out.validation_tokens > out.train_tokens) {
+    warnings.push_back(fmt::format("the validation part has {:d} of {}, more than half; --val-tokens cuts documents",
+                                   out.validation_tokens, plural(report.tokens(), "token")));
+  }
+  return warnings;
 }
 
 }  // namespace
@@ -199,11 +265,14 @@ EncodeReport encode_corpus(const EncodeOptions& options, Progress& progress) {
   });
   report.input = filter.counts();
   report.input.files = reader.files_opened();
-  require_documents(options, report.input);
+  require_documents(options, report.input, splitter);
   splitter.finish();
   report.output = writer.finish();
   report.seconds = seconds_since(start);
   progress.end();
+  report.warnings = warnings_of(options, report);
+  if (const std::string text = reader.separator_warning(); !text.empty()) { report.warnings.push_back(text); }
+  for (const std::string& text : report.warnings) { progress.message("warning: " + text); }
   return report;
 }
 
@@ -244,6 +313,7 @@ Json EncodeReport::json() const {
                        {"visible_space_documents", Json(visible_space_documents)},
                        {"workers", Json(workers)},
                        {"seconds", Json(seconds)},
+                       {"warnings", Json::array({warnings.begin(), warnings.end()})},
                        {"mb_per_second", Json(megabytes_per_second())}});
 }
 

@@ -11,6 +11,7 @@
 #include "core/path_list.h"
 #include "core/plural.h"
 #include "core/utf8.h"
+#include "data/text/characters.h"
 #include "data/text/jsonl.h"
 
 namespace hebb {
@@ -151,7 +152,13 @@ bool RawReader::cut_document(RawDocument& document) {
     }
     return false;
   }
-  if (options_.split) { return cut_at(*options_.split, document); }
+  if (options_.split) {
+    split_files_ += is_first ? 1 : 0;
+    const uint64_t before = separators_;
+    const bool has_document = cut_at(*options_.split, document);
+    if (is_first && has_document && separators_ == before) { look_for_line_ends(document); }
+    return has_document;
+  }
   if (is_first) {  // an empty file is an empty document
     while (fill()) {}
     take(buffer_.size() - begin_, 0, document);
@@ -164,6 +171,7 @@ bool RawReader::cut_at(std::string_view separator, RawDocument& document) {
     const size_t found = buffer_.find(separator, begin_ + searched_);
     if (found != std::string::npos) {
       take(found - begin_, separator.size(), document);
+      ++separators_;
       return true;
     }
     const size_t unread = buffer_.size() - begin_;
@@ -173,6 +181,24 @@ bool RawReader::cut_at(std::string_view separator, RawDocument& document) {
   if (begin_ == buffer_.size()) { return false; }
   take(buffer_.size() - begin_, 0, document);
   return true;
+}
+
+void RawReader::look_for_line_ends(const RawDocument& document) {
+  const std::string& separator = *options_.split;
+  if (!other_ends_.empty() || separator.find('\r') != std::string::npos) { return; }
+  const std::string with_returns = replace_all(separator, "\n", "\r\n");
+  if (with_returns != separator && document.bytes.find(with_returns) != std::string::npos) {
+    other_ends_ = files_[document.file];
+  }
+}
+
+std::string RawReader::separator_warning() const {
+  if (!options_.split || split_files_ == 0) { return ""; }
+  if (!other_ends_.empty()) {
+    return "the separator is not in " + other_ends_.string() +
+           ", which has CR LF line ends (--split with \\r\\n for each \\n)";
+  }
+  return separators_ > 0 ? "" : "the separator is in no text file of the input (" + plural(split_files_, "file") + ")";
 }
 
 // Reads one block more; false at the end of the file.
@@ -272,9 +298,9 @@ bool DocumentFilter::accept(ParsedDocument::State state, const std::string& prob
 }
 
 TextReader::TextReader(TextInputOptions options, std::function<void(const std::string&)> note)
-    : options_(options), reader_(options), filter_(options.skip_bad, note) {
+    : options_(options), reader_(options), note_(std::move(note)), filter_(options.skip_bad, note_) {
   for (const std::string& text : reader_.notes()) {
-    if (note) { note("note: " + text); }
+    if (note_) { note_("note: " + text); }
   }
 }
 
@@ -285,6 +311,9 @@ bool TextReader::next(std::string& text) {
       text = std::move(parsed.text);
       return true;
     }
+  }
+  if (const std::string warning = reader_.separator_warning(); note_ && !warning.empty()) {
+    std::exchange(note_, nullptr)("warning: " + warning);
   }
   return false;
 }

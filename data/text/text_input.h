@@ -52,6 +52,8 @@ class RawReader {
   const std::vector<fs::path>& files() const { return files_; }
   /// What the user may not expect of the inputs: links that are not followed, the format of standard input.
   const std::vector<std::string>& notes() const { return notes_; }
+  /// At the end of the input: that the separator is in no file, or that one has it with other line ends; else empty.
+  std::string separator_warning() const;
   uint64_t files_opened() const { return files_opened_; }
   /// Position in and size of all files together, as they are on disk.
   uint64_t bytes_read() const { return finished_bytes_ + (source_ ? source_->file_offset() : 0); }
@@ -65,6 +67,7 @@ class RawReader {
   bool cut_at(std::string_view separator, RawDocument& document);
   bool fill();
   void take(size_t size, size_t separator, RawDocument& document);
+  void look_for_line_ends(const RawDocument& document);
 
   TextInputOptions options_;
   std::vector<fs::path> files_;
@@ -77,6 +80,8 @@ class RawReader {
   uint64_t line_ = 0, offset_ = 0;  // of buffer_[begin_]
   std::string buffer_;
   size_t begin_ = 0, searched_ = 0;  // unread part; part without a separator
+  uint64_t separators_ = 0, split_files_ = 0;
+  fs::path other_ends_;  // the first file that has the separator with CR LF line ends only
 };
 
 /// The text of a raw document, or what is wrong with it.
@@ -114,6 +119,7 @@ class DocumentFilter {
 /// The documents one after the other, on the calling thread.
 class TextReader {
  public:
+  /// `note` receives a line for what is left out and for what the user may not expect.
   explicit TextReader(TextInputOptions options, std::function<void(const std::string&)> note = {});
   /// False at the end. Throws DataError where DocumentFilter does.
   bool next(std::string& text);
@@ -123,6 +129,7 @@ class TextReader {
  private:
   TextInputOptions options_;
   RawReader reader_;
+  std::function<void(const std::string&)> note_;
   DocumentFilter filter_;
   RawDocument document_;
 };

@@ -148,6 +148,75 @@ FOLDER_TEST("--val-documents keeps the last documents for validation", "[fast]")
                                          "expected more than --val-documents 5)");
 }
 
+FOLDER_TEST("--val-tokens keeps the last tokens for validation and cuts a document", "[fast]") {
+  // 3, 2 and 4 tokens with EOS.
+  EncodeOptions options = bytes_options(folder.write("in.txt", "ab|c|def"), folder / "out");
+  options.input.split = "|";
+  const auto parts = [&](uint64_t tokens, double share) {
+    options.val_tokens = tokens;
+    options.val_share = share;
+    options.overwrite = true;
+    const EncodeReport report = encode(options);
+    CHECK(report.tokens() == 9);
+    CHECK(verify_shards((folder / "out").string()).ok());
+    return std::pair(stored_documents(folder / "out", "train"), stored_documents(folder / "out", "val"));
+  };
+  CHECK(parts(4, 0) == std::pair(Texts{"ab{257}", "c{257}"}, Texts{"def{257}"}));
+  CHECK(parts(1, 0) == std::pair(Texts{"ab{257}", "c{257}", "def"}, Texts{"{257}"}));
+  CHECK(parts(5, 0) == std::pair(Texts{"ab{257}", "c"}, Texts{"{257}", "def{257}"}));
+  CHECK(parts(8, 0) == std::pair(Texts{"a"}, Texts{"b{257}", "c{257}", "def{257}"}));
+  CHECK(parts(0, 0.25) == std::pair(Texts{"ab{257}", "c{257}", "de"}, Texts{"f{257}"}));
+  CHECK(parts(0, 0.5) == std::pair(Texts{"ab{257}", "c"}, Texts{"{257}", "def{257}"}));
+  CHECK_THROWS_WITH(parts(9, 0),
+                    Contains("no tokens left for training (found 9 tokens, expected more than --val-tokens 9)"));
+  CHECK_THROWS_WITH(parts(0, 0.99), Contains("no tokens left for training"));
+  options.val_documents = 1;
+  CHECK_THROWS_WITH(parts(1, 0), "--val-tokens: give it or --val-documents, not both");
+  options.val_documents = 0;
+  options.val_fraction = 0.5;
+  CHECK_THROWS_WITH(parts(0, 0.5), "--val-tokens: give it or --val-fraction, not both");
+}
+
+FOLDER_TEST("a share of the tokens is the same whatever sizes the documents have", "[fast]") {
+  Rng rng(3, "share");
+  for (int round = 0; round < 50; ++round) {
+    std::string text;
+    for (uint64_t i = 0, n = 1 + rng.below(12); i < n; ++i) { text += std::string(1 + rng.below(30), 'x') + "|"; }
+    EncodeOptions options = bytes_options(folder.write("in.txt", text), folder / "out");
+    options.input.split = "|";
+    options.val_share = 0.01 + 0.9 * rng.uniform();
+    options.overwrite = true;
+    const EncodeReport report = encode(options);
+    CHECK(report.output.validation_tokens ==
+          static_cast<int64_t>(options.val_share * static_cast<double>(report.tokens()) + 0.5));
+    CHECK(report.tokens() == static_cast<int64_t>(text.size()));  // EOS stands for the separator
+  }
+}
+
+FOLDER_TEST("a validation part or a separator that few would want is a warning", "[fast]") {
+  const auto warnings = [&](const std::string& text, const char* split, double fraction, uint64_t documents) {
+    EncodeOptions options = bytes_options(folder.write("in.txt", text), folder / "out");
+    if (split != nullptr) { options.input.split = split; }
+    options.val_fraction = fraction;
+    options.val_documents = documents;
+    options.overwrite = true;
+    const EncodeReport report = encode(options);
+    CHECK(report.json().at("warnings").items().size() == report.warnings.size());
+    return report.warnings;
+  };
+  CHECK(warnings("a|b|c", "|", 0, 1).empty());
+  REQUIRE(warnings("a|b|c", "|", 1e-9, 0).size() == 1);
+  CHECK_THAT(warnings("a|b|c", "|", 1e-9, 0)[0], Contains("the validation part is empty: --val-fraction 1e-09 has "
+                                                          "drawn none of 3 documents"));
+  REQUIRE(warnings("a|b|long text", "|", 0, 1).size() == 1);
+  CHECK_THAT(warnings("a|b|long text", "|", 0, 1)[0], Contains("has 10 of 14 tokens, more than half"));
+  REQUIRE(warnings("one\r\n\r\ntwo", "\n\n", 0, 0).size() == 1);
+  CHECK_THAT(warnings("one\r\n\r\ntwo", "\n\n", 0, 0)[0],
+             Contains("the separator is not in ") && Contains("in.txt, which has CR LF line ends"));
+  CHECK(warnings("one\r\n\r\ntwo", "\r\n\r\n", 0, 0).empty());
+  CHECK(warnings("one two", "|", 0, 0) == Texts{"the separator is in no text file of the input (1 file)"});
+}
+
 FOLDER_TEST("options that do not fit and input without documents are refused", "[fast]") {
   EncodeOptions options = bytes_options(folder.write("in.txt", ""), folder / "out");
   CHECK_THROWS_WITH(

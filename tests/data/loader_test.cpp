@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "data/rows/validation.h"
@@ -503,7 +504,7 @@ TEST_CASE("synthetic rows are padded to the sequence length and follow their own
   CHECK(loader.describe(30) == "data source 0 (synthetic:mqar): generated rows, 100.00 % of the run\n");
 }
 
-FOLDER_TEST("validation reads rows in order, each once, up to max_rows", "[fast]") {
+FOLDER_TEST("validation reads rows in order, each once; max_rows of them are spread evenly", "[fast]") {
   const SourceConfig held = shard_source(write_tokens(folder, "v", 5, 100));
   DataConfig config = config_of({shard_source(write_tokens(folder, "a", 30, 1))}, {held, held});
   config.packing.packing = "block";
@@ -517,7 +518,9 @@ FOLDER_TEST("validation reads rows in order, each once, up to max_rows", "[fast]
   CHECK(first.rows() == 4);
   const MicroBatch batch = first.read(3, 8);
   CHECK(batch.rows == 1);
-  CHECK(batch.inputs[0] == 133);
+  CHECK(batch.inputs[0] == 144);
+  const MicroBatch spread = first.read(0, 4);  // floor((2 i + 1) 5 / 8)
+  for (size_t i = 0; i < 4; ++i) { CHECK(spread.inputs[10 * i] == std::array{100, 111, 133, 144}[i]); }
   CHECK(first.valid_targets() == 40);
 
   ValidationSource all(config, 1, options);
@@ -586,9 +589,8 @@ FOLDER_TEST("a data set's folder as validation source means its validation shard
   CHECK(source.rows() == 4);
   CHECK(source.read(0, 1).inputs[0] == 9);
   config.validation[0].source = shard_source(without);
-  CHECK(
-      thrown<Error>([&] { ValidationSource(config, 0, options); }) ==
-      "data.validation.0.path: no validation shards in this data set: no file matches " + without +
-          "/val_*.bin; write them with hebb data encode --val-documents or --val-fraction, or give a pattern of other "
-          "files");
+  CHECK(thrown<Error>([&] { ValidationSource(config, 0, options); }) ==
+        "data.validation.0.path: no validation shards in this data set: no file matches " + without +
+            "/val_*.bin; write them with hebb data encode --val-tokens 0.05, or give a pattern of other "
+            "files");
 }

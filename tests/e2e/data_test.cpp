@@ -102,6 +102,25 @@ FOLDER_TEST("a data set is replaced with --overwrite only", "[fast]") {
              StartsWith("train: 2 documents, 8 tokens, 1 shard\n"));
 }
 
+FOLDER_TEST("--val-tokens is a number of tokens or a share", "[fast]") {
+  folder.write("in.txt", std::string(99, 'x'));
+  const auto validation = [&](const std::string& value) {
+    const CommandResult result =
+        run_hebb(folder, "data encode in.txt -t bytes -o set --overwrite --val-tokens " + value);
+    INFO(result.err);
+    CHECK(result.code == 0);
+    return result.out;
+  };
+  CHECK_THAT(validation("7"), Contains("validation: 1 document, 7 tokens"));
+  CHECK_THAT(validation("0.05"), Contains("validation: 1 document, 5 tokens"));
+  for (const char* wrong : {"0", "1.5", "-1", "x", "nan", "inf", "''", "5%"}) {
+    check_error(folder, std::string("data encode in.txt -t bytes -o other --val-tokens ") + wrong, 2,
+                Contains("--val-tokens"));
+  }
+  const CommandResult far = run_hebb(folder, "data encode in.txt -t bytes -o set --overwrite --split '|'");
+  CHECK_THAT(far.err, Contains("warning: the separator is in no text file of the input (1 file)"));
+}
+
 FOLDER_TEST("--split understands escapes", "[fast]") {
   folder.write("in.txt", "one\n\ntwo\n\nthree");
   CHECK_THAT(run_hebb(folder, R"(data encode in.txt -t bytes -o a --split '\n\n')").out,

@@ -136,7 +136,8 @@ def validate(run, weights, fast, folder):
         count = source["max_rows"] if source.get("type") == "synthetic" else min(rows.count(), source.get("max_rows", rows.count()))
         total, tokens = 0.0, 0
         for k in range(0, count, micro):
-            part = [rows.row(i) for i in range(k, min(k + micro, count))]
+            every = count if source.get("type") == "synthetic" else rows.count()
+            part = [rows.row((2 * i + 1) * every // (2 * count)) for i in range(k, min(k + micro, count))]  # max_rows: spread evenly
             total += forward(run["model"], weights, dict(fast), part, run, "eval", 0).item()
             tokens += sum(int((y != -100).sum()) for _, y, _ in part)
         out[source["name"]] = (total / tokens, tokens)
