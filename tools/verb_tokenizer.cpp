@@ -73,7 +73,7 @@ void run_train(TrainArguments& arguments) {
   print(
       fmt::format("{}: {}, {:d} tokens\nsample: {:d} of {:d} documents, {}, {:d} lines ({:d} cut for their "
                   "length)\ntraining: {}, {:d} threads\n",
-                  arguments.out, arguments.options.model_type, arguments.options.vocab_size, trained.documents,
+                  arguments.out, arguments.options.model_type, trained.vocab_size, trained.documents,
                   trained.input.documents, format_bytes(static_cast<double>(trained.bytes)), trained.lines,
                   trained.cut_lines, format_duration(trained.seconds), arguments.options.threads));
 }
@@ -88,6 +88,7 @@ void add_train(Command tokenizer) {
   verb.option("-o,--out", arguments->out, "The .model file to write").required().type_name("FILE");
   verb.option("--model-type", options.model_type, "bpe or unigram").type_name("NAME");
   verb.option("--vocab-size", options.vocab_size, "Vocabulary with 3 special and 256 byte tokens [tokens]");
+  verb.flag("--fit-vocab", options.fits_vocab, "Take a smaller vocabulary where the text gives no more");
   verb.option("--train-bytes", options.train_bytes, "Size of the random sample of documents to train on [bytes]");
   verb.option("--seed", options.seed, "Seed of the sample");
   add_threads_option(verb, arguments->threads);

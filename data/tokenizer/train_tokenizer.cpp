@@ -203,18 +203,21 @@ TrainedTokenizer train_tokenizer(const TrainTokenizerOptions& options, Progress&
   }
   SampleLines lines(options, choose_sample(sizes, options, result), progress, result);
   const auto start = std::chrono::steady_clock::now();
-  const auto status = sentencepiece::SentencePieceTrainer::Train(settings(options), &lines, &result.model);
+  auto with = settings(options);
+  if (options.fits_vocab) { with["hard_vocab_limit"] = "false"; }  // models store what is set: else not set
+  const auto status = sentencepiece::SentencePieceTrainer::Train(with, &lines, &result.model);
   result.seconds = seconds_since(start);
   lines.rethrow();
   if (!status.ok()) {
     throw ConfigError(fmt::format("--vocab-size {:d}", options.vocab_size),
-                      fmt::format("SentencePiece cannot train on {:d} bytes of text: {}", result.bytes,
-                                  library_message(status.ToString())));
+                      fmt::format("SentencePiece cannot train on {:d} bytes of text: {}{}", result.bytes,
+                                  library_message(status.ToString()),
+                                  options.fits_vocab ? "" : " (--fit-vocab takes what the text gives)"));
   }
-  const auto pieces = static_cast<int64_t>(parse_sentencepiece_model(result.model, "trained model").pieces.size());
-  if (pieces != options.vocab_size) {
+  result.vocab_size = static_cast<int64_t>(parse_sentencepiece_model(result.model, "trained model").pieces.size());
+  if (result.vocab_size != options.vocab_size && !options.fits_vocab) {
     throw ConfigError("--vocab-size", std::to_string(options.vocab_size),
-                      fmt::format("at most {:d} for this text", pieces));
+                      fmt::format("at most {:d} for this text, or --fit-vocab", result.vocab_size));
   }
   return result;
 }

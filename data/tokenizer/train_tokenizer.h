@@ -11,6 +11,7 @@ struct TrainTokenizerOptions {
   TextInputOptions input;
   std::string model_type = "bpe";      // or "unigram"
   int64_t vocab_size = 32'000;         // with 3 special and 256 byte tokens
+  bool fits_vocab = false;             // fewer where the text gives no more; else that is an error
   uint64_t train_bytes = 100'000'000;  // text is sampled up to the document that reaches this
   uint64_t seed = 0;                   // of the sample
   int threads = 1;                     // 1 to 128; stored in the model: unigram training may depend on it
@@ -18,6 +19,7 @@ struct TrainTokenizerOptions {
 
 struct TrainedTokenizer {
   std::string model;                  // bytes of the .model file
+  int64_t vocab_size = 0;             // of the model
   TextCounts input;                   // the whole input
   uint64_t documents = 0, bytes = 0;  // of the sample
   uint64_t lines = 0, cut_lines = 0;  // sentences of the sample; how many were cut for their length

@@ -391,7 +391,14 @@ FOLDER_TEST("training options and inputs that do not fit are refused", "[fast]")
   options.vocab_size = 5'000'000'000;
   CHECK_THROWS_WITH(train(options), "--vocab-size: found 5000000000, " + expected);
   options.vocab_size = 5000;
-  CHECK_THROWS_WITH(train(options), Catch::Matchers::StartsWith("--vocab-size") && Contains("Vocabulary size"));
+  CHECK_THROWS_WITH(train(options), Catch::Matchers::StartsWith("--vocab-size") && Contains("Vocabulary size") &&
+                                        Contains("(--fit-vocab takes what the text gives)"));
+  options.fits_vocab = true;
+  const TrainedTokenizer fitting = train(options);
+  CHECK(fitting.vocab_size > 259);
+  CHECK(fitting.vocab_size < options.vocab_size);
+  CHECK(parse_sentencepiece_model(fitting.model, "model").pieces.size() == static_cast<size_t>(fitting.vocab_size));
+  options.fits_vocab = false;
   options.vocab_size = 262;
   CHECK_THROWS_AS(train(options), ConfigError);
   options = train_options(folder / "in.txt");
