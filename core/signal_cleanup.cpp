@@ -35,12 +35,16 @@ int in_use = 0;
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
 
 extern "C" void remove_and_end(int number) {
-  for (std::atomic<Cleanup*>& slot : slots) {
-    const Cleanup* cleanup = slot.exchange(nullptr);
+  std::array<const Cleanup*, slots.size()> taken{};
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const Cleanup* cleanup = slots[i].exchange(nullptr);
     if (cleanup == nullptr || !cleanup->is_guarded()) { continue; }
-    for (const std::string& path : cleanup->paths) {
-      if (::unlink(path.c_str()) != 0) { ::rmdir(path.c_str()); }
-    }
+    for (const std::string& path : cleanup->paths) { ::unlink(path.c_str()); }
+    taken[i] = cleanup;
+  }
+  for (const Cleanup* cleanup : taken) {  // files of all lists may lie in folders of one
+    if (cleanup == nullptr) { continue; }
+    for (const std::string& path : cleanup->paths) { ::rmdir(path.c_str()); }
   }
   signal(number, SIG_DFL);
   raise(number);  // delivered when this handler returns

@@ -1,9 +1,5 @@
 #include "tools/line_output.h"
 
-#include <fmt/core.h>
-
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -15,9 +11,8 @@ namespace hebb {
 
 LineOutput::LineOutput(const std::string& path) : path_(path) {
   if (path != "-") {
-    temporary_ = is_special_file(path) ? fs::path() : fs::path(fmt::format("{}.tmp-{:d}", path, ::getpid()));
-    if (!temporary_.empty()) { cleanup_.emplace(std::vector{temporary_}); }
-    file_ = std::make_unique<FileWriter>(temporary_.empty() ? path_ : temporary_);
+    if (!is_special_file(path)) { lock_.emplace(path); }
+    file_ = std::make_unique<FileWriter>(lock_ ? lock_->temporary() : path_);
   }
 }
 
@@ -25,7 +20,7 @@ LineOutput::~LineOutput() {
   if (file_) {
     file_.reset();
     std::error_code ignored;
-    if (!temporary_.empty()) { fs::remove(temporary_, ignored); }
+    if (lock_) { fs::remove(lock_->temporary(), ignored); }
   }
 }
 
@@ -47,11 +42,16 @@ void LineOutput::finish() {
   }
   file_->close();
   file_.reset();
-  if (temporary_.empty()) { return; }
+  if (!lock_) { return; }
   std::error_code error;
-  fs::rename(temporary_, path_, error);
-  cleanup_.reset();
-  if (error) { throw CheckpointError(path_.string(), "cannot rename the finished file: " + error.message()); }
+  fs::rename(lock_->temporary(), path_, error);
+  if (error) {
+    const std::string reason = error.message();
+    fs::remove(lock_->temporary(), error);
+    throw CheckpointError(path_.string(), "cannot rename the finished file: " + reason);
+  }
+  fsync_directory(path_.has_parent_path() ? path_.parent_path() : fs::path("."));
+  lock_.reset();
 }
 
 }  // namespace hebb

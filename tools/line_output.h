@@ -5,12 +5,13 @@
 #include <string_view>
 
 #include "core/files.h"
-#include "core/signal_cleanup.h"
+#include "tools/output_lock.h"
 
 namespace hebb {
 
 /// Lines for a file or, as "-", for standard output. The file appears under its name when finish()
-/// has been called. Errors: CheckpointError (folder, full disk, closed pipe).
+/// has been called, and is on the disk then. Errors: CheckpointError (folder, another process that writes the file,
+/// full disk, closed pipe).
 class LineOutput {
  public:
   explicit LineOutput(const std::string& path);
@@ -19,9 +20,9 @@ class LineOutput {
   void finish();
 
  private:
-  fs::path path_, temporary_;
-  std::optional<SignalCleanup> cleanup_;  // of temporary_
-  std::unique_ptr<FileWriter> file_;      // null: standard output
+  fs::path path_;
+  std::optional<OutputLock> lock_;    // none for standard output and devices
+  std::unique_ptr<FileWriter> file_;  // null: standard output
 };
 
 }  // namespace hebb

@@ -11,6 +11,7 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/join.h"
@@ -23,6 +24,7 @@
 #include "data/tokenizer/train_tokenizer.h"
 #include "tools/command_line.h"
 #include "tools/options.h"
+#include "tools/output_lock.h"
 #include "tools/verbs.h"
 
 namespace hebb {
@@ -64,6 +66,8 @@ void run_train(TrainArguments& arguments) {
     throw ConfigError("--out", arguments.out + ", which exists", "a new file, or --overwrite");
   }
   require_writable(arguments.out);  // before the corpus is read
+  std::optional<OutputLock> lock;
+  if (!is_special_file(arguments.out)) { lock.emplace(arguments.out); }
   set_threads(arguments.threads);
   constexpr int kMostThreads = 128;  // of the library
   arguments.options.threads = std::min(threads(), kMostThreads);

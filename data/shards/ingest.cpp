@@ -8,6 +8,7 @@
 
 #include "core/elapsed.h"
 #include "core/error.h"
+#include "core/folder_lock.h"
 #include "core/parallel.h"
 #include "core/plural.h"
 #include "core/random.h"
@@ -237,6 +238,10 @@ EncodeReport encode_corpus(const EncodeOptions& options, Progress& progress) {
   RawReader reader(options.input);
   const std::vector<fs::path> files = reader.files();  // the reader itself belongs to the producer
   for (const std::string& note : reader.notes()) { progress.message("note: " + note); }
+  FolderLock lock(options.out, {.name = "data set folder"}, [&](const std::string& text) { progress.message(text); });
+  std::vector<fs::path> own{options.out / "lock"};
+  if (!lock.created().empty()) { own.push_back(options.out); }
+  const auto cleanup = lock.remove_at_signals(own);
   ShardWriter writer(writer_options(options, *tokenizer));
   Splitter splitter(options, writer);
   DocumentFilter filter(options.input.skip_bad, [&](const std::string& note) { progress.message(note); });
@@ -267,6 +272,7 @@ EncodeReport encode_corpus(const EncodeOptions& options, Progress& progress) {
   report.input.files = reader.files_opened();
   require_documents(options, report.input, splitter);
   splitter.finish();
+  lock.require_own();
   report.output = writer.finish();
   report.seconds = seconds_since(start);
   progress.end();

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "core/hash.h"
+#include "core/signal_cleanup.h"
 #include "data/shards/shard_format.h"
 
 namespace hebb {
@@ -37,9 +38,11 @@ bool is_shard_name(const std::string& name) {
   return false;
 }
 
+/// NAME.tmp-PID, and what write_file_atomic() makes of it.
 bool is_temporary_name(const std::string& name) {
-  if (!name.ends_with(kTemporarySuffix)) { return false; }
-  const std::string final_name = name.substr(0, name.size() - std::strlen(kTemporarySuffix));
+  const size_t at = name.find(kTemporarySuffix);
+  if (at == std::string::npos || name.find_first_not_of(".tmp-0123456789", at) != std::string::npos) { return false; }
+  const std::string final_name = name.substr(0, at);
   return is_shard_name(final_name) || final_name == kDescription ||
          std::find(std::begin(kModels), std::end(kModels), final_name) != std::end(kModels);
 }
@@ -51,6 +54,16 @@ template <class Match> std::vector<fs::path> list_files(const fs::path& director
     if (match(entry.path().filename().string())) { found.push_back(entry.path()); }
   }
   return found;
+}
+
+std::string own_suffix() { return fmt::format("{}-{:d}", kTemporarySuffix, ::getpid()); }
+
+/// Those of names that end so.
+void remove_temporaries(const fs::path& directory, const std::string& ending) {
+  std::error_code ignored;
+  for (const fs::path& path : list_files(directory, is_temporary_name)) {
+    if (path.native().ends_with(ending)) { fs::remove(path, ignored); }
+  }
 }
 
 [[noreturn]] void throw_system(const fs::path& path, const char* what, int error) {
@@ -76,8 +89,9 @@ void patch_header(const fs::path& path, const std::array<int32_t, kShardHeaderIn
 /// A shard that is being written: its .bin on disk, its index in memory.
 class ShardWriter::OpenShard {
  public:
-  OpenShard(fs::path bin, fs::path idx, const ShardWriterOptions& options)
-      : bin_(std::move(bin)), idx_(std::move(idx)), options_(options), file_(bin_) {
+  /// temporaries: .bin and .idx of this shard, and those of shards that were closed, which a signal removes with them.
+  OpenShard(const std::vector<fs::path>& temporaries, const ShardWriterOptions& options)
+      : bin_(temporaries[0]), idx_(temporaries[1]), options_(options), cleanup_(temporaries), file_(bin_) {
     const std::array<int32_t, kShardHeaderInts> empty{};
     file_.write(empty.data(), sizeof empty);
   }
@@ -145,6 +159,7 @@ class ShardWriter::OpenShard {
 
   fs::path bin_, idx_;
   const ShardWriterOptions& options_;
+  SignalCleanup cleanup_;
   FileWriter file_;
   std::vector<int64_t> starts_{0};
   uint32_t crc_ = 0;
@@ -168,20 +183,17 @@ ShardWriter::ShardWriter(ShardWriterOptions options) : options_(std::move(option
                         "a folder without a data set, or --overwrite");
     }
   }
-  for (const fs::path& stale : list_files(options_.directory, is_temporary_name)) { fs::remove(stale, error); }
+  remove_temporaries(options_.directory, "");  // of a process that was killed
 }
 
 ShardWriter::~ShardWriter() {
   if (finished_) { return; }
   train_.open.reset();
   validation_.open.reset();
-  std::error_code ignored;
-  for (const fs::path& path : list_files(options_.directory, is_temporary_name)) { fs::remove(path, ignored); }
+  remove_temporaries(options_.directory, own_suffix());
 }
 
-fs::path ShardWriter::temporary(const std::string& name) const {
-  return options_.directory / (name + kTemporarySuffix);
-}
+fs::path ShardWriter::temporary(const std::string& name) const { return options_.directory / (name + own_suffix()); }
 
 void ShardWriter::add_document(std::span<const int32_t> tokens, DatasetSplit split) {
   HEBB_ASSERT(!finished_ && !tokens.empty());
@@ -201,7 +213,14 @@ void ShardWriter::add_document(std::span<const int32_t> tokens, DatasetSplit spl
   if (stream.open && stream.open->tokens() + count > options_.shard_tokens) { close_shard(stream); }
   if (!stream.open) {
     const std::string stem = shard_stem(stream.prefix, stream.closed.size());
-    stream.open = std::make_unique<OpenShard>(temporary(stem + ".bin"), temporary(stem + ".idx"), options_);
+    std::vector<fs::path> temporaries{temporary(stem + ".bin"), temporary(stem + ".idx")};
+    for (const Stream* either : {&train_, &validation_}) {
+      for (const ShardEntry& entry : either->closed) {
+        temporaries.push_back(temporary(entry.file));
+        temporaries.push_back(temporary(fs::path(entry.file).replace_extension(".idx").string()));
+      }
+    }
+    stream.open = std::make_unique<OpenShard>(temporaries, options_);
   }
   stream.open->add(tokens);
 }

@@ -1,5 +1,7 @@
 #include "data/shards/shard_writer.h"
 
+#include <unistd.h>
+
 #include <fstream>
 
 #include "core/hash.h"
@@ -91,13 +93,16 @@ FOLDER_TEST("an unfinished data set leaves no shard and no temporary file", "[fa
     ShardWriter writer(make_options(folder.path(), 61, 2));
     writer.add_document(std::vector<int32_t>{1, 2});
     writer.add_document(std::vector<int32_t>{3, 2});
-    for (const std::string& name : file_names(folder.path())) { CHECK(name.substr(name.size() - 4) == ".tmp"); }
+    for (const std::string& name : file_names(folder.path())) {
+      CHECK(name.ends_with(".tmp-" + std::to_string(::getpid())));
+    }
   }
   CHECK(file_names(folder.path()).empty());
 }
 
 FOLDER_TEST("temporary files of an interrupted run are removed at the next start", "[fast]") {
   folder.write("train_000007.bin.tmp", "old");
+  folder.write("val_000000.idx.tmp-12", "old");
   folder.write("notes.tmp", "kept");
   ShardWriter writer(make_options(folder.path(), 61, 100));
   writer.add_document(std::vector<int32_t>{1, 2});
@@ -133,7 +138,8 @@ FOLDER_TEST("an old data set stays whole where the last file of the new one cann
     writer.add_document(std::vector<int32_t>{1, 2});
     writer.finish();
   }
-  for (const std::string blocked : {"dataset.json.tmp", "tokenizer.model.tmp"}) {
+  for (std::string blocked : {"dataset.json", "tokenizer.model"}) {
+    blocked += ".tmp-" + std::to_string(::getpid());
     fs::create_directories(folder / blocked / "a folder in the way");
     options.overwrite = true;
     options.model_file = "tokenizer.model";

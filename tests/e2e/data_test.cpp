@@ -144,7 +144,12 @@ TEST_CASE("a signal removes the part of a file that was written", "[fast]") {
   const TempFolder folder, output;
   testing::Process process({"data", "synth", "--documents", "100000000", "--out", "docs.jsonl"}, output / "output",
                            folder.path());
-  while (fs::is_empty(folder.path())) { REQUIRE_FALSE(process.ends_within(1)); }
+  const auto is_written = [](const fs::directory_entry& entry) {
+    return entry.path().filename().string().starts_with("docs.jsonl.tmp-");
+  };
+  while (std::none_of(fs::directory_iterator(folder.path()), fs::directory_iterator(), is_written)) {
+    REQUIRE_FALSE(process.ends_within(1));
+  }
   process.kill(SIGTERM);
   CHECK(process.wait() == 128 + SIGTERM);
   CHECK(fs::is_empty(folder.path()));
@@ -316,4 +321,148 @@ FOLDER_TEST("errors of data that is opened say where its key was written") {
   CHECK_THAT(
       error_of("\n \"sources\": [{\"path\": \"set\"}], \"validation\": [{\"name\": \"v\",\n  \"path\": \"other\"}]"),
       StartsWith("error: c.json:6:11: data.validation.0.path: no validation shards in this data set"));
+}
+
+namespace {
+
+/// What a shell script with the program as $HEBB prints, run in the folder. It ends by itself.
+void run_script(const TempFolder& folder, const std::string& script) {
+  const fs::path file = folder.write("script.sh", "HEBB='" + std::string(HEBB_BINARY) + "'\n" + script);
+  REQUIRE(std::system(("cd '" + folder.path().string() + "' && bash '" + file.string() + "'").c_str()) == 0);
+}
+
+bool has_leftovers(const fs::path& path) {
+  for (const auto& entry : fs::directory_iterator(path)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "lock" || name.ends_with(".lock") || name.find(".tmp") != std::string::npos) { return true; }
+  }
+  return false;
+}
+
+}  // namespace
+
+FOLDER_TEST("of encodes that start at once into one folder one works, and the others say why not") {
+  folder.write("in.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
+  run_script(folder, R"(
+    for group in $(seq 60); do
+      for p in 1 2 3; do
+        { "$HEBB" data encode in.jsonl -t bytes -o set$group --val-tokens 4 > /dev/null 2> err.$group.$p; echo $? > rc.$group.$p; } &
+      done
+      wait
+    done)");
+  for (int group = 1; group <= 60; ++group) {
+    const std::string g = std::to_string(group);
+    int done = 0;
+    for (const char* p : {".1", ".2", ".3"}) {
+      const std::string code = read_file(folder / ("rc." + g + p)), error = read_file(folder / ("err." + g + p));
+      INFO(code << error);
+      done += code == "0\n" ? 1 : 0;
+      CHECK((code == "0\n" || (code == "4\n" && error.find("the data set folder is in use by ") != error.npos) ||
+             (code == "2\n" && error.find("a folder that holds ") != error.npos)));
+    }
+    CHECK(done == 1);
+    CHECK_THAT(output_of(folder, "data verify set" + g), Contains("2 files, 2 documents, 8 tokens: no problem found"));
+    CHECK_FALSE(has_leftovers(folder / ("set" + g)));
+  }
+}
+
+FOLDER_TEST("of processes that write one file at once one works, and the others say who does") {
+  folder.write("in.txt", std::string(3000, 'a') + " few words of text, and few words more\n");
+  run_script(folder, R"(
+    for group in $(seq 10); do
+      for p in 1 2 3; do
+        { "$HEBB" data synth --documents 2000 -o docs$group.jsonl 2> err.docs$group.$p; echo $? > rc.docs$group.$p; } &
+        { "$HEBB" tokenizer train in.txt --vocab-size 280 --fit-vocab --overwrite -o t$group.model > /dev/null 2> err.t$group.$p
+          echo $? > rc.t$group.$p; } &
+      done
+      wait
+    done)");
+  const std::string docs = output_of(folder, "data synth --documents 2000");
+  for (int group = 1; group <= 10; ++group) {
+    for (const std::string& name : {"docs" + std::to_string(group), "t" + std::to_string(group)}) {
+      int done = 0;
+      for (const char* p : {".1", ".2", ".3"}) {
+        const std::string code = read_file(folder / ("rc." + name + p)),
+                          error = read_file(folder / ("err." + name + p));
+        INFO(code << error);
+        done += code == "0\n" ? 1 : 0;
+        CHECK((code == "0\n" || (code == "4\n" && error.find(" is in use by ") != error.npos)));
+      }
+      CHECK(done >= 1);
+    }
+    CHECK(read_file(folder / ("docs" + std::to_string(group) + ".jsonl")) == docs);
+    CHECK(output_of(folder, "tokenizer info t" + std::to_string(group) + ".model").starts_with("tokenizer: sentence"));
+  }
+  CHECK_FALSE(has_leftovers(folder.path()));
+}
+
+FOLDER_TEST("an encode that reads a pipe keeps its folder, and what a killed one leaves goes with the next", "[fast]") {
+  folder.write("b.jsonl", "{\"text\": \"b\"}\n");
+  // Waits for a file that the program writes for certain: no deadline.
+  const std::string begin = R"(
+    mkfifo pipe
+    "$HEBB" data encode - --format jsonl -t bytes -o set < pipe > out 2> err &
+    exec 3> pipe
+    echo '{"text": "a1"}' >&3
+    until [ -s set/lock ]; do sleep 0.01; done
+    )";
+  SECTION("the second one ends") {
+    run_script(folder, begin + R"(
+      "$HEBB" data encode b.jsonl -t bytes -o set > out.b 2> err.b; echo $? > rc.b
+      "$HEBB" data encode b.jsonl -t bytes -o set --overwrite > out.b 2> err.c; echo $? > rc.c
+      echo '{"text": "a2"}' >&3; exec 3>&-
+      wait $!; echo $? > rc)");
+    for (const char* name : {"b", "c"}) {
+      CHECK(read_file(folder / ("rc." + std::string(name))) == "4\n");
+      CHECK_THAT(read_file(folder / ("err." + std::string(name))),
+                 Contains("set: the data set folder is in use by process "));
+    }
+    CHECK(read_file(folder / "rc") == "0\n");
+    CHECK_THAT(output_of(folder, "data verify set"), Contains("1 files, 2 documents, 6 tokens: no problem found"));
+    CHECK_FALSE(has_leftovers(folder / "set"));
+  }
+  SECTION("a signal removes what the process has made") {
+    // Bit 14 of the signals that are caught: SIGTERM.
+    run_script(folder,
+               begin + R"(until (( 0x$(awk '/SigCgt/ {print $2}' /proc/$!/status) & 0x4000 )); do sleep 0.01; done
+      kill -TERM $!; wait $!; exec 3>&-; true)");
+    CHECK_FALSE(fs::exists(folder / "set"));
+  }
+  SECTION("the next one removes what a killed one has left") {
+    run_script(folder, begin + "kill -KILL $!; wait $!; exec 3>&-; true");
+    folder.write("set/train_000000.bin.tmp-1", "x");
+    folder.write("set/dataset.json.tmp-77.tmp-77", "x");
+    folder.write("set/notes.tmp", "not of hebb");
+    CHECK(fs::exists(folder / "set/lock"));
+    output_of(folder, "data encode b.jsonl -t bytes -o set");
+    CHECK_FALSE(fs::exists(folder / "set/train_000000.bin.tmp-1"));
+    CHECK_FALSE(fs::exists(folder / "set/dataset.json.tmp-77.tmp-77"));
+    CHECK_FALSE(fs::exists(folder / "set/lock"));
+    CHECK(fs::exists(folder / "set/notes.tmp"));
+  }
+}
+
+FOLDER_TEST("a weight in rows beside a number is noted", "[fast]") {
+  folder.write("in.txt", std::string(500, 'x'));
+  output_of(folder, "data encode in.txt -t bytes -o set");
+  folder.write("c.json", R"({"name": "r", "model": {"vocab_size": 259, "hidden_size": 24, "num_layers": 1,
+      "layers": {"a": {"type": "attention", "num_heads": 2, "head_dim": 12}, "m": {"type": "swiglu", "intermediate_size": 40}},
+      "pattern": [{"mixer": "a", "ffn": "m"}]},
+    "data": {"sources": [{"path": "set", "weight": "rows"}, {"path": "set", "weight": 1}]},
+    "optimizer": {"lr": 0.01}, "train": {"steps": 1, "batch_size": 2, "sequence_length": 33, "device": "cpu"}})");
+  const std::string note = "note: the weight \"rows\" is a number of rows";
+  const CommandResult mixed = run_hebb(folder, "train c.json --run-dir a");
+  CHECK_THAT(mixed.out + mixed.err, Contains(note));
+  const CommandResult rows = run_hebb(folder, "train c.json --run-dir b 'data.sources.1.weight=\"rows\"'");
+  CHECK(rows.code == 0);
+  CHECK_THAT(rows.out + rows.err, !Contains(note));
+}
+
+FOLDER_TEST("what a killed process has left of a file goes with the next one that writes it", "[fast]") {
+  folder.write("docs.jsonl.tmp-99", "x");
+  folder.write("docs.jsonl.tmp-note", "not of hebb");
+  output_of(folder, "data synth --documents 1 -o docs.jsonl");
+  CHECK_FALSE(fs::exists(folder / "docs.jsonl.tmp-99"));
+  CHECK(fs::exists(folder / "docs.jsonl.tmp-note"));
+  CHECK_FALSE(fs::exists(folder / ".docs.jsonl.lock"));
 }
