@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""tools/quickstart.sh and tools/gpu_targets.sh with stand-ins for packages, CMake, the driver and hebb."""
+"""tools/quickstart.sh and tools/gpu_targets.sh with stand-ins for packages, CMake, the driver and hebb; with the path of
+hebb as second argument quickstart.sh on small texts too."""
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 
-TOOLS = os.path.join(sys.argv[1], "tools")
-PROGRAMS = "bash cat cut dirname grep head mkdir mktemp rm sed tail timeout tr".split()
+ROOT = os.path.abspath(sys.argv[1])
+TOOLS = os.path.join(ROOT, "tools")
+PROGRAMS = "bash cat cut dirname grep head mkdir mktemp realpath rm sed tail timeout tr".split()
 
 
 def program(path, text):
@@ -61,4 +63,48 @@ for hebb, says in (too_large, "does not fit"), (slow, "missed"):
     assert code == 1 and says in text, (code, text)
 text, code = targets("NVIDIA H100 80GB HBM3", 'echo "hebb: error: cuda: an illegal memory access"; exit 1')
 assert code == 1 and "not measured" in text, (code, text)
+
+
+def quickstart(hebb, files, *options):
+    """The output of quickstart.sh in a folder with the configurations alone. files: of the text; without any, none is given and the
+    program `bible` is missing. The next commands of the README must work on what it has made."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(os.path.join(ROOT, "configs"), os.path.join(folder, "configs"), ignore=lambda _, names: [n for n in names if not n.startswith("quick")])
+        os.makedirs(os.path.join(folder, "tools"))
+        shutil.copy(os.path.join(TOOLS, "quickstart.sh"), os.path.join(folder, "tools"))
+        path = {**os.environ}
+        given = []
+        if files:
+            for name, text in files.items():
+                os.makedirs(os.path.dirname(os.path.join(folder, name)) or folder, exist_ok=True)
+                with open(os.path.join(folder, name), "w", newline="", encoding="utf-8") as file:
+                    file.write(text)
+            given = ["--text", next(iter(files)).split("/")[0]]
+        else:
+            os.makedirs(os.path.join(folder, "bin"))
+            for name in "awk bash cat cmp cut dirname find grep head iconv mkdir mv realpath rm sed sort wc".split():
+                os.symlink(shutil.which(name), os.path.join(folder, "bin", name))
+            path["PATH"] = os.path.join(folder, "bin")
+        command = ["tools/quickstart.sh", "--hebb", hebb, "--steps", "2", *given, *options]
+        done = subprocess.run(command, cwd=folder, env=path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert done.returncode == 0, (files.keys(), done.stdout)
+        for part in "held-out (stream_ppl): ok", "by-position (position_ppl): ok", "7/7 A sample", "Done.":
+            assert part in done.stdout, (part, done.stdout)
+        with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as readme:
+            lines = [line.split("#")[0].strip() for line in readme if line.startswith("build/hebb") and "quickstart" in line]
+        assert len(lines) == 5, lines
+        for line in lines:
+            then = subprocess.run(line.replace("build/hebb", hebb), shell=True, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            assert then.returncode == 0, (line, then.stdout)
+        return done.stdout
+
+
+if len(sys.argv) > 2:
+    sentence = "The river carries the stones of the mountain, and the mountain forgets them slowly; so it was in year {}.\n"
+    lines = [sentence.format(i) for i in range(600)]
+    quickstart(sys.argv[2], {"small text.txt": "".join(lines[:20])})  # 2 KB without a blank line
+    quickstart(sys.argv[2], {"crlf.txt": "\n".join(lines[:400]).replace("\n", "\r\n")})
+    quickstart(sys.argv[2], {"books/a [1].txt": "".join(lines), "books/deep/b.txt": "\n\n".join(lines[:300])})
+    quickstart(sys.argv[2], {"line.txt": "山と川の物語。" * 3000})  # one line, no space
+    assert "synthetic corpus" in quickstart(sys.argv[2], {})
 print("quickstart.sh and gpu_targets.sh do as they should")

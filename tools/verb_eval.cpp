@@ -195,7 +195,7 @@ void add_eval_verb(Command program) {
   add_device_options(verb, o->device);
   add_graphs_option(verb, o->device);
   verb.footer(
-      "hebb eval configs/quickstart-eval.json --checkpoint runs/a --checkpoint runs/b\n"
+      "hebb eval quickstart/eval.json --checkpoint runs/a --checkpoint runs/b\n"
       "Page: docs/verbs/eval.md");
   verb.runs([o] {
     sort_words(*o);
