@@ -12,10 +12,10 @@ namespace hebb {
 namespace {
 
 /// A short printable word. Errors: CommError.
-std::string read_word(const Json& frame, std::string_view key) {
+std::string read_word(const Json& frame, std::string_view key, size_t shortest) {
   const std::string& word = frame_text(frame, key);
   const auto is_plain = [](char c) { return c >= ' ' && c <= '~'; };
-  if (word.size() > 64 || !std::all_of(word.begin(), word.end(), is_plain)) {
+  if (word.size() < shortest || word.size() > 64 || !std::all_of(word.begin(), word.end(), is_plain)) {
     throw CommError("control connection", "a frame whose " + std::string(key) + " is no word");
   }
   return word;
@@ -52,11 +52,11 @@ Beat read_beat(const Json& frame) {
   beat.ticks = frame_integer(frame, "ticks", 0, kMost);
   beat.step = frame_integer(frame, "step", -1, kMost);
   beat.micro_batch = frame_integer(frame, "micro_batch", -1, kMost);
-  beat.phase = read_word(frame, "phase");
+  beat.phase = read_word(frame, "phase", 1);
   beat.entered = frame_integer(frame, "entered", 0, kMost);
   beat.finished = frame_integer(frame, "finished", 0, beat.entered);
   beat.in_step = frame_integer(frame, "in_step", 0, beat.entered);
-  beat.collective = read_word(frame, "collective");
+  beat.collective = read_word(frame, "collective", 0);
   return beat;
 }
 
