@@ -75,7 +75,11 @@ void read_address(LaunchedRank& found, const Launcher& l, const Variables& varia
 
 }  // namespace
 
-LaunchedRank read_launched_rank(const Variables& variable) {
+LaunchedRank read_launched_rank(const Variables& environment) {
+  const Variables variable = [&](const char* name) {
+    const char* text = environment(name);
+    return text != nullptr && *text != '\0' ? text : nullptr;
+  };
   for (const Launcher& l : kLaunchers) {
     const char *rank = variable(l.rank), *size = variable(l.size);
     if (rank == nullptr || size == nullptr) { continue; }

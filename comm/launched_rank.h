@@ -17,8 +17,8 @@ struct LaunchedRank {
 /// Reads the variables of the first launcher that sets both rank and size: torchrun and its like, Open MPI's mpirun,
 /// Slurm's srun; one process without them. Open MPI comes before Slurm, whose variables its ranks inherit inside an
 /// allocation. SLURM_NTASKS does not count: batch scripts have it too, and are one process.
-/// `variable` gives the value of a variable or null. Errors: CommError naming the variable for values that are no
-/// numbers or out of range.
-LaunchedRank read_launched_rank(const std::function<const char*(const char*)>& variable);
+/// `environment` gives the value of a variable or null; an empty one is none. Errors: CommError naming the variable for
+/// values that are no numbers or out of range.
+LaunchedRank read_launched_rank(const std::function<const char*(const char*)>& environment);
 
 }  // namespace hebb
