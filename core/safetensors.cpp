@@ -21,6 +21,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);  // the format is little-endian
 
 constexpr uint64_t kLongestHeader = 100'000'000;
+constexpr size_t kMostValues = 500'000;  // in a header: nine a matrix, its objects and lists included
 constexpr const char* kMetadata = "__metadata__";
 
 struct StoredType {
@@ -54,6 +55,22 @@ std::string shape_string(const std::vector<int64_t>& shape) {
 /// "FILE: tensor "NAME"", quoted so that odd names stay on one line.
 std::string tensor_where(const fs::path& path, const std::string& name) {
   return path.string() + ": tensor " + Json(name).found();
+}
+
+/// Values of a JSON text, without reading it: a hostile header takes neither memory nor time.
+size_t count_values(std::string_view text) {
+  size_t count = 1;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (in_string && text[i] == '\\') {
+      ++i;
+    } else if (text[i] == '"') {
+      in_string = !in_string;
+    } else if (!in_string && (text[i] == ',' || text[i] == '[' || text[i] == '{')) {
+      ++count;
+    }
+  }
+  return count;
 }
 
 bool is_size(const Json& json) { return json.kind() == Json::Kind::integer && json.as_int() >= 0; }
@@ -192,9 +209,14 @@ SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path, ExitCode::k
                           fmt::format("at least {:d}", 8 + length));
   }
   data_begin_ = 8 + length;
+  const std::string_view text(reinterpret_cast<const char*>(file_.data()) + 8, length);
+  if (const size_t values = count_values(text); values > kMostValues) {
+    throw CheckpointError(path.string(), "the header has too many values", std::to_string(values),
+                          fmt::format("at most {:d}", kMostValues));
+  }
   Json header;
   try {
-    header = parse_json({reinterpret_cast<const char*>(file_.data()) + 8, length}, "header");
+    header = parse_json(text, "header");
   } catch (const ConfigError& error) { throw CheckpointError(path.string(), error.what()); }
   if (!header.is_object()) {
     throw CheckpointError(path.string(), "the header is not valid", header.found(), "an object");

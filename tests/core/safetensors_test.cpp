@@ -144,6 +144,18 @@ FOLDER_TEST("a tensor of an unknown dtype is refused where it is asked for", "[f
   CHECK_THROWS_WITH(file.integers("a"), Contains("tensor \"a\": wrong dtype (found F4, expected an integer type"));
 }
 
+TEST_CASE("a header of many values is refused before it takes memory", "[fast]") {
+  const std::string most = ", expected at most 500000)";
+  std::string list(90'000'000, '0');
+  for (size_t i = 1; i < list.size(); i += 2) { list[i] = ','; }
+  CHECK(error_of(image("{\"w\":[" + list + "0]}", "")) == "the header has too many values (found 45000003" + most);
+  std::string metadata = "{\"__metadata__\":{\"\\\"{[,\":\"\"";
+  for (int i = 0; i < 500'000; ++i) { metadata += ",\"" + std::to_string(i) + "\":\"\""; }
+  CHECK(error_of(image(metadata + "}}", "")) == "the header has too many values (found 500003" + most);
+  std::string text = "{\"__metadata__\":{\"a\":\"" + std::string(1'000'000, ',') + "\\\\\\\",\"}}";
+  CHECK(error_of(image(text, "")).empty());
+}
+
 TEST_CASE("damaged headers are checkpoint errors that say what was found", "[fast]") {
   CHECK(error_of("1234567") == "the file is cut short (found 7 bytes, expected at least 8, the length of the header)");
   CHECK(error_of(image("{}", "", 3)) == "the file ends inside the header (found 10 bytes, expected at least 11)");
