@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -95,6 +96,11 @@ class HfConfig {
     const int64_t value = integer(key);
     if (value < 1) { fail(key, json_.find(key), "an integer >= 1"); }
     return value;
+  }
+  /// A size that is `key` times another one.
+  int64_t size(const std::string& key, double value) {
+    if (!(std::abs(value) < 0x1p31)) { fail(key, find(key), "a number that makes a size below 2^31"); }
+    return static_cast<int64_t>(value);
   }
   bool flag(const std::string& key, bool absent) {
     const Json* value = find(key);
@@ -241,7 +247,7 @@ void add_gated_deltanet(HfConfig& config, Json& model) {
        {"num_heads", heads},
        {"num_value_heads", config.integer("num_v_heads", heads)},
        {"key_head_dim", key_dim},
-       {"value_head_dim", static_cast<int64_t>(static_cast<double>(key_dim) * config.number("expand_v", 2))},
+       {"value_head_dim", config.size("expand_v", static_cast<double>(key_dim) * config.number("expand_v", 2))},
        {"conv_size", has_conv ? taps : 0},
        {"allow_neg_eigval", config.flag("allow_neg_eigval", false)},
        {"output_gate", has_gate ? "silu" : "none"}});
@@ -249,7 +255,7 @@ void add_gated_deltanet(HfConfig& config, Json& model) {
   config.require("hidden_act", "swish");
   model.set("norm_eps", config.number("norm_eps", 1e-6));
   const double ratio = config.number("hidden_ratio", 4);
-  const auto two_thirds = static_cast<int64_t>(static_cast<double>(hidden) * ratio * 2 / 3);
+  const int64_t two_thirds = config.size("hidden_ratio", static_cast<double>(hidden) * ratio * 2 / 3);
   Json layers = Json::object({{"gdn", gdn}});
   layers.set("mlp", Json::object(
                         {{"type", "swiglu"},

@@ -11,6 +11,9 @@
 #include "tests/train/run_fixture.h"
 #include "train/model_source.h"
 
+using Catch::EndsWith;
+using Catch::StartsWith;
+
 namespace {
 
 const std::string kLlama =
@@ -115,6 +118,28 @@ TEST_CASE("what a foreign model has and hebb has not is an error that names it",
         "qkv_bias: found true, expected false"},
        {R"({"model_type": "qwen3", "use_sliding_window": true})", "use_sliding_window: found true, expected false"}}));
   CHECK_THROWS_WITH(model_of_hf(changed(kLlama, changes)), Contains(error));
+}
+
+TEST_CASE("values of another kind in a foreign configuration are errors with their place", "[fast]") {
+  const auto error = [](const std::string& members) {
+    return thrown<ConfigError>([&] { model_of_hf(parse_json("{" + members + "}", "config.json")); });
+  };
+  const std::string llama =
+      R"("model_type": "llama", "vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 8, )";
+  const std::string fla =
+      R"("model_type": "gated_deltanet", "vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 1, )";
+  for (const char* value : {"3", "true", "\"yarn\"", "[1]"}) {
+    for (const char* key : {"rope_scaling", "rope_parameters"}) {
+      INFO(key << " " << value);
+      CHECK_THAT(error(llama + "\"num_attention_heads\": 2, \"" + key + "\": " + value),
+                 StartsWith("config.json:1:") && EndsWith(", expected an object"));
+    }
+    CHECK_THAT(error(fla + "\"attn\": " + value), StartsWith("config.json:1:") && EndsWith(", expected an object"));
+  }
+  CHECK_THAT(error(llama + R"("num_attention_heads": 18446744073709551615)"),
+             StartsWith("config.json:1:") && EndsWith("found 18446744073709551615, expected an integer below 2^63"));
+  CHECK_THAT(error(fla + R"("expand_v": 1e300)"),
+             Contains("expand_v: found 1e+300, expected a number that makes a size below 2^31"));
 }
 
 TEST_CASE("a model that no foreign file describes is an error that names the key", "[fast]") {
