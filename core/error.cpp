@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "core/names.h"
+
 namespace hebb {
 namespace {
 
@@ -12,7 +14,7 @@ std::string difference(std::string_view what, std::string_view found, std::strin
 }  // namespace
 
 std::string located(std::string_view where, std::string_view what) {
-  return fmt::format("{}{}{}", where, where.empty() || what.empty() ? "" : ": ", what);
+  return printable(fmt::format("{}{}{}", where, where.empty() || what.empty() ? "" : ": ", what), true);
 }
 
 ConfigError::ConfigError(std::string_view where, std::string_view found, std::string_view expected)

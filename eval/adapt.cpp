@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "core/names.h"
 #include "eval/eval_data.h"
 #include "eval/evaluation.h"
 
@@ -18,6 +19,7 @@ struct Domain {
 
 void fields(Fields& f, Domain& d) {
   f.field("name", d.name).required().help("Name of the domain in the results.");
+  f.require(!d.name.empty() && is_printable(d.name), "name", "a name without control characters");
   fields(f, d.data);
 }
 

@@ -8,14 +8,15 @@
 #include <set>
 
 #include "core/hash.h"
+#include "core/names.h"
 #include "train/run_config.h"
 
 namespace hebb {
 
 void fields(Fields& f, Evaluation& e) {
   f.field("name", e.name).required().help("Name of the result file.");
-  f.require(!e.name.empty() && e.name[0] != '.' && e.name.find('/') == std::string::npos, "name",
-            "a name without / that can be a file and does not start with a dot");
+  f.require(is_file_name(e.name) && e.name[0] != '.', "name",
+            "a name without / and control characters that can be a file and does not start with a dot");
   std::vector<std::string> kinds;
   for (const EvalKind& k : eval_kinds()) { kinds.push_back(k.name); }
   f.field("kind", e.kind).required().one_of(kinds).help("What to evaluate.");

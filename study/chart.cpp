@@ -7,6 +7,9 @@
 #include <functional>
 #include <sstream>
 
+#include "core/names.h"
+#include "data/text/characters.h"
+
 namespace hebb {
 namespace {
 
@@ -247,10 +250,14 @@ const char* chart_colour(int i) {
 
 std::string escape_markup(const std::string& s) {
   std::string out;
-  for (const char c : s) {
+  for (const char c : printable(s, true)) {
     out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : std::string(1, c);
   }
   return out;
+}
+
+std::string escape_html_in_markdown(const std::string& s) {
+  return replace_all(replace_all(printable(s, true), "&", "&amp;"), "<", "&lt;");
 }
 
 std::string svg_begin(double height, double x, const std::string& title) {

@@ -42,7 +42,8 @@ std::string svg_begin(double height, double x, const std::string& title);
 /// Colour i of drawings; they repeat after eight.
 const char* chart_colour(int i);
 
-/// `s` for HTML and SVG.
+/// `s` for HTML and SVG, and for Markdown without elements of HTML; control characters are escaped (core/names.h).
 std::string escape_markup(const std::string& s);
+std::string escape_html_in_markdown(const std::string& s);
 
 }  // namespace hebb

@@ -27,12 +27,12 @@ constexpr const char* kStyle =
 }  // namespace
 
 void Page::heading(int level, const std::string& text) {
-  markdown_ += std::string(static_cast<size_t>(level), '#') + " " + text + "\n\n";
+  markdown_ += std::string(static_cast<size_t>(level), '#') + " " + escape_html_in_markdown(text) + "\n\n";
   put(fmt::format("<h{0}>{1}</h{0}>\n", level, escape_markup(text)));
 }
 
 void Page::paragraph(const std::string& text) {
-  markdown_ += text + "\n\n";
+  markdown_ += escape_html_in_markdown(text) + "\n\n";
   put("<p>" + escape_markup(text) + "</p>\n");
 }
 

@@ -2,8 +2,10 @@
 
 #include <fmt/core.h>
 
+#include <charconv>
 #include <cmath>
 
+#include "core/names.h"
 #include "data/text/characters.h"
 #include "study/chart.h"
 
@@ -19,9 +21,19 @@ std::string shown(const Json& cell) {
   return std::abs(v) >= 1e7 ? fmt::format("{:.4e}", v) : is_whole ? fmt::format("{:.0f}", v) : fmt::format("{:.5g}", v);
 }
 
-/// A cell of a CSV file, quoted where it must be.
+/// Whether a spreadsheet takes the text of a cell for a formula.
+bool is_formula(const std::string& text) {
+  if (text.find_first_of("=+-@\t\r") != 0) { return false; }
+  double ignored = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, status] = std::from_chars(text.data(), last, ignored);
+  return status != std::errc() || end != last;
+}
+
+/// A cell of a CSV file, quoted where it must be. Text that would be a formula begins with an apostrophe.
 std::string csv_cell(const std::string& text) {
-  return text.find_first_of(",\"\n") == std::string::npos ? text : '"' + replace_all(text, "\"", "\"\"") + '"';
+  const std::string plain = is_formula(text) ? "'" + text : text;
+  return plain.find_first_of(",\"\r\n") == std::string::npos ? plain : '"' + replace_all(plain, "\"", "\"\"") + '"';
 }
 
 /// A line for the titles and one for each row: `cell(column, text)`, joined by `between`.
@@ -46,7 +58,9 @@ std::vector<std::string> Table::titles() const {
 }
 
 std::string Table::markdown() const {
-  const auto cell = [](size_t, const std::string& text) { return replace_all(text, "|", "\\|"); };
+  const auto cell = [](size_t, const std::string& text) {
+    return replace_all(escape_html_in_markdown(printable(text)), "|", "\\|");
+  };
   std::string text = "| " + line(titles(), " | ", cell) + " |\n|";
   for (const TableColumn& column : columns) { text += column.kind == TableColumn::Kind::text ? "---|" : "---:|"; }
   text += "\n";

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/key_error.h"
+#include "core/names.h"
 #include "tools/command_line.h"
 #include "tools/verbs.h"
 
@@ -23,7 +24,7 @@ namespace {
 
 int report(std::string message, ExitCode code) {
   std::replace(message.begin(), message.end(), '\n', ' ');
-  std::fprintf(stderr, "error: %s\n", message.c_str());
+  std::fprintf(stderr, "error: %s\n", printable(message, true).c_str());
   return static_cast<int>(code);
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "core/names.h"
 #include "tools/command_line.h"
 #include "tools/describe.h"
 #include "tools/verbs.h"
@@ -17,7 +18,7 @@ void add_inspect_verb(Command program) {
   verb.option("PATH", *path, "File, folder or quoted pattern of shards").required().type_name("PATH");
   verb.flag("--stats", *statistics, "Mean, deviation, extremes and non-finite values of every tensor");
   verb.runs([=] {
-    const std::string text = describe_path(*path, *statistics);
+    const std::string text = printable(describe_path(*path, *statistics), true);
     std::fwrite(text.data(), 1, text.size(), stdout);
   });
 }

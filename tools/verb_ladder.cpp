@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "core/names.h"
 #include "study/ladder.h"
 #include "study/ladder_task.h"
 #include "study/launcher.h"
@@ -38,7 +39,7 @@ Sweep sweep_of(Options& o) {
 int run_in_folder(const Options& o) {
   const fs::path folder = fs::is_directory(o.sweep) && o.folder.empty() ? fs::path(o.sweep) : o.ladder.folder;
   if (!o.task.empty()) { return run_ladder_task(folder, o.task, o.ladder.program, print_line); }
-  fmt::print("{}", o.cancel ? cancel_jobs(folder) : ladder_status(folder));
+  fmt::print("{}", printable(o.cancel ? cancel_jobs(folder) : ladder_status(folder), true));
   return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/names.h"
 #include "data/tokenizer/tokenizer.h"
 
 namespace hebb {
@@ -140,6 +141,7 @@ void fields(Fields& f, SourceConfig& c) {
 
 void fields(Fields& f, ValidationConfig& c) {
   f.field("name", c.name).required().help("Name in logs and metrics.");
+  f.require(!c.name.empty() && is_printable(c.name), "name", "a name without control characters");
   source_fields(f, c.source, false);
   f.field("max_rows", c.max_rows)
       .min(1)
