@@ -91,6 +91,22 @@ void check_nulls(const Fields& f, const BlockSpec& pattern) {
   }
 }
 
+/// Sizes of 32 bits: a product of two is exact in 64 bits.
+void check_sizes(const Fields& f, const Json& value, const std::string& path) {
+  constexpr double kLargest = (int64_t{1} << 31) - 1;
+  if (value.is_integer() && value.as_double() > kLargest) {
+    f.fail(path, value.dump(), "an integer below 2^31, as all sizes of a model are");
+  }
+  const auto inside = [&](const std::string& name, const Json& part) {
+    check_sizes(f, part, path.empty() ? name : path + "." + name);
+  };
+  if (value.is_array()) {
+    for (size_t i = 0; i < value.items().size(); ++i) { inside(std::to_string(i), value.items()[i]); }
+  } else if (value.is_object()) {
+    for (const auto& [name, part] : value.members()) { inside(name, part); }
+  }
+}
+
 }  // namespace
 
 NormKind ModelConfig::norm_kind() const {
@@ -166,6 +182,7 @@ void fields(Fields& f, ModelConfig& m) {
      change_fields(sub, m.at[i]);
    }).help("Changes at single blocks, by block index.");
   if (!f.reading()) { return; }
+  check_sizes(f, Fields::write(m), "");
   for (size_t i = 0; i < m.pattern.size(); ++i) {
     const std::string key = fmt::format("pattern.{:d}", i);
     if (!m.pattern[i].mixer || !m.pattern[i].ffn) {

@@ -6,6 +6,7 @@
 
 #include "core/hash.h"
 #include "core/key_error.h"
+#include "core/names.h"
 
 namespace hebb {
 
@@ -55,10 +56,37 @@ namespace {
 
 /// More than any machine does; a step number this large is a slip of the pen.
 constexpr int64_t kMostSteps = 1'000'000'000'000;
+constexpr int64_t kLongestRow = int64_t{1} << 26;  // tokens; a plan takes memory and time for each
+/// Rows and lanes: a product of two is exact in 64 bits.
+constexpr int64_t kLargestSize = (int64_t{1} << 31) - 1;
+/// Tokens of a step and of a run: what is counted of them stays below 2^63.
+constexpr int64_t kMostTokensOfStep = int64_t{1} << 40, kMostTokens = int64_t{1} << 60;
+
+/// Products of the sizes of a run; where one is too large, the error names the keys.
+void check_tokens(Fields& f, const TrainConfig& c) {
+  const std::string length = fmt::format("{:d} with sequence_length {:d}", c.batch_size, c.sequence_length);
+  if (c.tokens_per_step() > kMostTokensOfStep) {
+    f.fail("batch_size", length, "a product of at most 2^40 tokens in a step");
+  }
+  if (static_cast<double>(c.steps) * static_cast<double>(c.tokens_per_step()) > static_cast<double>(kMostTokens)) {
+    f.fail("steps", fmt::format("{:d} with batch_size {}", c.steps, length),
+           "a product of at most 2^60 tokens in a run");
+  }
+}
 
 void size_fields(Fields& f, TrainConfig& c) {
-  f.field("batch_size", c.batch_size).required().min(1).unit("rows").help("Rows of an optimizer step, all ranks.");
-  f.field("sequence_length", c.sequence_length).required().min(1).unit("tokens").help("Tokens of a row.");
+  f.field("batch_size", c.batch_size)
+      .required()
+      .min(1)
+      .max(kLargestSize)
+      .unit("rows")
+      .help("Rows of an optimizer step, all ranks.");
+  f.field("sequence_length", c.sequence_length)
+      .required()
+      .min(1)
+      .max(kLongestRow)
+      .unit("tokens")
+      .help("Tokens of a row.");
   const bool has_steps =
       f.field("steps", c.steps)
           .min(1)
@@ -85,20 +113,24 @@ void size_fields(Fields& f, TrainConfig& c) {
       c.steps = steps;
       f.require(steps <= kMostSteps, "tokens", fmt::format("tokens of at most {:d} steps", kMostSteps));
     }
+    check_tokens(f, c);
   }
   f.field("micro_batch_size", c.micro_batch_size)
       .min(1)
+      .max(kLargestSize)
       .unit("rows")
       .help(
           "Rows of one forward and backward pass on one rank. Default: batch_size / lanes at the first start. May "
           "differ when a run is resumed.");
   f.field("lanes", c.lanes)
       .min(1)
+      .max(kLargestSize)
       .help(
           "Parts of a batch in which gradients are summed: runs with the same lanes have the same bits on every number "
           "of ranks that lanes allows. Default: the ranks of the first start. May differ when a run is resumed.");
   f.field("fast_batch", c.fast_batch)
       .min(1)
+      .max(kLargestSize)
       .unit("rows")
       .help(
           "Rows that share fast weights in one update (fwpkm, fwmlp). Default: the rows of a micro-"
@@ -200,9 +232,7 @@ void fields(Fields& f, RunConfig& c) {
   f.field("eval", c.eval).help("Evaluations after the last step: the object that hebb eval reads.");
   if (!f.reading()) { return; }
   if (!c.eval.is_null()) { c.eval = resolve_evaluations(c.eval, "eval."); }
-  const bool is_folder_name =
-      !c.name.empty() && c.name != "." && c.name != ".." && c.name.find_first_of("/\\") == std::string::npos;
-  f.require(is_folder_name, "name", "a name without / that can be a folder");
+  f.require(is_file_name(c.name), "name", "a name without / and control characters that can be a folder");
   if (c.schedule.type == "wsd") {
     const int64_t decay = c.schedule.resolved_decay_steps(c.train.steps), warmup = c.schedule.warmup_steps;
     if (warmup + decay > c.train.steps) {

@@ -3,6 +3,7 @@
 #include "tests/paths.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
 #include "train/choose_device.h"
 
 namespace {
@@ -113,6 +114,41 @@ FOLDER_TEST("values that cannot work are refused with file, line and path", "[fa
   Json json = parse_json(kRun, "run.json");
   json.erase("optimizer");
   CHECK_THROWS_WITH(Fields::read<RunConfig>(json, ""), Contains("optimizer"));
+}
+
+FOLDER_TEST("sizes whose product no number holds are refused with their keys", "[fast]") {
+  const auto error = [&](const std::vector<std::string>& overrides) {
+    return thrown<ConfigError>([&] { read(folder, overrides); });
+  };
+  for (const char* key : {"model.vocab_size", "model.hidden_size", "model.layers.mix.num_heads",
+                          "model.layers.mix.key_head_dim", "model.layers.mlp.intermediate_size"}) {
+    for (const char* value : {"2147483648", "1099511627776", "4611686018427387904", "9223372036854775807", "1e18"}) {
+      INFO(key << "=" << value);
+      CHECK_THAT(error({std::string(key) + "=" + value}),
+                 Contains(std::string(key) + ": found ") && Contains("expected an integer below 2^31"));
+    }
+  }
+  for (const char* key : {"train.batch_size", "train.micro_batch_size", "train.lanes", "train.fast_batch"}) {
+    CHECK_THAT(error({std::string(key) + "=2147483648"}), Contains(key) && Contains("and <= 2147483647"));
+  }
+  CHECK_THAT(error({"train.sequence_length=1099511627776"}), Contains("train.sequence_length: found 1099511627776"));
+  CHECK_THAT(error({"train.batch_size=4294967296", "train.sequence_length=4294967296", "train.tokens=100"}),
+             Contains("found 4294967296"));
+  CHECK_THAT(
+      error({"train.batch_size=2147483647", "train.sequence_length=67108864"}),
+      Contains("train.batch_size: found 2147483647 with sequence_length 67108864, expected a product of at most 2^40"));
+  CHECK_THAT(error({"train.batch_size=16384", "train.sequence_length=67108864", "train.steps=1000000000000"}),
+             Contains("train.steps: found 1000000000000 with batch_size 16384") && Contains("at most 2^60"));
+}
+
+FOLDER_TEST("names with control characters are refused where they are read", "[fast]") {
+  for (const char* name : {"a\\u0000b", "a\\u001b[31m", "a\\nb", "a\\u009b"}) {
+    INFO(name);
+    CHECK_THROWS_WITH(read(folder, {std::string("name=\"") + name + "\""}),
+                      Contains("a name without / and control characters"));
+    CHECK_THROWS_WITH(read(folder, {std::string(R"(data.validation=[{"path": "v.bin", "name": ")") + name + "\"}]"}),
+                      Contains("data.validation.0.name") && Contains("a name without control characters"));
+  }
 }
 
 FOLDER_TEST("a sweep is no run, and the verb that trains it is named", "[fast]") {
