@@ -58,11 +58,35 @@ std::vector<Group> groups_of(const Sweep& sweep, const std::vector<size_t>& runs
   return groups;
 }
 
+constexpr std::array<std::string_view, 4> kPlaceholders = {"{command}", "{name}", "{ranks}", "{folder}"};
+
+/// The first placeholder inside quotes of a shell, where the quotes of its value would end them; or empty.
+std::string quoted_placeholder(std::string_view text) {
+  char quote = '\0';
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\\' && quote != '\'') {
+      ++i;
+    } else if (quote == '\0' ? c == '\'' || c == '"' || c == '`' : c == quote) {
+      quote = quote == '\0' ? c : '\0';
+    }
+    for (const std::string_view name : kPlaceholders) {
+      if (quote != '\0' && text.substr(i).starts_with(name)) { return std::string(name); }
+    }
+  }
+  return "";
+}
+
 /// Checks what can be known before anything is submitted.
 void check_launcher(const std::string& launcher) {
-  if (launcher != "slurm" && launcher.find("{command}") == std::string::npos) {
+  if (launcher == "slurm") { return; }
+  if (launcher.find("{command}") == std::string::npos) {
     throw ConfigError(kWhere, "\"" + launcher + "\"",
                       "slurm, or a command with {command}, and {name}, {ranks}, {folder} where it takes them");
+  }
+  if (const std::string name = quoted_placeholder(launcher); !name.empty()) {
+    throw ConfigError(kWhere, name + " in quotes",
+                      name + " without quotes: its value is quoted already, and quotes around it end those");
   }
 }
 
@@ -84,7 +108,7 @@ Submission submission_of(const Sweep& sweep, const Group& group, const std::stri
 
 std::string template_command(const Sweep& sweep, const fs::path& ladder, const Group& group, const Submission& s) {
   return fill_template(s.launcher, {{"command", word(submission_file(ladder, s.number, ".sh").string())},
-                                    {"name", word(sweep.name + "-" + s.runs[0])},
+                                    {"name", plain_job_name(sweep.name + "-" + s.runs[0])},
                                     {"ranks", std::to_string(group.cluster.ranks)},
                                     {"folder", word((ladder / s.runs[0]).string())}});
 }
@@ -105,9 +129,8 @@ void write_script(const fs::path& ladder, const Submission& s, const std::string
 std::string submit_by_template(const fs::path& ladder, const Submission& s, const std::string& command,
                                const ClusterConfig& cluster, const std::string& program) {
   write_script(ladder, s,
-               fmt::format("#!/bin/sh\n# Trains {}: made by hebb ladder.\ncd {}\n{}\nexec {} ladder {} --task {}.0\n",
-                           word(s.runs[0]), word(ladder.string()), cluster.setup, word(program), word(ladder.string()),
-                           s.number));
+               fmt::format("#!/bin/sh\n# Made by hebb ladder.\ncd {}\n{}\nexec {} ladder {} --task {}.0\n",
+                           word(ladder.string()), cluster.setup, word(program), word(ladder.string()), s.number));
   const fs::path log = submission_file(ladder, s.number, ".log");
   const CommandResult result = run_command({"sh", "-c", "{ " + command + "\n} >" + word(log.string()) + " 2>&1"});
   std::string said = fs::exists(log) ? read_file(log) : "";

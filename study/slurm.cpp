@@ -69,13 +69,17 @@ std::vector<SlurmTask> slurm_queue() {
   return tasks;
 }
 
-std::string slurm_job_name(const std::string& sweep, const std::string& number) {
-  std::string name = sweep;
+std::string plain_job_name(const std::string& text) {
+  std::string name = text;
   for (char& c : name) {
     const bool is_plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-';
     c = is_plain ? c : '-';
   }
-  return name + "." + number;
+  return (name.starts_with('-') ? "_" : "") + name;  // no option
+}
+
+std::string slurm_job_name(const std::string& sweep, const std::string& number) {
+  return plain_job_name(sweep) + "." + number;
 }
 
 std::string slurm_script(const fs::path& ladder, const Submission& submission, const ClusterConfig& cluster,
@@ -83,7 +87,7 @@ std::string slurm_script(const fs::path& ladder, const Submission& submission, c
   // hebb runs in the background, so that the shell hears signals while it waits. USR1 comes before the time limit, TERM
   // when Slurm itself ends the job, which then is not ours to put back.
   return fmt::format(R"(#!/bin/bash
-# Trains runs of {0}: made by hebb ladder.
+# Made by hebb ladder.
 {1}
 requeue=yes
 child=

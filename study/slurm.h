@@ -18,6 +18,8 @@ struct SlurmTask {
 /// The user's jobs that have not ended. Errors: Error (exit code 1) with what squeue said.
 std::vector<SlurmTask> slurm_queue();
 
+/// `text` as a word without meaning to shells: other characters than letters, digits, ".", "_" and "-" become "-".
+std::string plain_job_name(const std::string& text);
 /// Name of the job of a submission; it ends with the number.
 std::string slurm_job_name(const std::string& sweep, const std::string& number);
 

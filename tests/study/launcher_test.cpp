@@ -280,7 +280,7 @@ printf '%s|' "$@" >>calls; echo >>calls; for word; do :; done; echo "$word" >>sc
   REQUIRE(first.code == 0);
   CHECK_THAT(first.out, Contains("submitted a b as job ticket 5") && Contains("submitted c as job ticket 5"));
   const std::string runs = (fs::weakly_canonical(folder.path()) / "runs/small").string();
-  CHECK_THAT(tools.file("calls"), Contains("-N|small-a b|-n|1|-o|" + runs + "/a b/out|" + runs + "/jobs/0001.sh|"));
+  CHECK_THAT(tools.file("calls"), Contains("-N|small-a-b|-n|1|-o|" + runs + "/a b/out|" + runs + "/jobs/0001.sh|"));
   CHECK_THAT(queue().out, Contains("2 queued, 0 running, 0 to submit"));
   CHECK_THAT(ladder(folder, {"--status"}).out, Contains("2 queued") && Contains("job ticket 5"));
   CHECK(tools.shell("sh \"$(sed -n 1p scripts)\" >log 2>&1") == 0);
@@ -291,6 +291,26 @@ printf '%s|' "$@" >>calls; echo >>calls; for word; do :; done; echo "$word" >>sc
   CHECK_THAT(queue().out, Contains("1 done, 0 queued, 0 running, 1 to submit"));
   CHECK(tools.shell("sh \"$(sed -n 3p scripts)\" >log 2>&1") == 0);
   CHECK_THAT(queue().out, Contains("2 done") && Contains("report in "));
+}
+
+TEST_CASE("nothing of a sweep is a command of the shell that a launcher runs in") {
+  const SweepFolder folder("\"runs\": [{\"id\": \"" + std::string("$(touch pwn);touch pwn;' &`touch pwn` #") + "\"}]");
+  const auto launch = [&](const std::string& launcher) { return ladder(folder, {"--launcher", launcher}); };
+  for (const char* quoted : {"sh -c '{command}'", "echo '{name}'; {command}", "echo \"{name}\"; {command}",
+                             "echo \"it's\" '{folder}'; {command}", "echo `echo {name}`; {command}"}) {
+    INFO(quoted);
+    const Result refused = launch(quoted);
+    CHECK(refused.code == 2);
+    CHECK_THAT(refused.err, Contains("in quotes, expected {") && Contains("its value is quoted already"));
+  }
+  CHECK_FALSE(fs::exists(folder / "runs/small/jobs/0001.sh"));
+  const Result done = launch("echo \"it's\" {name} {folder} \\' && {command}");
+  INFO(done.out << done.err);
+  REQUIRE(done.code == 0);
+  CHECK_THAT(launch("{command}").out, Contains("1 done"));
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder.path())) {
+    CHECK(entry.path().filename() != "pwn");
+  }
 }
 
 TEST_CASE("a launcher that runs the command itself is waited for, or leaves it behind") {
