@@ -12,7 +12,7 @@ void fields(Fields& f, ClusterConfig& c) {
   f.field("qos", c.qos).help("Quality of service.");
   f.field("time", c.time).help("Time limit of a job, in Slurm's format: 30 (minutes), 12:00:00, 2-00:00:00.");
   f.field("memory", c.memory).help("Memory of a node: 32G.");
-  f.field("ranks", c.ranks).min(1).help("Processes that train a run together.");
+  f.field("ranks", c.ranks).min(1).max(kMostRanks).help("Processes that train a run together.");
   f.field("nodes", c.nodes).min(1).help("Nodes that they are spread over.");
   f.field("cpus", c.cpus).min(1).help("Cores of a rank.");
   f.field("gpus", c.gpus).min(0).help("GPUs of a rank.");

@@ -8,6 +8,8 @@
 
 namespace hebb {
 
+inline constexpr int64_t kMostRanks = 65536;
+
 /// What the job of a run asks a cluster for: `cluster` of a sweep (docs/clusters.md).
 struct ClusterConfig {
   std::string partition, account, qos, time, memory;  // as Slurm writes them; empty: the cluster's own

@@ -13,6 +13,8 @@
 namespace hebb {
 namespace {
 
+constexpr int kDeepest = 100;
+
 /// Recursive descent: sum = product (+|- product)*, product = factor (*|/|//|% factor)*, factor = - factor | atom.
 class Parser {
  public:
@@ -82,7 +84,17 @@ class Parser {
     return value;
   }
 
-  double factor() { return take("-") ? -factor() : atom(); }
+  /// Signs, parentheses and calls nest.
+  double factor() {
+    if (depth_ == kDeepest) {
+      throw ConfigError(where_, fmt::format("more than {:d} levels of nesting in {}", kDeepest, Json(text_).found()),
+                        fmt::format("at most {:d}", kDeepest));
+    }
+    ++depth_;
+    const double value = take("-") ? -factor() : atom();
+    --depth_;
+    return value;
+  }
 
   double atom() {
     if (take("(")) {
@@ -151,6 +163,7 @@ class Parser {
   const Lookup& lookup_;
   const std::string& where_;
   size_t at_ = 0;
+  int depth_ = 0;
 };
 
 }  // namespace

@@ -6,8 +6,29 @@
 
 #include "core/host.h"
 #include "study/ladder_runs.h"
+#include "study/sweep_file.h"
 
 namespace hebb {
+namespace {
+
+/// The id of a run or of a planned result, which names a folder.
+std::string id_of(const Json& run) {
+  const Json& id = run.at("id");
+  if (!is_folder_name(id.as_string())) { throw ConfigError(id.origin().str(), id.found(), "the id of a run"); }
+  return id.as_string();
+}
+
+/// An object of numbers, strings and booleans.
+const Json& tags_of(const Json& tags) {
+  for (const auto& [name, value] : tags.members()) {
+    if (value.is_array() || value.is_object()) {
+      throw ConfigError(value.origin().str() + ": " + name, value.found(), "a number, a string or a boolean");
+    }
+  }
+  return tags;
+}
+
+}  // namespace
 
 RunStatus read_status(const fs::path& run) {
   const fs::path path = run / "status.json";
@@ -23,6 +44,9 @@ RunStatus read_status(const fs::path& run) {
     s.error = json.text_at("error");
     s.step = json.integer_at("step", 0);
     s.pid = json.integer_at("pid", 0);
+    if (s.pid != static_cast<pid_t>(s.pid) || s.pid < 0) {
+      throw ConfigError(json.at("pid").origin().str(), json.at("pid").found(), "the number of a process");
+    }
     s.seconds = json.number_at("seconds", 0);
     s.task = json.text_at("task");
     s.idle = json.integer_at("idle", 0);
@@ -71,21 +95,20 @@ LadderFolder read_ladder(const fs::path& folder) {
     const Json json = parse_json(read_file(path), path.string());
     LadderFolder ladder;
     ladder.name = json.text_at("name");
-    if (const Json* runs = json.find("runs"); runs != nullptr && runs->is_array()) {
-      for (const Json& r : runs->items()) {
-        const Json* tags = r.find("tags");
-        ladder.runs.push_back({r.text_at("id"), tags != nullptr && tags->is_object() ? *tags : Json::object(),
-                               r.integer_at("steps", 0), r.number_at("flops", 0)});
-      }
+    for (const Json& r : json.at("runs").items()) {
+      const Json* tags = r.find("tags");
+      ladder.runs.push_back({id_of(r), tags != nullptr ? tags_of(*tags) : Json::object(), r.integer_at("steps", 0),
+                             r.number_at("flops", 0)});
     }
-    if (const Json* planned = json.find("planned"); planned != nullptr && planned->is_array()) {
+    if (const Json* planned = json.find("planned"); planned != nullptr) {
       ladder.planned = planned->items();
+      for (const Json& result : ladder.planned) { id_of(result); }
     }
     ladder.shrink = json.number_at("shrink", ladder.shrink);
-    if (const Json* fit = json.find("fit"); fit != nullptr && fit->is_object()) {
+    if (const Json* fit = json.find("fit"); fit != nullptr && !fit->is_null()) {
       Fields::read(*fit, "fit", ladder.fit.emplace());
     }
-    if (const Json* published = json.find("published"); published != nullptr && published->is_object()) {
+    if (const Json* published = json.find("published"); published != nullptr && !published->is_null()) {
       Fields::read(*published, "published", ladder.published.emplace());
     }
     return ladder;

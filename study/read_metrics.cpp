@@ -7,27 +7,54 @@
 #include <fstream>
 #include <sstream>
 
-#include "core/json.h"
+#include "core/json_line.h"
 
 namespace hebb {
 namespace {
 
+/// A number, or NaN where there is none: non-finite ones are strings.
+double value_of(const Json& value) {
+  const bool is_not_finite = value.is_string() && (value.as_string() == "nan" || value.as_string().ends_with("inf"));
+  return value.is_null() || is_not_finite ? NAN : value.as_double();
+}
+
 double value_of(const Json& line, const char* key) {
-  return line.number_at(key, NAN);  // "nan" and "inf" are strings
+  const Json* value = line.find(key);
+  return value != nullptr ? value_of(*value) : NAN;
 }
 
 /// Appends what the layers report to the curves of each statistic.
 void add_statistics(RunMetrics& m, const Json& line, double step) {
   const Json* layers = line.find("layers");
-  if (layers == nullptr || !layers->is_object()) { return; }
+  if (layers == nullptr) { return; }
   for (const auto& [layer, values] : layers->members()) {
-    for (const auto& [name, value] : values.is_object() ? values.members() : std::vector<Json::Member>{}) {
+    for (const auto& [name, value] : values.members()) {
       std::vector<Curve>& curves = m.statistics[name];
       auto it = std::find_if(curves.begin(), curves.end(), [&key = layer](const Curve& c) { return c.name == key; });
       it = it != curves.end() ? it : curves.insert(curves.end(), Curve{layer, {}, {}});
-      it->add(step, value.is_number() ? value.as_double() : NAN);
+      it->add(step, value_of(value));
     }
   }
+}
+
+void add_line(RunMetrics& m, const Json& line, int64_t last_step) {
+  if (line.at("step").as_int() > last_step) { return; }
+  const double step = line.at("step").as_double();
+  if (const Json* val = line.find("val"); val != nullptr) {
+    const std::string& name = val->as_string();
+    auto it = std::find_if(m.validation.begin(), m.validation.end(), [&](const Curve& c) { return c.name == name; });
+    it = it != m.validation.end() ? it : m.validation.insert(it, {name, {}, {}});
+    it->add(step, value_of(line, "loss"));
+    return;
+  }
+  for (const auto& [curve, key] :
+       {std::pair{&m.loss, "loss"}, std::pair{&m.lr, "lr"}, std::pair{&m.grad_norm, "grad_norm"}}) {
+    curve->add(step, value_of(line, key));
+  }
+  m.tokens.push_back(static_cast<double>(line.integer_at("tokens", 0)));
+  m.tokens_per_s.push_back(value_of(line, "tokens_per_s"));
+  m.mem_bytes = std::max(m.mem_bytes, line.integer_at("mem_bytes", 0));
+  add_statistics(m, line, step);
 }
 
 /// `step` of a line of metrics, or -1.
@@ -70,33 +97,11 @@ RunMetrics read_metrics(const fs::path& run, int64_t last_step) {
   RunMetrics m;
   m.name = fs::absolute(run).lexically_normal().filename().string();
   m.name = m.name.empty() ? fs::absolute(run).lexically_normal().parent_path().filename().string() : m.name;
-  std::map<std::string, size_t> validation;
   std::string line;
-  for (int64_t number = 1; std::getline(lines, line); ++number) {
-    Json j;
+  for (int number = 1; std::getline(lines, line); ++number) {
     try {
-      j = parse_json(line, path.string());
-    } catch (const Error& e) {
-      throw DataError(fmt::format("{}:{:d}", path.string(), number), std::string("not a metrics line: ") + e.what());
-    }
-    const double step = value_of(j, "step");
-    if (step > static_cast<double>(last_step)) { continue; }
-    if (const Json* val = j.find("val"); val != nullptr && val->is_string()) {
-      const auto [it, fresh] = validation.insert({val->as_string(), m.validation.size()});
-      if (fresh) { m.validation.push_back({val->as_string(), {}, {}}); }
-      m.validation[it->second].add(step, value_of(j, "loss"));
-      continue;
-    }
-    for (const auto& [curve, key] :
-         {std::pair{&m.loss, "loss"}, std::pair{&m.lr, "lr"}, std::pair{&m.grad_norm, "grad_norm"}}) {
-      curve->add(step, value_of(j, key));
-    }
-    m.tokens.push_back(value_of(j, "tokens"));
-    m.tokens_per_s.push_back(value_of(j, "tokens_per_s"));
-    if (const double bytes = value_of(j, "mem_bytes"); bytes > static_cast<double>(m.mem_bytes)) {
-      m.mem_bytes = static_cast<int64_t>(bytes);
-    }
-    add_statistics(m, j, step);
+      add_line(m, parse_json_line(line, path.string(), number), last_step);
+    } catch (const ConfigError& e) { throw DataError("", std::string("not a metrics line: ") + e.what()); }
   }
   m.loss.name = "training loss";
   m.lr.name = "learning rate";

@@ -32,7 +32,7 @@ std::vector<ReportPart> adaptation(const Results& all) {
       const size_t i = add_once(domains, domain);
       if (i == curves.size()) { curves.push_back({domain, {}, {}, Mark::line, static_cast<int>(i)}); }
       curves[i].add(result_number(p, "stage"), result_number(p, "delta"));
-      adapted[static_cast<int64_t>(result_number(p, "stage"))] = before;
+      adapted[integer_of(p, "stage")] = before;
     }
     std::vector<Band> bands;
     for (const auto& [stage, domain] : adapted) {

@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "core/join.h"
+#include "core/json_line.h"
+#include "core/names.h"
 #include "eval/comparison.h"
 #include "study/run_identity.h"
 #include "study/run_results.h"
@@ -25,6 +27,12 @@ std::string member_text(const Json& json, const std::string& key) {
   return v == nullptr || v->is_null() ? "" : v->text();
 }
 
+int64_t integer_of(const Json& point, const std::string& key) {
+  int64_t value = 0;
+  as_data([&] { value = point.integer_at(key, 0); });
+  return value;
+}
+
 double value_of(const Json& metrics, const std::string& name) {
   const Json* m = metrics.find(name);
   return m != nullptr && m->is_object() ? result_number(*m, "value") : NAN;
@@ -33,9 +41,10 @@ double value_of(const Json& metrics, const std::string& name) {
 /// A label that can be part of a file name.
 std::string file_name(const std::string& label) {
   std::string name;
-  for (const char c : label) {
+  for (const char c : printable(label)) {
     if (c == '[' || c == ']') { continue; }
-    name += c == ' ' || c == '/' ? '_' : c == '(' || c == ')' ? '-' : c;
+    const bool is_markup = std::string_view("<>\"&\\").find(c) != std::string_view::npos;
+    name += c == ' ' || c == '/' || is_markup ? '_' : c == '(' || c == ')' ? '-' : c;
   }
   return name;
 }
@@ -47,8 +56,8 @@ Results load_evaluations(const std::vector<ReportRun>& runs) {
   for (const ReportRun& run : runs) {
     const std::string name_of_run = run.step ? run.metrics.name : run.id;
     for (const fs::path& file : evaluation_files({run.folder, run.step})) {
-      Json json = parse_json(read_file(file), file.string());
-      if (!json.is_object() || member_text(json, "status") != "ok") { continue; }
+      Json json = read_evaluation(file);
+      if (member_text(json, "status") != "ok") { continue; }
       const std::string name = file.stem().string(), source = member_text(json, "source"),
                         kind = member_text(json, "kind");
       all.push_back({run.id, name_of_run + "/" + fs::relative(file, run.folder).generic_string(), kind,

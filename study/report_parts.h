@@ -44,6 +44,8 @@ bool has_several_runs(const Results& results);
 
 /// A member as text; "" where there is none.
 std::string member_text(const Json& json, const std::string& key);
+/// An integer member of a point; 0 where there is none. Errors: DataError.
+int64_t integer_of(const Json& point, const std::string& key);
 /// The value of a metric {"value": …}, or NaN.
 double value_of(const Json& metrics, const std::string& name);
 /// A label that can be part of a file name.

@@ -51,10 +51,10 @@ std::map<std::pair<int64_t, int64_t>, double> cumulative_losses(const Evaluated&
   std::map<std::pair<int64_t, int64_t>, double> means;  // of (document, end)
   std::map<int64_t, double> sums;
   for (const Json& p : e.series("curve")) {
-    const auto document = static_cast<int64_t>(result_number(p, "document"));
+    const auto document = integer_of(p, "document");
     const double from = result_number(p, "from"), to = result_number(p, "to");
     sums[document] += result_number(p, "nll") * (to - from);
-    means[{document, static_cast<int64_t>(to)}] = sums[document] / to;
+    means[{document, integer_of(p, "to")}] = sums[document] / to;
   }
   return means;
 }
@@ -140,7 +140,7 @@ std::vector<ReportPart> needles(const Results& all) {
       }
       const std::string bar =
           (has_several_runs(results) ? e.run + " " : "") + e.label + (words.empty() ? "" : " " + words);
-      const auto count = static_cast<int64_t>(result_number(p, "passes"));
+      const auto count = integer_of(p, "passes");
       add_once(bars, bar);
       exact[bar][count] = result_number(p, "exact");
       readings.insert(count);
@@ -178,7 +178,7 @@ std::vector<ReportPart> ruler(const Results& all) {
     for (const Json& p : e.series("by_task")) {
       const double score = 100 * result_number(p, "score");
       pivot.set({e.run, e.label, member_text(p, "length")}, member_text(p, "task"), score, e);
-      by_length[static_cast<int64_t>(result_number(p, "length"))].add(score);
+      by_length[integer_of(p, "length")].add(score);
       by_task[member_text(p, "task")].add(score);
     }
     Curve c{e.run + " " + e.label, {}, {}, by_length.size() > 1 ? Mark::line : Mark::points};

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "core/json_line.h"
 #include "eval/comparison.h"
 #include "inspect/plan.h"
 #include "study/group_by_seed.h"
@@ -61,14 +62,14 @@ void add_plan(Json& result, const Json& config, int64_t tokens) {
 
 void add_evaluations(Json& result, const RunPlace& place) {
   for (const fs::path& file : evaluation_files(place)) {
-    const Json json = parse_json(read_file(file), file.string());
-    const Json* metrics = json.is_object() ? json.find("metrics") : nullptr;
-    if (metrics == nullptr || !metrics->is_object()) { continue; }
+    const Json json = read_evaluation(file);
+    const Json* metrics = json.find("metrics");
+    if (metrics == nullptr) { continue; }
     for (const auto& [name, metric] : metrics->members()) {
       const Json* value = metric.is_object() ? metric.find("value") : &metric;
       if (value != nullptr && value->is_number()) { result.set("eval." + file.stem().string() + "." + name, *value); }
     }
-    if (const Json* source = json.find("source"); source != nullptr && source->is_string()) {
+    if (const Json* source = json.find("source"); source != nullptr) {
       result.set("eval." + file.stem().string() + ".source", *source);
     }
     result.set("eval." + file.stem().string() + "@data", evaluation_data(json, false));
@@ -198,6 +199,24 @@ std::vector<fs::path> evaluation_files(const RunPlace& place) {
   }
   std::sort(files.begin(), files.end());
   return files;
+}
+
+Json read_evaluation(const fs::path& file) {
+  Json json;
+  as_data([&] {
+    json = parse_json(read_file(file), file.string());
+    for (const char* key : {"kind", "status", "source"}) { json.text_at(key); }
+    const auto each_member = [&json](const char* key, const auto& use) {
+      const Json* part = json.find(key);
+      for (const auto& [name, value] : part != nullptr ? part->members() : std::vector<Json::Member>{}) { use(value); }
+    };
+    each_member("metrics", [](const Json&) {});
+    each_member("groups", [](const Json& group) { group.members(); });
+    each_member("series", [](const Json& points) {
+      for (const Json& point : points.items()) { point.members(); }
+    });
+  });
+  return json;
 }
 
 Json result_of(const RunPlace& place, const std::string& id, const Json& tags) {

@@ -28,6 +28,8 @@ Json result_of(const RunPlace& place, const std::string& id, const Json& tags);
 
 /// Result files of a checkpoint, or of the last step of a run that was evaluated, by name.
 std::vector<fs::path> evaluation_files(const RunPlace& place);
+/// One of them, of objects and lists where a result has them. Errors: DataError with the place of what is another.
+Json read_evaluation(const fs::path& file);
 
 /// The value under `key`, or NaN where there is no number.
 double result_number(const Json& result, const std::string& key);

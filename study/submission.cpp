@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "study/cluster_config.h"
+
 namespace hebb {
 
 void fields(Fields& f, Submission& s) {
@@ -11,7 +13,7 @@ void fields(Fields& f, Submission& s) {
   f.field("job", s.job);
   f.field("runs", s.runs).required();
   f.field("evals", s.evals);
-  f.field("ranks", s.ranks).min(1);
+  f.field("ranks", s.ranks).min(1).max(kMostRanks);
   f.field("start", s.start);
 }
 
@@ -26,12 +28,16 @@ std::optional<std::string> Submission::run_at(const std::string& place) const {
 
 namespace {
 
+constexpr size_t kLongestNumber = 10;  // digits of a submission
+
 std::vector<std::string> numbers_in(const fs::path& ladder) {
   std::vector<std::string> numbers;
   std::error_code none;
   for (const fs::directory_entry& entry : fs::directory_iterator(ladder / "jobs", none)) {
     const std::string number = entry.path().stem().string();
-    if (entry.path().extension() == ".json" && is_number(number)) { numbers.push_back(number); }
+    if (entry.path().extension() == ".json" && is_number(number) && number.size() < kLongestNumber) {
+      numbers.push_back(number);
+    }
   }
   std::sort(numbers.begin(), numbers.end());
   return numbers;

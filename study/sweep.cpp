@@ -2,8 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -13,11 +11,14 @@
 #include "eval/evaluation.h"
 #include "inspect/plan.h"
 #include "study/expression.h"
+#include "study/name_pattern.h"
 #include "study/sweep_file.h"
 #include "train/run_config.h"
 
 namespace hebb {
 namespace {
+
+constexpr int kMostRuns = 10'000;
 
 double quantity_of(const Json& config, const std::string& name) {
   const Json* json = config.find("model");
@@ -86,6 +87,7 @@ class Composer {
 
   /// Runs that are trained, then those that are only planned.
   std::pair<std::vector<SweepRun>, std::vector<SweepRun>> run() {
+    require_few_runs();
     expand({});
     for (size_t i = 0; i < drafts_.size(); ++i) {
       try {
@@ -113,6 +115,16 @@ class Composer {
     int progress = 0;  // 0: nothing, 1: being composed, 2: done
   };
 
+  /// Before any of them takes memory.
+  void require_few_runs() const {
+    double runs = 1;
+    for (const Dimension& d : file_.dimensions) { runs *= static_cast<double>(d.choices.size()); }
+    if (runs > kMostRuns) {
+      throw ConfigError("runs, axes and grid", fmt::format("{:.6g} runs, all combinations", runs),
+                        fmt::format("at most {:d}", kMostRuns));
+    }
+  }
+
   void expand(const Choices& chosen) {
     if (chosen.size() < file_.dimensions.size()) {
       for (const Choice& choice : file_.dimensions[chosen.size()].choices) {
@@ -123,6 +135,11 @@ class Composer {
       return;
     }
     const std::string id = id_of(chosen, 0, chosen.size());
+    if (!is_folder_name(id) || is_ladder_file(id)) {
+      fail_at(chosen.front()->at, chosen.front()->path, "the id " + Json(id).found(),
+              is_ladder_file(id) ? "another name: a ladder has a file of its own that is called so"
+                                 : "a name of at most 255 bytes that can be a folder");
+    }
     if (!ids_.insert({id, drafts_.size()}).second) {
       fail_at(chosen.front()->at, chosen.front()->path, "the id \"" + id + "\" twice", "names that make different ids");
     }
@@ -354,12 +371,9 @@ Json planned_result(const SweepRun& run) {
   return json;
 }
 
-bool matches(const std::string& pattern, const std::string& id) {
-  return ::fnmatch(pattern.c_str(), id.c_str(), FNM_NOESCAPE) == 0;
-}
-
 bool matches_any(const std::vector<std::string>& patterns, const std::string& id) {
-  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& p) { return matches(p, id); });
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& p) { return NamePattern(p).matches(id); });
 }
 
 }  // namespace hebb

@@ -67,12 +67,10 @@ Sweep read_sweep(const fs::path& path);
 /// What a run's plan knows of its results: id, tags, params.*, flops.forward_per_token, flops.total, tokens.
 Json planned_result(const SweepRun& run);
 
-/// The tags that the name of a file or run gives a pattern of *, ?, [..] and {tag} (letters and digits); nothing where
-/// it does not match. Throws std::regex_error for what is no pattern.
+/// The tags that the name of a file or run gives a pattern (study/name_pattern.h); nothing where it does not match.
 std::optional<Json> tags_in_name(const std::string& pattern, const std::string& name);
 
-/// Whether a run id matches a pattern with * and ?.
-bool matches(const std::string& pattern, const std::string& id);
+/// Whether a run id matches one of the patterns (study/name_pattern.h).
 bool matches_any(const std::vector<std::string>& patterns, const std::string& id);
 
 }  // namespace hebb

@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <cctype>
-#include <regex>
 #include <set>
 
 #include "core/fields.h"
+#include "core/names.h"
 #include "core/read_all.h"
 #include "study/cluster_config.h"
+#include "study/name_pattern.h"
 
 namespace hebb {
 namespace {
@@ -62,42 +63,18 @@ void fields(Fields& f, Run& r) {
   f.require(is_folder_name(r.choice.name), "id", "a name that can be a folder and does not start with a dot");
 }
 
-/// The names of files that a pattern means: its groups are the tags {name}, which letters and digits match.
-std::regex regex_of(const std::string& pattern, std::vector<std::string>& tags) {
-  std::string text;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    const size_t end = c == '{' ? pattern.find('}', i) : c == '[' ? pattern.find(']', i) : std::string::npos;
-    if (c == '*' || c == '?') {
-      text += c == '*' ? ".*" : ".";
-    } else if (end == std::string::npos) {
-      text += std::isalnum(static_cast<unsigned char>(c)) != 0 ? std::string(1, c) : std::string("\\") + c;
-    } else {
-      const std::string inside = pattern.substr(i + 1, end - i - 1);
-      text += c == '{' ? "([A-Za-z0-9]+)" : "[" + inside + "]";
-      if (c == '{') { tags.push_back(inside); }
-      i = end;
-    }
-  }
-  return std::regex(text);
-}
-
 /// The choices of a run with a pattern: one for each file, by name.
 std::vector<Choice> choices_of_pattern(const Choice& choice) {
   const fs::path pattern = choice.config, folder = pattern.parent_path();
   std::vector<Choice> found;
   std::error_code error;
-  try {
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-      const auto tags = tags_in_name(pattern.filename().string(), entry.path().filename().string());
-      if (!entry.is_regular_file() || !tags) { continue; }
-      Choice& run = found.emplace_back(choice);
-      run.config = entry.path().string();
-      run.name = entry.path().stem().string();
-      for (const auto& [tag, value] : tags->members()) { run.tags.set(tag, value); }
-    }
-  } catch (const std::regex_error&) {
-    fail_at(choice.at, choice.path + ".config", "\"" + choice.config + "\"", "a pattern of *, ?, [..] and {tag}");
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const auto tags = tags_in_name(pattern.filename().string(), entry.path().filename().string());
+    if (!entry.is_regular_file() || !tags) { continue; }
+    Choice& run = found.emplace_back(choice);
+    run.config = entry.path().string();
+    run.name = entry.path().stem().string();
+    for (const auto& [tag, value] : tags->members()) { run.tags.set(tag, value); }
   }
   if (found.empty()) {
     fail_at(choice.at, choice.path + ".config", "no file that matches " + choice.config, "at least one");
@@ -124,7 +101,7 @@ void fields(Fields& f, Keys& k) {
   f.list("solve", s.solve).help("Values chosen to meet a quantity.");
   f.file("evals", s.evals).help("Evaluations of every run after its training.");
   f.field("max_parallel", s.max_parallel).min(1).help("Runs at the same time.");
-  f.field("ranks", s.ranks).min(1).help("Processes that train a run together.");
+  f.field("ranks", s.ranks).min(1).max(kMostRanks).help("Processes that train a run together.");
   cluster_field(f, s.cluster, "What jobs ask a cluster for.");
   f.object("fit", s.fit).help("Power law over the results.");
   f.object("published", s.published).help("Numbers of a paper, which the report puts beside those of the runs.");
@@ -155,8 +132,11 @@ Dimension dimension_of(std::vector<Run>& runs) {
 
 Dimension dimension_of_axis(const std::string& axis, const Json& choices) {
   const std::string path = "axes." + axis;
-  if (axis.empty() || is_result_key(axis)) {
-    fail_at(choices.origin(), path, axis.empty() ? "an empty name" : "a name that results have already",
+  if (axis.empty() || is_result_key(axis) || !is_printable(axis)) {
+    fail_at(choices.origin(), path,
+            axis.empty()          ? "an empty name"
+            : is_result_key(axis) ? "a name that results have already"
+                                  : "a name with control characters",
             "a name of its own");
   }
   if (!choices.is_object() || choices.members().empty()) {
@@ -311,6 +291,9 @@ void fields(Fields& f, Choice& c) {
     if (value.is_object() || value.is_array() || value.is_null()) {
       fail_at(value.origin(), f.path() + ".tags." + key, value.found(), "a number, a string or a boolean");
     }
+    if (!is_printable(key) || (value.is_string() && !is_printable(value.as_string()))) {
+      fail_at(value.origin(), f.path() + ".tags." + printable(key), value.found(), "text without control characters");
+    }
   }
   if (f.reading()) {
     c.path = f.path();
@@ -319,12 +302,10 @@ void fields(Fields& f, Choice& c) {
 }
 
 std::optional<Json> tags_in_name(const std::string& pattern, const std::string& name) {
-  std::vector<std::string> tags;
-  const std::regex regex = regex_of(pattern, tags);
-  std::smatch groups;
-  if (!std::regex_match(name, groups, regex)) { return std::nullopt; }
+  std::vector<std::pair<std::string, std::string>> tags;
+  if (!NamePattern(pattern, NamePattern::Tags::named).matches(name, &tags)) { return std::nullopt; }
   Json found = Json::object();
-  for (size_t i = 0; i < tags.size(); ++i) { found.set(tags[i], Json(groups[i + 1].str())); }
+  for (const auto& [tag, value] : tags) { found.set(tag, Json(value)); }
   return found;
 }
 
@@ -332,9 +313,13 @@ void fail_at(const Origin& at, const std::string& path, const std::string& found
   throw ConfigError(located(at.str(), path), found, expected);
 }
 
-bool is_folder_name(const std::string& s) {
-  return !s.empty() && s.front() != '.' && s.find_first_of("/\\\n") == std::string::npos;
+bool is_ladder_file(const std::string& s) {
+  static const std::set<std::string> names = {"lock", "plots", "jobs", "corpus", "shrunk.txt"};
+  static const std::set<std::string> endings = {".json", ".jsonl", ".csv", ".md", ".html"};
+  return names.count(s) > 0 || endings.count(fs::path(s).extension().string()) > 0;
 }
+
+bool is_folder_name(const std::string& s) { return is_file_name(s) && s.front() != '.'; }
 
 std::string quoted_list(const std::vector<std::string>& names, size_t most) {
   std::string text;

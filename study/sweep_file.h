@@ -66,7 +66,10 @@ const std::vector<std::string>& sweep_quantities();
 [[noreturn]] void fail_at(const Origin& at, const std::string& path, const std::string& found,
                           const std::string& expected);
 
-/// Names that can be a folder: no slash, no line break, no dot in front.
+/// Files and folders that a ladder writes beside its runs, by their names.
+bool is_ladder_file(const std::string& s);
+
+/// Names that can be a folder (is_file_name()) and have no dot in front.
 bool is_folder_name(const std::string& s);
 
 /// Checks that every row of `published` is a run of this sweep.

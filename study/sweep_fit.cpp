@@ -4,6 +4,7 @@
 #include "core/fields.h"
 #include "core/suggest.h"
 #include "eval/evaluation.h"
+#include "study/name_pattern.h"
 #include "study/sweep_file.h"
 
 namespace hebb {
@@ -106,7 +107,8 @@ void require_matches(const Sweep& sweep, const char* name) {
   const Json* patterns = sweep.source.at("fit").find(name);
   const std::vector<std::string> ids = ids_of(sweep);
   for (const Json& pattern : patterns != nullptr ? patterns->items() : std::vector<Json>()) {
-    if (std::none_of(ids.begin(), ids.end(), [&](const std::string& id) { return matches(pattern.as_string(), id); })) {
+    if (std::none_of(ids.begin(), ids.end(),
+                     [&](const std::string& id) { return NamePattern(pattern.as_string()).matches(id); })) {
       fail_at(pattern.origin(), std::string("fit.") + name, pattern.found(),
               "a pattern that fits the id of a run: " + quoted_list(ids));
     }

@@ -9,7 +9,7 @@
 #include <map>
 #include <vector>
 
-#include "core/json.h"
+#include "core/json_line.h"
 #include "core/plural.h"
 #include "core/progress.h"
 #include "core/utf8.h"
@@ -145,7 +145,8 @@ std::string describe_folder(const fs::path& folder, bool statistics) {
 }
 
 std::string describe_json(const fs::path& path, bool statistics) {
-  const Json json = parse_json_file(path.string());
+  Json json;
+  as_data([&] { json = parse_json_file(path.string()); });
   if (json.is_object() && json.find("shards") != nullptr) { return describe_shards(path.string()); }
   if (json.is_object() && json.find("weight_map") != nullptr) {
     return path.string() + ": safetensors index, " + tensor_table(WeightSource(path), statistics);

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <regex>
 #include <set>
 
+#include "core/names.h"
 #include "study/ladder.h"
 #include "study/report.h"
 #include "study/report_parts.h"
@@ -27,11 +27,7 @@ struct Options {
 /// The tags that --tags gives a run.
 Json tags_of(const Options& o, const std::string& id) {
   if (o.tags.empty()) { return Json::object(); }
-  try {
-    if (const std::optional<Json> tags = tags_in_name(o.tags, id)) { return *tags; }
-  } catch (const std::regex_error&) {
-    throw ConfigError("hebb report", "--tags " + o.tags, "a pattern of *, ?, [..] and {tag}");
-  }
+  if (const std::optional<Json> tags = tags_in_name(o.tags, id)) { return *tags; }
   throw ConfigError("hebb report", "the run " + id + ", which --tags " + o.tags + " does not match",
                     "runs whose names match");
 }
@@ -103,7 +99,7 @@ void run_report(const Options& o, const std::string& fit_options) {
       curves.push_back(v);
     }
   }
-  std::printf("%s", text_chart(curves, "loss [nats per token]", terminal_width(), 22).c_str());
+  std::printf("%s", printable(text_chart(curves, "loss [nats per token]", terminal_width(), 22), true).c_str());
   std::optional<FitConfig> fit;
   if (!o.fit.by.empty()) {
     fit = o.fit;

@@ -1,7 +1,5 @@
 #pragma once
 // What the libFuzzer programs for sweeps and folders of ladders, and the tests of their kept inputs, run.
-#include <regex>
-
 #include "study/expression.h"
 #include "study/ladder_runs.h"
 #include "study/launcher.h"
@@ -33,13 +31,9 @@ inline bool expression(std::string_view text) {
     expect(std::isfinite(value), "a value is finite");
   });
   const std::string pattern = whole.substr(0, whole.find('\n'));
-  matches(pattern, "d=1,size=small");
-  matches("*d=*", whole);
-  is_read([&] {
-    try {
-      tags_in_name(pattern, "d-1-small");
-    } catch (const std::regex_error&) {}
-  });
+  matches_any({pattern}, "d=1,size=small");
+  matches_any({"*d=*"}, whole);
+  tags_in_name(pattern, "d-1-small");
   return is_good;
 }
 

@@ -4,9 +4,13 @@
 #include <regex>
 
 #include "study/chart_blocks.h"
+#include "study/page.h"
 #include "study/run_results.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/thrown.h"
+
+using Catch::EndsWith;
 
 namespace {
 
@@ -71,12 +75,51 @@ TEST_CASE("results of different sources never share a column or a curve", "[fast
 
 TEST_CASE("a table has the same cells in Markdown, HTML and CSV, whatever they hold", "[fast]") {
   const Table table{{"id", {"a.b", TableColumn::Kind::number}}, {{"x|<y>", 1.23456789}, {"p,\"q\"", Json()}}};
-  CHECK(table.markdown() == "| id | a.b |\n|---|---:|\n| x\\|<y> | 1.2346 |\n| p,\"q\" | – |\n");
+  CHECK(table.markdown() == "| id | a.b |\n|---|---:|\n| x\\|&lt;y> | 1.2346 |\n| p,\"q\" | – |\n");
   CHECK_THAT(table.html(), Contains("<th class=\"text\">id</th><th>a.<wbr>b</th></tr>\n"
                                     "<tr><td class=\"text\">x|&lt;y&gt;</td><td>1.2346</td></tr>\n"));
   CHECK(table.csv() == "id,a.b\nx|<y>,1.23456789\n\"p,\"\"q\"\"\",\n");
   const Table large{{{"a", TableColumn::Kind::number}}, {{216410.3}, {2.5e7}}};  // written out below ten million
   CHECK_THAT(large.markdown(), Contains("| 216410 |\n| 2.5000e+07 |"));
+}
+
+TEST_CASE("results of another form are errors with their place", "[fast]") {
+  const auto error = [](const std::string& body) {
+    Runs runs;
+    runs.add("one", "r", body);
+    return thrown<DataError>([&] { runs.parts(); });
+  };
+  for (const auto& [body, what] : std::vector<std::pair<std::string, std::string>>{
+           {"\"kind\": 3", "found 3, expected a string"},
+           {"\"metrics\": [1]", "found [1], expected an object"},
+           {"\"groups\": {\"a\": 1}", "found 1, expected an object"},
+           {"\"series\": {\"by_task\": 1}", "found 1, expected a list"},
+           {"\"series\": {\"by_task\": [1]}", "found 1, expected an object"},
+           {"\"kind\": \"niah\", \"series\": {\"by_length\": [{\"passes\": 1e300}]}",
+            "found 1e+300, expected an integer"}}) {
+    INFO(body);
+    CHECK_THAT(error(body), Contains("evals/step_00000010/r.json:1:") && EndsWith(what));
+  }
+  TempFolder folder;
+  for (const char* text : {"[]", "1", "{", "null"}) {
+    CHECK_THAT(thrown<DataError>([&] { read_evaluation(folder.write("e.json", text)); }), Contains("e.json:1:"));
+  }
+}
+
+TEST_CASE("names of others are text in every form of a report", "[fast]") {
+  const Table table{
+      {"id", "=title"},
+      {{"=1+1", "@x"}, {"+1", "-1.5"}, {"-a", -1.5}, {"a\rb", "<script>alert(1)</script>"}, {"\x1b[31m", ""}}};
+  CHECK(table.csv() == "id,'=title\n'=1+1,'@x\n'+1,-1.5\n'-a,-1.5\n\"a\rb\",<script>alert(1)</script>\n\x1b[31m,\n");
+  Page page;
+  page.heading(1, "<b>");
+  page.paragraph("<i>");
+  page.table(table);
+  for (const std::string& text : {page.markdown(), page.html("<title>")}) {
+    CHECK_THAT(text, !Contains("<script") && !Contains("\x1b") && Contains("\\x1b[31m"));
+    CHECK_THAT(text, !Contains("<i>") && Contains("&lt;i") && Contains("&lt;b"));
+  }
+  CHECK(escape_markup("\x01\"\xFF\xC2\x9B") == "\\x01&quot;\\xff\\xc2\\x9b");
 }
 
 TEST_CASE("what failed or was skipped is left out", "[fast]") {

@@ -5,10 +5,12 @@
 #include <set>
 
 #include "study/group_by_seed.h"
+#include "study/ladder.h"
 #include "study/report_fit.h"
 #include "study/run_identity.h"
 #include "study/run_results.h"
 #include "tests/study/ladder_fixture.h"
+#include "tests/thrown.h"
 
 using Catch::StartsWith;
 
@@ -393,6 +395,50 @@ FOLDER_TEST("metrics of a running trainer are read without its unfinished line; 
   CHECK(m.statistics.at("gate")[0].name == "blocks.0.mixer");
   folder.write("run/metrics.jsonl", line + "\n{\"step\": 2, \"lo\n");
   CHECK_THROWS_WITH(read_metrics(folder / "run"), Contains("metrics.jsonl:2"));
+}
+
+FOLDER_TEST("a line of metrics of another form is an error with its place", "[fast]") {
+  const auto error = [&](const std::string& line) {
+    folder.write("run/metrics.jsonl", "{\"step\": 1, \"loss\": \"nan\"}\n" + line + "\n");
+    return thrown<DataError>([&] { read_metrics(folder / "run"); });
+  };
+  const std::string at = "not a metrics line: " + (folder / "run/metrics.jsonl").string() + ":2:";
+  CHECK(error("1") == at + "1: found 1, expected an object");
+  CHECK(error("[]") == at + "1: found an array, expected an object");
+  CHECK(error("{}") == at + "1: found no member \"step\", expected an object that has it");
+  CHECK(error("{\"step\": 18446744073709551615}") ==
+        at + "10: found 18446744073709551615, expected an integer below 2^63");
+  CHECK(error("{\"step\": 2, \"loss\": \"low\"}") == at + "21: found \"low\", expected a number");
+  CHECK(error("{\"step\": 2, \"val\": 3}") == at + "20: found 3, expected a string");
+  CHECK(error("{\"step\": 2, \"tokens\": 1e300}") == at + "23: found 1e+300, expected an integer");
+  CHECK(error("{\"step\": 2, \"layers\": {\"a\": 1}}") == at + "29: found 1, expected an object");
+}
+
+FOLDER_TEST("states and runs of a ladder that have another form are errors of the file", "[fast]") {
+  const auto status = [&](const std::string& text) {
+    folder.write("a/status.json", text);
+    return thrown<CheckpointError>([&] { read_status(folder / "a"); });
+  };
+  const std::string in_status = (folder / "a/status.json").string() + ": not a status";
+  for (const char* text : {"[]", "1", "{}", "{\"state\": 3}", "{\"state\": \"done\", \"pid\": 18446744073709551615}",
+                           "{\"state\": \"done\", \"pid\": 4294967296}", "{\"state\": \"done\", \"step\": \"x\"}"}) {
+    INFO(text);
+    CHECK_THAT(status(text), StartsWith(in_status));
+  }
+  CHECK_THAT(status("{\"state\": \"done\", \"pid\": -1}"),
+             Contains(":1:26: found -1, expected the number of a process"));
+  const auto sweep = [&](const std::string& text) {
+    folder.write("sweep.json", text);
+    return thrown<CheckpointError>([&] { read_ladder(folder.path()); });
+  };
+  for (const char* text :
+       {"[]", "{}", "{\"runs\": 1}", "{\"runs\": [1]}", "{\"runs\": [{}]}", "{\"runs\": [{\"id\": \"../a\"}]}",
+        "{\"runs\": [{\"id\": \"a\", \"tags\": []}]}", "{\"runs\": [{\"id\": \"a\", \"tags\": {\"t\": []}}]}",
+        "{\"runs\": [], \"planned\": [1]}", "{\"runs\": [], \"planned\": [{}]}", "{\"runs\": [], \"fit\": 3}"}) {
+    INFO(text);
+    CHECK_THAT(sweep(text), StartsWith((folder / "sweep.json").string() + ": not a ladder: "));
+  }
+  CHECK(sweep("{\"name\": \"n\", \"runs\": []}").empty());
 }
 
 TEST_CASE("the page of a report is self-contained and every plot is a file too") {

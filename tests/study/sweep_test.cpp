@@ -41,6 +41,18 @@ TEST_CASE("an expression that cannot be evaluated names its place and text", "[f
   CHECK_THROWS_WITH(value("(3"), Contains("\")\""));
 }
 
+TEST_CASE("an expression has a greatest depth", "[fast]") {
+  const auto nested = [](size_t depth) { return std::string(depth, '(') + "1" + std::string(depth, ')'); };
+  CHECK(value(nested(99)) == 1);
+  const std::string deeper = "found more than 100 levels of nesting in \"", most = "\"..., expected at most 100";
+  CHECK_THROWS_WITH(value(nested(100)), Contains(deeper) && Contains(most));
+  CHECK_THROWS_WITH(value(nested(1000000)), Contains(deeper));
+  CHECK_THROWS_WITH(value(std::string(1000000, '-') + "1"), Contains(deeper));
+  std::string calls;
+  for (int i = 0; i < 10000; ++i) { calls += "min("; }
+  CHECK_THROWS_WITH(value(calls), Contains(deeper));
+}
+
 TEST_CASE("runs start from configurations of their own, by name or by pattern", "[fast]") {
   const SweepFolder folder;
   folder.write("L1-full.json", R"({"extends": "base.json", "optimizer": {"lr": 0.001}})");
@@ -161,6 +173,32 @@ TEST_CASE("bad sweeps are refused with the place that is wrong", "[fast]") {
   CHECK_THAT(problem(folder, R"("grid": {"optimizer.lr": [0.1, 0.1]})"), Contains("\"lr=0.1\" twice"));
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a/b"}])"), Contains("a name that can be a folder"));
   CHECK_THAT(problem(folder, R"("runs": [])"), Contains("at least one run, an axis or a grid"));
+  for (const char* id :
+       {"lock", "sweep.json", "index.html", "report.md", "plots", "jobs", "results.csv", "shrunk.txt"}) {
+    INFO(id);
+    CHECK_THAT(problem(folder, std::string(R"("runs": [{"id": ")") + id + "\"}]"),
+               Contains("the id \"" + std::string(id) + "\", expected another name: a ladder has a file of its own"));
+  }
+  for (const char* id : {"a\\u0000b", "a\\u001b[31m", "a\\u009b"}) {
+    INFO(id);
+    CHECK_THAT(problem(folder, std::string(R"("runs": [{"id": ")") + id + "\"}]"),
+               Contains("a name that can be a folder"));
+    CHECK_THAT(problem(folder, std::string(R"("runs": [{"id": "a", "tags": {"t": ")") + id + "\"}}]"),
+               Contains("text without control characters"));
+    CHECK_THAT(problem(folder, std::string(R"("axes": {")") + id + R"(": {"x": {}}})"),
+               Contains("a name with control characters"));
+  }
+  CHECK_THAT(problem(folder, R"("runs": [{"id": ")" + std::string(200, 'a') + R"("}], "axes": {"x": {")" +
+                                 std::string(200, 'b') + R"(": {}}})"),
+             Contains("at most 255 bytes"));
+  std::string axes;
+  for (int i = 0; i < 12; ++i) {
+    axes += (i > 0 ? ", \"x" : "\"x") + std::to_string(i) + "\": {";
+    for (int k = 0; k < 10; ++k) { axes += (k > 0 ? ", \"" : "\"") + std::to_string(k) + "\": {}"; }
+    axes += "}";
+  }
+  CHECK_THAT(problem(folder, "\"axes\": {" + axes + "}"),
+             Contains("runs, axes and grid: found 1e+12 runs, all combinations, expected at most 10000"));
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "derive": {"train.steps": 4})"),
              Contains("an expression in quotes"));
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "derive": {"train.steps": "params.everything"})"),
