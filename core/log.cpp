@@ -49,7 +49,7 @@ spdlog::level::level_enum level_of(LogLevel level) {
 LogFile::LogFile(const fs::path& path, int64_t rank)
     : sink_(std::make_shared<AppendSink>(path)), logger_(std::make_unique<spdlog::logger>("hebb", sink_)) {
   logger_->set_formatter(std::make_unique<spdlog::pattern_formatter>(
-      fmt::format("%Y-%m-%d %H:%M:%S.%e [%l] rank {:d}: %v", rank), spdlog::pattern_time_type::local, "\n"));
+      fmt::format("%Y-%m-%d %H:%M:%S.%e %z [%l] rank {:d}: %v", rank), spdlog::pattern_time_type::local, "\n"));
   // spdlog prints what a sink throws on stderr and goes on. Here it ends the run: rethrown from within spdlog's
   // handler.
   logger_->set_error_handler([](const std::string&) { throw; });

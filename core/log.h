@@ -16,8 +16,8 @@ class AppendSink;
 
 enum class LogLevel { info, warning, error };
 
-/// A log file that grows by whole lines, each with local time, level and rank:
-/// `2026-11-23 09:10:11.123 [info] rank 0: text`.
+/// A log file that grows by whole lines, each with local time and its distance to UTC, level and rank:
+/// `2026-11-23 09:10:11.123 +01:00 [info] rank 0: text`.
 class LogFile {
  public:
   /// Appends to `path`. Errors, here and of line(): CheckpointError with path and reason.

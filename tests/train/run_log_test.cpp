@@ -25,7 +25,7 @@ std::vector<std::string> lines_of(const fs::path& path) {
   std::vector<std::string> lines;
   std::istringstream in(read_file(path));
   for (std::string line; std::getline(in, line);) {
-    const std::regex stamp(R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (\[.*))");
+    const std::regex stamp(R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [+-]\d\d:\d\d (\[.*))");
     std::smatch match;
     REQUIRE(std::regex_match(line, match, stamp));
     lines.push_back(match[1]);

@@ -161,7 +161,8 @@ TEST_CASE_METHOD(RunFiles, "a start that fails leaves no run folder behind, and 
   train();
   train({"data.sources.0.path=nothing.bin"}, 3);
   const auto log = [&] { return read_file(run() / "train.log"); };
-  CHECK(log().find(" [info] rank 0: hebb " HEBB_VERSION ", commit ") == std::string("2026-11-23 09:10:11.123").size());
+  CHECK(log().find(" [info] rank 0: hebb " HEBB_VERSION ", commit ") ==
+        std::string("2026-11-23 09:10:11.123 +01:00").size());
   CHECK_THAT(log(), Contains(" [error] rank 0: ") && Contains("nothing.bin: "));
   train({"optimizer.lr=0.5"}, 2);
   CHECK_THAT(log(), Contains("the configuration is not that of the run"));
