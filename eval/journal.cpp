@@ -120,9 +120,12 @@ bool EvalJournal::read_items(const fs::path& file, const std::function<void(cons
   bool is_first = true;
   size_t begin = 0;
   for (size_t end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    const std::optional<Json> json = parse_line(std::string_view(text).substr(begin, end - begin), file.string());
-    const bool is_item = json && json->is_object() && json->find("index") != nullptr;
-    if (!json || (!is_first && !is_item)) {
+    std::optional<Json> json;
+    try {
+      json = parse_line(std::string_view(text).substr(begin, end - begin), file.string());
+      if (json && !is_first) { items.emplace(json->at("index").as_int(), item_of(*json)); }
+    } catch (const ConfigError&) { json.reset(); }  // no item, with the right checksum
+    if (!json) {
       note(fmt::format("{} is damaged (byte {:d}) and not used", file.string(), begin));
       return false;
     }
@@ -130,7 +133,6 @@ bool EvalJournal::read_items(const fs::path& file, const std::function<void(cons
       note(file.string() + " is of another evaluation (" + differences(key_, *json) + ") and not used");
       return false;
     }
-    if (!is_first) { items.emplace(json->at("index").as_int(), item_of(*json)); }
     is_first = false;
   }
   items_.merge(items);

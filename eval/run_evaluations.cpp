@@ -188,16 +188,19 @@ std::optional<Json> finished_result(const Evaluation& evaluation, const Json& ke
   const fs::path file = out / (evaluation.name + ".json");
   if (!fs::exists(file)) { return std::nullopt; }
   Json result;
+  std::string status, samples, fingerprint;
   try {
     result = parse_json_file(file.string());
+    samples = result.text_at("samples");
+    fingerprint = result.text_at("fingerprint");
+    status = result.text_at("status");
   } catch (const ConfigError&) {}
-  const std::string status = result.text_at("status"), samples = result.text_at("samples");
   if (status.empty()) {
     note(file.string() + " is damaged and not used");
     return std::nullopt;
   }
   if (status != "ok") { return std::nullopt; }
-  if (result.text_at("fingerprint") != config_hash(key)) {
+  if (fingerprint != config_hash(key)) {
     note(file.string() + " is of another checkpoint, configuration or input and not used");
     return std::nullopt;
   }

@@ -23,7 +23,7 @@ const fs::path& MetricsFile::trim(const fs::path& path, int64_t step) {
       json = parse_json(line, path.string());
     } catch (const ConfigError&) { json = Json(); }
     const Json* at = json.is_object() ? json.find("step") : nullptr;
-    if (at == nullptr || !at->is_integer()) {
+    if (at == nullptr || at->kind() != Json::Kind::integer) {
       throw CheckpointError(fmt::format("{}:{:d}", path.string(), number + 1), "no metrics line",
                             std::string(line.substr(0, 40)), "a JSON object with an integer \"step\"");
     }

@@ -1,6 +1,9 @@
 // Evaluations that are interrupted go on where they were.
+#include <fmt/core.h>
+
 #include <limits>
 
+#include "core/hash.h"
 #include "tests/eval/corpus.h"
 
 namespace {
@@ -52,6 +55,12 @@ TEST_CASE("finished results stay until checkpoint, configuration or input differ
   CHECK_THAT(corpus.heard.messages[0], Contains("cloze.json is of another checkpoint, configuration or input"));
   CHECK_THAT(corpus.heard.messages[1], Contains("rolling.json is damaged and not used"));
 
+  for (const char* result : {"[]", "{\"status\": 3}", "{\"status\": \"ok\", \"fingerprint\": []}"}) {
+    corpus.folder.write("out/rolling.json", result);
+    REQUIRE(corpus.run("out", INT64_MAX, 60, false));
+    CHECK_THAT(corpus.heard.messages.back(), Contains("rolling.json is damaged and not used"));
+  }
+
   corpus.source.weights = Json("others");
   REQUIRE(corpus.run("out", INT64_MAX, 60, false));
   CHECK(kept_lines(corpus.lines) == 0);
@@ -80,6 +89,17 @@ FOLDER_TEST("what an interrupted evaluation has kept is not used when it is stal
   folder.write("x.partial", text);
   CHECK(kept(key) == 0);
   CHECK_THAT(notes.at(0), Contains("x.partial is damaged (byte "));
+  const auto line = [](const std::string& item) {
+    return fmt::format("{:08x} {}\n", crc32c(item.data(), item.size()), item);
+  };
+  for (const char* item :
+       {"1", "[]", "{}", "{\"index\": 0}", "{\"index\": \"0\", \"value\": 1}", "no JSON",
+        "{\"index\": 18446744073709551615, \"value\": 1}", "{\"index\": 0, \"value\": 1, \"samples\": 2}"}) {
+    INFO(item);
+    folder.write("x.partial", line(key.dump()) + line(item));
+    CHECK(kept(key) == 0);
+    CHECK_THAT(notes.at(0), Contains("x.partial is damaged (byte "));
+  }
   EvalJournal journal(file, key, note);  // begins anew
   journal.add(3, {Json(std::numeric_limits<double>::infinity()), ""});
   const EvalJournal again(file, key, note);

@@ -28,6 +28,10 @@ FOLDER_TEST("each line of metrics is in the file as soon as it is added", "[fast
 FOLDER_TEST("a metrics file with a foreign line is an error that names the line", "[fast]") {
   const fs::path path = folder.write("metrics.jsonl", "{\"step\":1}\nhello\n");
   CHECK_THAT(thrown<CheckpointError>([&] { MetricsFile(path, 5); }), Contains("metrics.jsonl:2") && Contains("hello"));
+  for (const char* line : {"1", "[]", "{}", "{\"step\":18446744073709551615}", "{\"step\":1.5}"}) {
+    folder.write("metrics.jsonl", std::string(line) + "\n");
+    CHECK_THAT(thrown<CheckpointError>([&] { MetricsFile(path, 5); }), Contains("metrics.jsonl:1") && Contains(line));
+  }
 }
 
 TEST_CASE("an append that fails says which file", "[fast]") {
