@@ -44,7 +44,7 @@ class Json {
   bool is_array() const { return kind_ == Kind::array; }
   bool is_object() const { return kind_ == Kind::object; }
 
-  // Typed reads; HEBB_ASSERT on the wrong kind.
+  // Typed reads. On another kind: ConfigError at the origin; std::logic_error for a value that the program made.
   bool as_bool() const;
   int64_t as_int() const;
   uint64_t as_uint() const;
@@ -57,13 +57,13 @@ class Json {
 
   const Json* find(std::string_view key) const;  // object member or null
   Json* find(std::string_view key);
-  const Json& at(std::string_view key) const;  // asserts that it exists
+  const Json& at(std::string_view key) const;  // must be there, as typed reads
   /// The member of an object, or the element of an array that `name` numbers ("0"); null where there is none.
   const Json* child(std::string_view name) const;
   Json* child(std::string_view name);
   /// What stands at a dotted path ("a.b.0"); null where it leads nowhere.
   const Json* find_path(std::string_view path) const;
-  // What stands at a dotted path, or the other value where that is of another kind or nothing.
+  // A typed read of what stands at a dotted path; the other value where nothing or null stands there.
   std::string text_at(std::string_view path, std::string_view otherwise = "") const;
   int64_t integer_at(std::string_view path, int64_t otherwise) const;
   double number_at(std::string_view path, double otherwise) const;  // integers too
