@@ -1,8 +1,5 @@
 #include "eval/answer_text.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "eval/prompt.h"
 #include "eval/stop_text.h"
 
@@ -10,9 +7,6 @@ namespace hebb {
 
 std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& state, ScoringModel::Reading reading,
                         const AnswerEnd& end, const Sampling& sampling, Rng& rng) {
-  if (!std::all_of(logits.begin(), logits.end(), [](double logit) { return std::isfinite(logit); })) {
-    throw NumericError("generation", "a logit that is no finite number");
-  }
   StopText text(end.until);
   const GenerateOptions options{.max_new_tokens = end.max_new_tokens, .sampling = sampling};
   continue_text(c.model, c.tokenizer, std::move(logits), state, reading, rng, options, [&](std::string_view more) {

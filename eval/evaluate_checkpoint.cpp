@@ -81,10 +81,7 @@ EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRe
   read_progress(weights.parent_path(), from);
   from.weights = identity_of(weights);
   std::shared_ptr<const Tokenizer> tokenizer;
-  const Json* named = source.config.find_path("data.tokenizer");
-  if (!request.tokenizer.empty() || (named != nullptr && named->is_object())) {
-    tokenizer = find_tokenizer(source, request.tokenizer);
-  }
+  if (!request.tokenizer.empty() || has_tokenizer(source)) { tokenizer = find_tokenizer(source, request.tokenizer); }
   const int64_t length = source.config.integer_at("train.sequence_length", 0);
   std::vector<Json> finished;
   std::vector<const Evaluation*> to_do;

@@ -56,27 +56,28 @@ Generated generate(ScoringModel& model, std::shared_ptr<const Tokenizer> tokeniz
 
 namespace {
 
-/// What the configuration of a run names. A run folder keeps its tokenizer: where the path is that of another place,
-/// the run has been moved.
+/// Of the model, where its file is found or it has none; add_bos and add_eos are those of its configuration.
 std::optional<TokenizerConfig> tokenizer_of(const ModelSource& source) {
+  const fs::path file = find_tokenizer_file(source);
   const Json* json = source.config.find_path("data.tokenizer");
-  if (json == nullptr || !json->is_object()) { return std::nullopt; }
-  auto config = Fields::read<TokenizerConfig>(*json, "data.tokenizer");
-  const fs::path kept = source.weights.parent_path().parent_path().parent_path() / tokenizer_copy_name(config);
-  if (!config.file.empty() && !fs::exists(config.file) && !source.weights.empty() && fs::exists(kept)) {
-    config.file = kept.string();
+  if (json == nullptr || !json->is_object()) {
+    return file.empty() ? std::nullopt : std::optional(tokenizer_named(file.string()));
   }
+  auto config = Fields::read<TokenizerConfig>(*json, "data.tokenizer");
+  config.file = file.string();
   return config;
 }
 
 }  // namespace
 
+bool has_tokenizer(const ModelSource& source) { return tokenizer_of(source).has_value(); }
+
 std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const std::string& override_file) {
   TokenizerConfig config;
   const std::optional<TokenizerConfig> own = tokenizer_of(source);
+  const bool is_known = own && (own->type == "bytes" || !own->file.empty());
   if (!override_file.empty()) {
     config = tokenizer_named(override_file);
-    const bool is_known = own && (own->type == "bytes" || fs::exists(own->file));
     if (is_known && tokenizer_hash(config) != tokenizer_hash(*own)) {
       throw ConfigError("--tokenizer", override_file + ", another tokenizer",
                         "the one that the model was trained with, " + (own->type == "bytes" ? "bytes" : own->file));
@@ -85,8 +86,13 @@ std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const
       config.add_bos = own->add_bos;
       config.add_eos = own->add_eos;
     }
-  } else if (own) {
+  } else if (is_known) {
     config = *own;
+  } else if (own) {
+    throw MissingFileError(
+        source.config.at("data").at("tokenizer").text_at("file"),
+        "the tokenizer of the model is not there, nor beside its weights; --tokenizer names it (a run "
+        "folder keeps a copy)");
   } else {
     throw ConfigError("--tokenizer", "a checkpoint whose configuration names no tokenizer",
                       "a SentencePiece .model file, a tokenizer.json or \"bytes\"");

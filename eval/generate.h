@@ -36,9 +36,12 @@ Generated continue_text(ScoringModel& model, std::shared_ptr<const Tokenizer> to
                         ModelState& state, ScoringModel::Reading reading, Rng& rng, const GenerateOptions& options,
                         const std::function<bool(std::string_view)>& emit);
 
-/// The tokenizer of a run: `override_file` ("bytes" or a .model file) if not empty, else the one that
-/// its configuration names. Throws ConfigError when there is none or it is another one than the run's, DataError when
-/// its vocabulary is larger than the model's.
+/// Whether the model's configuration names a tokenizer, or one lies beside the weights.
+bool has_tokenizer(const ModelSource& source);
+
+/// The tokenizer of a model: `override_file` ("bytes" or a file) if not empty, else its own (find_tokenizer_file).
+/// Errors: ConfigError when there is none or `override_file` is another one than the model's, DataError when its file
+/// is gone or its vocabulary is larger than the model's.
 std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const std::string& override_file);
 
 }  // namespace hebb

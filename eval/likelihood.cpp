@@ -36,9 +36,6 @@ std::vector<Likelihood> LikelihoodScorer::score(std::span<const ScoredText> text
   } else {
     for (const ScoredText& text : texts) { results.push_back(score_one(text)); }
   }
-  for (const Likelihood& result : results) {
-    if (std::isnan(result.ll)) { throw NumericError(where, "a log-likelihood that is no number"); }
-  }
   return results;
 }
 

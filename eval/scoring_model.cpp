@@ -22,6 +22,14 @@ Buffer upload(Stream& stream, Arena& arena, std::span<const int32_t> ids, const 
 
 constexpr int64_t kNeverFull = int64_t{1} << 40;  // a chunk that no queue reaches [tokens]
 
+/// All that is read of a model's logits passes here. Errors: NumericError.
+std::vector<double> finite(std::vector<double> values) {
+  if (!std::all_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); })) {
+    throw NumericError("model", "a logit that is no finite number: weights are not, or what is computed from them");
+  }
+  return values;
+}
+
 bool is_carried(const Param& p) { return p.spec.kind == ParamKind::fast; }
 
 }  // namespace
@@ -91,7 +99,7 @@ void ScoringModel::each_segment(std::span<const int32_t> tokens, ModelState& sta
 std::vector<double> ScoringModel::logits(Pass& pass, Var hidden, size_t begin, size_t n) {
   const int64_t d = model_.config().hidden_size;
   const Tensor rows = pass.tape.value(hidden).slice(static_cast<int64_t>(begin) * d, {static_cast<int64_t>(n), d});
-  return host_values(stream_, pass.tape.value(model_.logits(pass, pass.tape.constant(rows))));
+  return finite(host_values(stream_, pass.tape.value(model_.logits(pass, pass.tape.constant(rows)))));
 }
 
 std::vector<double> ScoringModel::score(std::span<const int32_t> inputs, std::span<const int32_t> targets,
@@ -104,7 +112,7 @@ std::vector<double> ScoringModel::score(std::span<const int32_t> inputs, std::sp
     model_.loss(pass, hidden, wanted, row_loss, 1.0);
     copy_to_host(stream_, losses.data() + begin, row_loss);
   });
-  return losses;
+  return finite(std::move(losses));
 }
 
 std::vector<ScoringModel::Answer> ScoringModel::answers(std::span<const int32_t> inputs,
@@ -136,7 +144,7 @@ std::vector<double> ScoringModel::read(std::span<const int32_t> tokens, ModelSta
     const Tensor logits =
         read_token(model_, stream_, token_arena_, state, tokens, {fast, attention, compute_.cuda_graphs});
     if (after_segment_) { after_segment_(); }
-    return host_values(stream_, logits);
+    return finite(host_values(stream_, logits));
   }
   std::vector<double> last;
   each_segment(tokens, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {

@@ -12,7 +12,7 @@
 namespace hebb {
 
 /// A model with weights, ready to score and to generate; one row at a time, so that no score depends
-/// on a batch.
+/// on a batch. Errors of all that reads logits: NumericError where one is NaN or infinite.
 class ScoringModel {
  public:
   /// Loads `weights` (train/model_source.h) into the model of `source`.

@@ -14,6 +14,7 @@
 #include "core/plural.h"
 #include "core/signal_cleanup.h"
 #include "core/weight_source.h"
+#include "data/tokenizer/tokenizer.h"
 #include "layers/model.h"
 #include "train/checkpoint.h"
 #include "train/model_source.h"
@@ -496,15 +497,12 @@ class NewFolder {
   std::unique_ptr<SignalCleanup> cleanup_;
 };
 
-/// Copies the file with the tokenizer that lies in `folder`, where runs keep theirs; returns its name or nothing.
-std::string copy_tokenizer(const fs::path& folder, const fs::path& to) {
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    std::error_code error;
-    if (!fs::is_regular_file(folder / name, error)) { continue; }
-    write_file_atomic(to / name, read_file(folder / name));
-    return name;
-  }
-  return "";
+/// Copies the file with a tokenizer; returns its name, which tells its type, or nothing where there is none.
+std::string copy_tokenizer(const fs::path& file, const fs::path& to) {
+  if (file.empty()) { return ""; }
+  const std::string name = file.extension() == ".json" ? "tokenizer.json" : "tokenizer.model";
+  write_file_atomic(to / name, read_file(file));
+  return name;
 }
 
 Shape foreign_shape(const ExpectedTensor& e) {
@@ -553,7 +551,9 @@ std::string from_hf(const fs::path& source, const Json& config, const fs::path& 
   NewFolder folder(target);
   write_safetensors(folder.path() / "model.safetensors", tensors.list);
   write_file_atomic(folder.path() / "config.json", object.dump(1) + "\n");
-  const std::string tokenizer = copy_tokenizer(source, folder.path());
+  ModelSource foreign_source;
+  foreign_source.weights = weights.path();
+  const std::string tokenizer = copy_tokenizer(find_tokenizer_file(foreign_source), folder.path());
   folder.commit();
   return summary(model, "from " + config.at("model_type").as_string(), tensors, target, tokenizer);
 }
@@ -579,7 +579,7 @@ std::string to_hf(const fs::path& path, const fs::path& target, const std::strin
   // transformers asks for this member.
   write_safetensors(folder.path() / "model.safetensors", tensors.list, {{"format", "pt"}});
   write_file_atomic(folder.path() / "config.json", config.dump(1) + "\n");
-  const std::string tokenizer = copy_tokenizer(source.weights.parent_path().parent_path().parent_path(), folder.path());
+  const std::string tokenizer = copy_tokenizer(find_tokenizer_file(source), folder.path());
   folder.commit();
   return summary(model, "as " + config.at("model_type").as_string(), tensors, target, tokenizer);
 }

@@ -12,6 +12,7 @@
 #include "core/hash.h"
 #include "core/safetensors.h"
 #include "train/model_source.h"
+#include "train/run_config.h"
 #include "train/tensor_match.h"
 
 namespace hebb {
@@ -21,6 +22,7 @@ constexpr int64_t kFormat = 1;
 constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kStateFile = "state.json";
+constexpr const char* kConfigFile = "config.json";
 constexpr const char* kPrefix = "step_";
 constexpr const char* kTemporaryPrefix = ".tmp-";
 
@@ -31,6 +33,29 @@ struct FileRecord {
 void fields(Fields& f, FileRecord& r) {
   f.field("size", r.size).required().min(0);
   f.field("crc32", r.crc32).required().min(0).max(4294967295.0);
+}
+
+FileRecord record_of(const std::string& bytes) {
+  return {static_cast<int64_t>(bytes.size()), static_cast<int64_t>(crc32(bytes.data(), bytes.size()))};
+}
+
+/// The text of state.json with its own checksum: that of all before the comma in front of the last member, "crc32".
+std::string sealed(const Json& state) {
+  std::string text = state.dump(1);
+  HEBB_ASSERT(text.ends_with("\n}"));
+  text.resize(text.size() - 2);
+  return fmt::format("{},\n \"crc32\": {:d}\n}}\n", text, crc32(text.data(), text.size()));
+}
+
+/// How such a text differs from its checksum; empty where it does not. Former checkpoints have none.
+std::string seal_difference(const std::string& text, const Json& state) {
+  const Json* stored = state.is_object() ? state.find("crc32") : nullptr;
+  if (stored == nullptr) { return ""; }
+  const size_t comma = text.rfind(',', text.rfind("\"crc32\""));
+  const uint32_t found = crc32(text.data(), comma == std::string::npos ? 0 : comma);
+  return *stored == Json(static_cast<int64_t>(found))
+             ? ""
+             : fmt::format("state.json: found CRC-32 {:d}, expected {}", found, stored->dump());
 }
 
 /// state.json.
@@ -232,7 +257,10 @@ std::optional<int64_t> CheckpointFolder::latest() const {
   while (!name.empty() && (name.back() == '\n' || name.back() == '\r')) { name.pop_back(); }
   const auto step = step_of(name);
   if (!step) {
-    throw CheckpointError(file.string(), "no checkpoint", "\"" + name + "\"", "a name like " + name_of(1000));
+    const std::vector<int64_t> all = steps();
+    throw CheckpointError(file.string(), "names no checkpoint", "\"" + name + "\"",
+                          all.empty() ? "a name like " + name_of(1000)
+                                      : "the name of one, of which the newest here is " + name_of(all.back()));
   }
   return step;
 }
@@ -260,8 +288,11 @@ void CheckpointFolder::write_files(const fs::path& folder, const RunState& state
   for (int lane = 0; shared.memories != nullptr && lane < shared.memories->lanes(); ++lane) {
     file.files[memory_file(lane)] = write_memory(folder / memory_file(lane), stream, reader, *shared.memories, lane);
   }
-  for (const auto& [name, bytes] : files) { write_text(folder / name, bytes); }
-  write_text(folder / kStateFile, Fields::write(file).dump(1) + "\n");
+  for (const auto& [name, bytes] : files) {
+    write_text(folder / name, bytes);
+    file.files[name] = record_of(bytes);
+  }
+  write_text(folder / kStateFile, sealed(Fields::write(file)));
   fsync_directory(folder);
 }
 
@@ -311,26 +342,58 @@ void CheckpointFolder::remove_old(int64_t newest_step, Keep keep) const {
 
 namespace {
 
-/// Reads state.json and compares these files, or also all others that it names, with what it says of them.
-RunState verify_files(const fs::path& checkpoint, std::vector<std::string> names, bool and_others = false) {
+bool is_tensor_file(const std::string& name) { return name.ends_with(".safetensors"); }
+
+/// Reads state.json. Errors: CheckpointError.
+StateFile read_state(const fs::path& checkpoint) {
   if (!fs::is_directory(checkpoint)) { throw CheckpointError(checkpoint.string(), "no such checkpoint"); }
   const std::string path = (checkpoint / kStateFile).string();
+  const std::string text = read_file(path, ExitCode::kCheckpoint);
   StateFile state;
+  std::string damage;
   try {
-    Fields::read(parse_json(read_file(path, ExitCode::kCheckpoint), path), "", state);
-  } catch (const ConfigError& e) {
-    throw CheckpointError(checkpoint.string(), "the checkpoint is damaged: " + std::string(e.what()));
+    Json json = parse_json(text, path);
+    damage = seal_difference(text, json);
+    if (json.is_object()) { json.erase("crc32"); }
+    if (damage.empty()) { Fields::read(json, "", state); }
+  } catch (const ConfigError& e) { damage = e.what(); }
+  const auto step = step_of(fs::absolute(checkpoint).lexically_normal().filename().string());
+  if (damage.empty() && step && *step != state.run.step) {
+    damage = fmt::format("state.json: found step {:d}, expected {:d}, as the folder says", state.run.step, *step);
   }
+  if (!damage.empty()) { throw CheckpointError(checkpoint.string(), "the checkpoint is damaged: " + damage); }
+  return state;
+}
+
+/// How config.json differs from what state.json says of it.
+std::string config_difference(const fs::path& checkpoint, const StateFile& state) {
+  const fs::path path = checkpoint / kConfigFile;
+  if (!fs::exists(path)) { return ""; }
+  try {
+    const std::string hash = config_hash(parse_json_file(path.string()));
+    if (hash != state.run.config_hash) {
+      return fmt::format("config.json: found hash {}, expected {}", hash, state.run.config_hash);
+    }
+  } catch (const Error& e) { return e.what(); }
+  return "";
+}
+
+/// Reads state.json and compares with it the configuration, the tokenizer and these files, or also all others that it
+/// names.
+RunState verify_files(const fs::path& checkpoint, std::vector<std::string> names, bool and_others = false) {
+  const StateFile state = read_state(checkpoint);
   for (const auto& [name, record] : state.files) {
-    if (and_others && std::find(names.begin(), names.end(), name) == names.end()) { names.push_back(name); }
+    const bool is_asked = std::find(names.begin(), names.end(), name) != names.end();
+    if (!is_asked && (and_others || !is_tensor_file(name))) { names.push_back(name); }
   }
   std::string text;
+  const auto add = [&](const std::string& d) { text += (text.empty() || d.empty() ? "" : "; ") + d; };
   for (const std::string& name : names) {
     const auto it = state.files.find(name);
-    const std::string d = it == state.files.end() ? "state.json has no record of " + name
-                                                  : file_difference(checkpoint / name, it->second);
-    text += (text.empty() || d.empty() ? "" : "; ") + d;
+    add(it == state.files.end() ? "state.json has no record of " + name
+                                : file_difference(checkpoint / name, it->second));
   }
+  if (!state.files.contains(kConfigFile)) { add(config_difference(checkpoint, state)); }  // a former checkpoint
   if (!text.empty()) { throw CheckpointError(checkpoint.string(), "the checkpoint is damaged: " + text); }
   return state.run;
 }
@@ -342,6 +405,11 @@ RunState verify_checkpoint(const fs::path& checkpoint) {
 }
 
 RunState read_run_state(const fs::path& checkpoint) { return verify_files(checkpoint, {}); }
+
+void verify_beside(const fs::path& weights) {
+  const fs::path folder = fs::absolute(weights).parent_path();
+  if (weights.filename() == kModelFile && fs::exists(folder / kStateFile)) { verify_files(folder, {}); }
+}
 
 void send_shared(Stream& stream, const SharedState& shared) {
   shared.exchange->read_values(stream, [] {});

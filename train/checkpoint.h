@@ -73,15 +73,19 @@ class CheckpointFolder {
 /// What ranks do that do not save, while rank 0 does.
 void send_shared(Stream& stream, const SharedState& shared);
 
-/// state.json alone, of a checkpoint that another rank has verified. Errors: CheckpointError.
+/// Reads state.json, whose own CRC-32 must be right and whose step must be that of the folder's name, and compares
+/// configuration and tokenizer with it. Of a former checkpoint, which names neither, the hash of the configuration.
+/// Errors: CheckpointError naming every file that differs, with what was found and expected.
 RunState read_run_state(const fs::path& checkpoint);
 
-/// Reads state.json and compares sizes and CRC-32 of the tensor files with it.
-/// Errors: CheckpointError naming every file that differs, with what was found and expected.
+/// The same, and sizes and CRC-32 of all other files that state.json names.
 RunState verify_checkpoint(const fs::path& checkpoint);
 
-/// Compares size and CRC-32 of a file with weights with the state.json beside it; without one there is nothing to
-/// compare. Errors: CheckpointError with what was found and expected.
+/// What read_run_state() compares, where a state.json lies beside this file with weights; without one there is nothing
+/// to compare.
+void verify_beside(const fs::path& weights);
+
+/// The same, and size and CRC-32 of the file itself.
 void verify_weights(const fs::path& weights);
 
 /// Loads model and optimizer tensors of a checkpoint that verify_checkpoint() has read into `params` (allocated for

@@ -1,6 +1,12 @@
 #include "train/model_source.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
 #include "core/read_all.h"
+#include "data/tokenizer/tokenizer.h"
 #include "train/checkpoint.h"
 #include "train/run_config.h"
 #include "train/tensor_match.h"
@@ -32,6 +38,13 @@ fs::path find_checkpoint(const fs::path& path) {
 fs::path find_weights(const fs::path& path) {
   if (!fs::is_directory(path) && !is_latest(path)) { return path; }
   const fs::path checkpoint = find_checkpoint(path);
+  if (!checkpoint.empty() && !fs::exists(checkpoint)) {
+    const std::vector<int64_t> all = CheckpointFolder(checkpoint.parent_path()).steps();
+    throw CheckpointError((checkpoint.parent_path() / "latest").string(), "names a checkpoint that is not there",
+                          checkpoint.filename().string(),
+                          all.empty() ? "one of this folder, which has none"
+                                      : "one of this folder, the newest is " + CheckpointFolder::name_of(all.back()));
+  }
   const fs::path folder = checkpoint.empty() ? path : checkpoint;
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
     if (fs::exists(folder / name)) { return folder / name; }
@@ -72,6 +85,7 @@ ModelSource read_model_source(const fs::path& path, const std::vector<std::strin
   }
   if (fs::is_directory(path) || is_latest(path) || path.extension() == ".safetensors") {
     source.weights = fs::absolute(find_weights(path));
+    verify_beside(source.weights);
     file = source.weights.parent_path() / "config.json";
     if (!fs::exists(file)) {
       throw CheckpointError(file.string(), "no configuration beside the weights", "nothing",
@@ -87,10 +101,50 @@ ModelSource read_model_source(const fs::path& path, const std::vector<std::strin
   return source;
 }
 
+fs::path find_tokenizer_file(const ModelSource& source) {
+  std::vector<std::string> names{"tokenizer.json", "tokenizer.model"};
+  fs::path named;
+  if (const Json* json = source.config.find_path("data.tokenizer"); json != nullptr && json->is_object()) {
+    const auto config = Fields::read<TokenizerConfig>(*json, "data.tokenizer");
+    if (config.type == "bytes") { return {}; }
+    names = {tokenizer_copy_name(config)};
+    named = config.file;
+  }
+  std::vector<fs::path> places;
+  std::error_code error;
+  if (const fs::path folder = source.weights.parent_path(); !folder.empty()) {
+    const fs::path checkpoints = folder.parent_path();
+    places.push_back(folder);
+    if (checkpoints.filename() == "checkpoints" && fs::exists(folder / "state.json", error)) {
+      places.push_back(checkpoints.parent_path());
+    }
+  }
+  for (const fs::path& place : places) {
+    for (const std::string& name : names) {
+      if (fs::is_regular_file(place / name, error)) { return place / name; }
+    }
+  }
+  return !named.empty() && fs::exists(named, error) ? named : fs::path();
+}
+
 void load_weights(const fs::path& path, Stream& stream, ParamStore& params) {
   const fs::path file = find_weights(path);
   verify_weights(file);
   read_weights(file, stream, params);
+}
+
+void require_finite(const fs::path& path, const ParamStore& params) {
+  const WeightSource file(path);
+  for (const auto& p : params.all()) {
+    if (p->value.dtype == DType::i32) { continue; }
+    const std::vector<double> values = file.doubles(p->name());
+    const auto bad = std::find_if(values.begin(), values.end(), [](double x) { return !std::isfinite(x); });
+    if (bad != values.end()) {
+      throw CheckpointError(file.path().string() + ": " + p->name(), "weights that are no numbers",
+                            fmt::format("{} at element {:d}", Json(*bad).dump(), bad - values.begin()),
+                            "finite numbers");
+    }
+  }
 }
 
 void read_weights(const fs::path& path, Stream& stream, ParamStore& params) {

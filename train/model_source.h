@@ -42,6 +42,10 @@ fs::path find_checkpoint(const fs::path& path);
 /// checkpoint or the latest checkpoint of a run folder.
 fs::path find_weights(const fs::path& path);
 
+/// The file with the tokenizer of the model: beside the weights, as in a checkpoint or a converted folder; else the one
+/// that the run of a former checkpoint keeps; else the one that the configuration names. Empty: there is none.
+fs::path find_tokenizer_file(const ModelSource& source);
+
 /// Fills every tensor of `params` (allocated) from a file as found by find_weights(); floating types
 /// convert, integer buffers need integers. Names and shapes must match exactly; the CheckpointError
 /// lists the first differences. The weights of a checkpoint are compared with its state.json (verify_weights).
@@ -49,5 +53,8 @@ void load_weights(const fs::path& path, Stream& stream, ParamStore& params);
 
 /// The same for a file that has been verified.
 void read_weights(const fs::path& file, Stream& stream, ParamStore& params);
+
+/// Errors: CheckpointError naming the first tensor that has a NaN or an infinity in a file as found by find_weights().
+void require_finite(const fs::path& file, const ParamStore& params);
 
 }  // namespace hebb

@@ -248,45 +248,53 @@ void RunFolder::choose_checkpoint(const RunOptions& options) {
 }
 
 void RunFolder::choose_given(const fs::path& from, const RunOptions& options) {
-  const fs::path found = find_checkpoint(from);
-  if (found.empty()) {
-    throw CheckpointError(from.string(), "cannot resume from here",
-                          fs::exists(from) ? "no checkpoint in it" : "nothing", "a checkpoint or a run folder");
-  }
-  if (found == from) {
-    state_ = verify_checkpoint(found);
-    checkpoint_ = fs::canonical(found);
+  if (const CheckpointFolder of_run(from / "checkpoints"); !of_run.steps().empty()) {
+    choose_latest(of_run, options.allow_older);
   } else {
-    choose_latest(CheckpointFolder(found.parent_path()), options.allow_older);
+    const fs::path found = find_checkpoint(from);
+    if (found.empty()) {
+      throw CheckpointError(from.string(), "cannot resume from here",
+                            fs::exists(from) ? "no checkpoint in it" : "nothing", "a checkpoint or a run folder");
+    }
+    if (found == from) {
+      state_ = verify_checkpoint(found);
+      checkpoint_ = fs::canonical(found);
+    } else {
+      choose_latest(CheckpointFolder(found.parent_path()), options.allow_older);
+    }
   }
-  if (!is_own_checkpoint() && checkpoints_.latest()) {
+  if (const std::vector<int64_t> own = checkpoints_.steps(); !is_own_checkpoint() && !own.empty()) {
     throw CheckpointError(path_.string(), "the run folder has checkpoints of its own",
-                          CheckpointFolder::name_of(*checkpoints_.latest()),
+                          CheckpointFolder::name_of(own.back()),
                           "a new folder for a run that goes on from another one");
   }
 }
 
 void RunFolder::choose_latest(const CheckpointFolder& folder, bool allow_older) {
-  const auto latest = folder.latest();
-  if (!latest) { return; }
-  std::vector<int64_t> candidates{*latest};
-  const std::vector<int64_t> all = folder.steps();
-  for (auto it = all.rbegin(); it != all.rend(); ++it) {
-    if (*it < *latest) { candidates.push_back(*it); }
-  }
-  for (const int64_t step : candidates) {
+  std::vector<int64_t> candidates = folder.steps();
+  std::reverse(candidates.begin(), candidates.end());
+  const auto refuse = [&](const CheckpointError& error) {
+    if (!allow_older) {
+      throw CheckpointError(error.what(), candidates.empty() ? "there is no older one"
+                                                             : "--allow-older goes on from " +
+                                                                   CheckpointFolder::name_of(candidates.front()));
+    }
+    notes_.push_back(error.what());
+  };
+  try {
+    const auto latest = folder.latest();
+    if (!latest) { return; }
+    std::erase_if(candidates, [&](int64_t step) { return step >= *latest; });
+    candidates.insert(candidates.begin(), *latest);
+  } catch (const CheckpointError& error) { refuse(error); }  // then the newest that is intact
+  while (!candidates.empty()) {
+    const int64_t step = candidates.front();
+    candidates.erase(candidates.begin());
     try {
       state_ = verify_checkpoint(folder.path_of(step));
       checkpoint_ = folder.path_of(step);
       return;
-    } catch (const CheckpointError& error) {
-      if (!allow_older) {
-        throw CheckpointError(error.what(), candidates.size() > 1 ? "--allow-older goes on from " +
-                                                                        CheckpointFolder::name_of(candidates[1])
-                                                                  : "there is no older one");
-      }
-      notes_.push_back(error.what());
-    }
+    } catch (const CheckpointError& error) { refuse(error); }
   }
   throw CheckpointError(path_.string(), "no checkpoint is intact: " + notes_.back());
 }
@@ -348,7 +356,10 @@ bool RunFolder::has_begun() const {
 }
 
 void RunFolder::go_back_to_checkpoint() {
-  if (!is_own_checkpoint() || checkpoints_.latest() == state_.step) { return; }
+  if (!is_own_checkpoint()) { return; }
+  try {
+    if (checkpoints_.latest() == state_.step) { return; }
+  } catch (const CheckpointError&) {}  // it names none, which --allow-older has passed over
   checkpoints_.point_to(state_.step);
   for (const int64_t step : checkpoints_.steps()) {
     if (step > state_.step) {

@@ -96,7 +96,10 @@ void Trainer::start_model(const RunOptions& options) {
   } else {
     training_->make_values([&] {
       params.initialize(training_->stream, config_.train.seed);
-      if (!options.init_from.empty()) { load_weights(options.init_from, training_->stream, params); }
+      if (!options.init_from.empty()) {
+        load_weights(options.init_from, training_->stream, params);
+        require_finite(find_weights(options.init_from), params);
+      }
     });
     if (!options.init_from.empty()) { log_.say("weights from " + find_weights(options.init_from).string()); }
     training_->start_lanes();

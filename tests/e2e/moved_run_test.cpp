@@ -27,6 +27,25 @@ std::pair<std::string, std::string> check_moved_run(const TempFolder& folder, co
 
 }  // namespace
 
+FOLDER_TEST("a checkpoint that has been copied elsewhere generates and is evaluated alone, with its own tokenizer") {
+  fs::copy_file(HEBB_TEST_DATA + "/golden/tokenizer-json/qwen2.json", folder / "t.json");
+  output_of(folder, "data synth --documents 100 -o docs.jsonl");
+  const auto [command, text] = check_moved_run(folder, "t.json", 720, "größer");
+  fs::create_directories(folder / "archive/x");
+  fs::copy(folder / "second/checkpoints/step_00000001", folder / "archive/x/best", fs::copy_options::recursive);
+  fs::remove_all(folder / "second");
+  folder.write("archive/tokenizer.json", "{}");  // another model's, where a run would have its own
+  CHECK(run_hebb(folder, "generate archive/x/best" + command).out == text);
+  CHECK_THAT(run_hebb(folder, "eval e.json --checkpoint archive/x/best --out out").out, Contains("bits_per_byte"));
+  CHECK(run_hebb(folder, "generate archive/x/best --tokenizer moved-t.json" + command).out == text);
+  check_error(folder, "generate archive/x/best --tokenizer bytes" + command, 2, Contains("another tokenizer"));
+
+  std::string bytes = read_file(folder / "archive/x/best/tokenizer.json");
+  bytes[bytes.size() / 2] ^= 1;
+  folder.write("archive/x/best/tokenizer.json", bytes);
+  check_error(folder, "generate archive/x/best" + command, 4, Contains("tokenizer.json: found CRC-32"));
+}
+
 #if HEBB_HAVE_SENTENCEPIECE
 FOLDER_TEST("a run that has been moved generates and is evaluated without the files that it was trained from") {
   output_of(folder, "data synth --documents 100 -o docs.jsonl");

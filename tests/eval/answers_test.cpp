@@ -350,7 +350,7 @@ TEST_CASE("records that could never score are refused", "[fast]") {
   CHECK_THROWS_AS(m.run(R"("kind": "generate", "score": "f1", "file": "nowhere.jsonl")"), MissingFileError);
 }
 
-TEST_CASE("generation stops at a signal and at logits that are no numbers", "[fast]") {
+TEST_CASE("generation stops at a signal", "[fast]") {
   const BigramModel m = says("=ab");
   const auto evaluations = evaluations_of(R"({"name": "x", "kind": "niah", "samples": 1, "context_words": [20]})");
   ScoringModel s = m.load();
@@ -359,6 +359,4 @@ TEST_CASE("generation stops at a signal and at logits that are no numbers", "[fa
   EvalContext context{s,  m.tokenizer, 64,
                       42, quiet,       [&] { return ++asked > 1; }};  // not before the sample, but inside it
   CHECK_THROWS_WITH(evaluations[0].task->run(context), Contains("signal"));
-  const auto state = s.new_state();
-  CHECK_THROWS_AS(greedy_answer(context, std::vector<double>(kByteVocab, std::nan("")), *state, {}, {}), NumericError);
 }

@@ -288,7 +288,13 @@ TEST_CASE("what cannot be scored is refused", "[fast]") {
   const TextModel broken(byte_model(false), [](Param& p, double* values) {
     if (p.name() == "lm_head.weight") { values[0] = std::nan(""); }
   });
-  CHECK_THROWS_WITH(choose(broken, one), Contains("records.jsonl:1: a log-likelihood that is no number"));
+  CHECK_THROWS_WITH(choose(broken, one), Contains("a logit that is no finite number"));
+  ScoringModel model_of_nan = broken.load();
+  const auto state = model_of_nan.new_state();
+  const std::vector<int32_t> two{5, 6};
+  CHECK_THROWS_AS(model_of_nan.read({two.data(), 1}, *state, {}), NumericError);
+  CHECK_THROWS_AS(model_of_nan.read(two, *state, {}), NumericError);
+  CHECK_THROWS_AS(model_of_nan.score(two, two, *state, {}), NumericError);
 }
 
 TEST_CASE("max_examples takes the first examples", "[fast]") {

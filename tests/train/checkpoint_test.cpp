@@ -114,7 +114,98 @@ FOLDER_TEST("a checkpoint without latest is found, and a damaged latest is named
   CHECK(heard.has("resuming after step 4"));
   folder.write("run/checkpoints/latest", "newest\n");
   CHECK_THROWS_WITH(run_in(folder / "run", longer(folder)),
-                    Contains("checkpoints/latest: no checkpoint (found \"newest\""));
+                    Contains("checkpoints/latest: names no checkpoint (found \"newest\"") &&
+                        Contains("the newest here is step_00000006") &&
+                        Contains("--allow-older goes on from step_00000006"));
+}
+
+FOLDER_TEST("a latest that is empty, or names a checkpoint that is gone, is passed over by --allow-older") {
+  const auto [text, message, step] = GENERATE(table<std::string, std::string, int>(
+      {{"", "checkpoints/latest: names no checkpoint (found \"\"", 4}, {"step_00000009\n", "no such checkpoint", 4}}));
+  make_run(folder, folder / "run");
+  folder.write("run/checkpoints/latest", text);
+  INFO(text);
+  CHECK_THAT(thrown<CheckpointError>([&] { run_in(folder / "run", longer(folder)); }),
+             Contains(message) && Contains("--allow-older goes on from step_00000004"));
+  CHECK_THAT(thrown<CheckpointError>([&] { find_weights(folder / "run"); }),
+             Contains("checkpoints/latest: names ") && Contains("step_00000004"));
+  Heard heard;
+  REQUIRE(run_in(folder / "run", longer(folder), heard, {.allow_older = true}) == 0);
+  CHECK(heard.has("resuming after step 4"));
+  CHECK(CheckpointFolder(folder / "run/checkpoints").latest() == 6);
+}
+
+FOLDER_TEST("one changed bit of state.json or config.json is refused, wherever it is") {
+  make_run(folder, folder / "run");
+  const fs::path checkpoint = checkpoint_in(folder / "run", 4);
+  for (const char* name : {"state.json", "config.json"}) {
+    const std::string bytes = read_file(checkpoint / name);
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      std::string changed = bytes;
+      changed[i] ^= 1;
+      std::ofstream(checkpoint / name, std::ios::binary) << changed;
+      INFO(name << " byte " << i);
+      CHECK_THAT(thrown<CheckpointError>([&] { read_run_state(checkpoint); }), Contains(name));
+    }
+    std::ofstream(checkpoint / name, std::ios::binary) << bytes;
+  }
+  CHECK(read_run_state(checkpoint).step == 4);
+}
+
+FOLDER_TEST("the step of a checkpoint is that of its folder's name, and a copy may have any name") {
+  make_run(folder, folder / "run");
+  const fs::path checkpoint = checkpoint_in(folder / "run", 4);
+  fs::rename(checkpoint, folder / "step_00000005");
+  CHECK_THROWS_WITH(read_run_state(folder / "step_00000005"), Contains("state.json: found step 4, expected 5"));
+  fs::rename(folder / "step_00000005", folder / "best");
+  CHECK(verify_checkpoint(folder / "best").step == 4);
+}
+
+FOLDER_TEST("a changed configuration or state is found by all that read a model") {
+  make_run(folder, folder / "run");
+  const fs::path checkpoint = checkpoint_in(folder / "run", 4), weights = checkpoint / "model.safetensors";
+  const std::string config = read_file(checkpoint / "config.json");
+  for (const char* name : {"config.json", "state.json"}) {
+    const std::string bytes = read_file(checkpoint / name);
+    damage(checkpoint / name, false);
+    CHECK_THROWS_AS(read_model_source(checkpoint), CheckpointError);
+    CHECK_THROWS_AS(read_model_source(weights), CheckpointError);
+    CHECK_THROWS_AS(verify_weights(weights), CheckpointError);
+    write_file_atomic(checkpoint / name, bytes);
+  }
+}
+
+FOLDER_TEST("a checkpoint of former versions is read, and its configuration compared by its hash") {
+  make_run(folder, folder / "run");
+  const fs::path checkpoint = checkpoint_in(folder / "run", 4);
+  make_former(checkpoint);
+  CHECK(verify_checkpoint(checkpoint).step == 4);
+  REQUIRE(run_in(folder / "run", longer(folder)) == 0);
+  make_former(checkpoint_in(folder / "run", 6));
+  Json config = parse_json_file((checkpoint_in(folder / "run", 6) / "config.json").string());
+  config.find("train")->set("seed", 6);
+  write_file_atomic(checkpoint_in(folder / "run", 6) / "config.json", config.dump(1));
+  CHECK_THROWS_WITH(run_in(folder / "run", longer(folder)), Contains("config.json: found hash "));
+}
+
+FOLDER_TEST("weights that are no numbers start no run") {
+  make_run(folder, folder / "run");
+  const fs::path weights = checkpoint_in(folder / "run", 4) / "model.safetensors";
+  fs::copy(weights, folder / "w.safetensors");
+  const SafetensorsFile file(folder / "w.safetensors");
+  const std::string name = "blocks.1.mixer.weight";
+  std::string bytes = read_file(folder / "w.safetensors");
+  std::vector<double> values = file.doubles(name);
+  const std::string part(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
+  const size_t place = bytes.find(part);
+  REQUIRE(place != std::string::npos);
+  const double nan = std::nan("");
+  bytes.replace(place + 3 * sizeof nan, sizeof nan, reinterpret_cast<const char*>(&nan), sizeof nan);
+  folder.write("w.safetensors", bytes);
+  Heard heard;
+  CHECK_THROWS_WITH(
+      run_in(folder / "new", test_run(folder), heard, {.init_from = folder / "w.safetensors"}),
+      Contains("w.safetensors: blocks.1.mixer.weight: weights that are no numbers") && Contains("at element 3"));
 }
 
 FOLDER_TEST("a damaged checkpoint is reported with what differs, and only --allow-older goes behind it") {
@@ -130,7 +221,7 @@ FOLDER_TEST("a damaged checkpoint is reported with what differs, and only --allo
       {"missing", "optimizer.safetensors is missing",
        [](const fs::path& c) { fs::remove(c / "optimizer.safetensors"); }},
       {"state", "state.json:1:9", [](const fs::path& c) { std::ofstream(c / "state.json") << "{\"step\":"; }},
-      {"keys", "files",
+      {"keys", "state.json: found CRC-32 ",
        [](const fs::path& c) {
          Json state = parse_json_file((c / "state.json").string());
          state.erase("files");

@@ -83,11 +83,13 @@ inline int run_split(const fs::path& folder, const MakeRun& make, const Split& s
   return run_split(folder, make, split, heard);
 }
 
-/// The bytes of a checkpoint that do not depend on the split. state.json holds a hash of the configuration.
+/// The bytes of a checkpoint that do not depend on the split. state.json vouches for the configuration, and for itself.
 inline std::vector<std::string> bytes_of(const fs::path& folder, int64_t step) {
   const fs::path checkpoint = checkpoint_in(folder, step);
   Json state = parse_json_file((checkpoint / "state.json").string());
   state.erase("config_hash");
+  state.erase("crc32");
+  state.find("files")->erase("config.json");
   return {read_file(checkpoint / "model.safetensors"), read_file(checkpoint / "optimizer.safetensors"), state.dump()};
 }
 

@@ -167,6 +167,7 @@ FOLDER_TEST("lanes of a run that goes on with other lanes take the memories in t
                     {.ranks = 2}) == 0);
   if (GENERATE(false, true)) {  // the files' former names
     const fs::path checkpoint = checkpoint_in(folder / "run", 3);
+    make_former(checkpoint);
     std::string state = read_file(checkpoint / "state.json");
     for (const char* lane : {"0", "1"}) {
       const std::string name = std::string("fast.lane") + lane, former = std::string("fast.rank") + lane;

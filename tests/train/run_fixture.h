@@ -179,6 +179,18 @@ inline RunConfig with_model(const TempFolder& folder, const std::string& changes
   return config;
 }
 
+/// Takes out of a checkpoint what former versions did not write: checksums of state.json, configuration and tokenizer,
+/// and the tokenizer itself.
+inline void make_former(const fs::path& checkpoint) {
+  Json state = parse_json_file((checkpoint / "state.json").string());
+  state.erase("crc32");
+  for (const char* name : {"config.json", "tokenizer.model", "tokenizer.json"}) {
+    state.find("files")->erase(name);
+    if (std::string_view(name) != "config.json") { fs::remove(checkpoint / name); }
+  }
+  write_file_atomic(checkpoint / "state.json", state.dump(1) + "\n");
+}
+
 /// What a run printed, and what it does when a line is printed.
 struct Heard {
   std::vector<std::string> lines;

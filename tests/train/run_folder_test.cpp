@@ -74,11 +74,17 @@ FOLDER_TEST("a configuration that differs is refused with its paths, unless it i
 FOLDER_TEST("a run goes on whose stored configuration holds idle keys that earlier versions wrote") {
   const std::string changes = R"({"schedule": {"type": "wsd", "decay_steps": 2}})";
   REQUIRE(run_in(folder / "run", test_run(folder, changes)) == 0);
+  make_former(checkpoint_in(folder / "run", 7));
   const auto edit = [&](const std::function<void(Json&)>& change) {
     for (const fs::path& file : {folder / "run" / "config.json", checkpoint_in(folder / "run", 7) / "config.json"}) {
       Json stored = parse_json_file(file.string());
       change(stored);
       write_file_atomic(file, stored.dump(1));
+      const fs::path state = file.parent_path() / "state.json";
+      if (!fs::exists(state)) { continue; }
+      Json changed = parse_json_file(state.string());
+      changed.set("config_hash", config_hash(stored));
+      write_file_atomic(state, changed.dump(1));
     }
   };
   edit([](Json& stored) {
