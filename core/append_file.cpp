@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "core/folders.h"
+#include "core/retry.h"
 
 namespace hebb {
 namespace {
@@ -40,7 +41,7 @@ std::string set_aside(const fs::path& path) {
   for (int i = 2; fs::exists(fs::symlink_status(aside, error)); ++i) {
     aside = fmt::format("{}.replaced{:d}", path.string(), i);
   }
-  fs::rename(path, aside, error);
+  retried(error, [&] { fs::rename(path, aside, error); });
   if (error) {
     throw CheckpointError(path.string(), "was replaced, and what lies there cannot be renamed: " + error.message());
   }
@@ -50,9 +51,7 @@ std::string set_aside(const fs::path& path) {
 AppendFile::AppendFile(const fs::path& path) : path_(path) { open(); }
 
 void AppendFile::open() {
-  do {
-    file_ = Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  } while (!file_.is_open() && errno == EINTR);
+  file_ = Descriptor(retried([&] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666); }));
   if (!file_.is_open()) { fail(path_, "cannot open"); }
   size_ = size_of(file_, path_);
 }
@@ -66,8 +65,8 @@ std::string AppendFile::put_back() {
   std::string bytes(static_cast<size_t>(size_of(file_, path_)), '\0');
   size_t done = 0;
   while (done < bytes.size()) {
-    const ssize_t n = ::pread(file_.fd(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
-    if (n < 0 && errno == EINTR) { continue; }
+    const ssize_t n = retried(
+        [&] { return ::pread(file_.fd(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done)); });
     if (n < 0) { fail(path_, "cannot read"); }
     if (n == 0) { break; }
     done += static_cast<size_t>(n);
@@ -88,8 +87,7 @@ std::string AppendFile::sync() {
     what = fmt::format("{} was cut: found {:d} bytes, expected {:d}", path_.string(), size, size_);
     size_ = size;
   }
-  int status = 0;
-  do { status = ::fsync(file_.fd()); } while (status != 0 && errno == EINTR);
+  const int status = retried([&] { return ::fsync(file_.fd()); });
   // Pipes, devices and some network file systems cannot sync.
   if (status != 0 && errno != EINVAL && errno != ENOTSUP) { fail(path_, "cannot flush to disk"); }
   if (!is_named_) { fsync_directory(path_.has_parent_path() ? path_.parent_path() : fs::path(".")); }

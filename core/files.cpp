@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/lfs_pointer.h"
+#include "core/retry.h"
 
 namespace hebb {
 namespace {
@@ -35,7 +36,7 @@ std::string reason(int error) { return std::generic_category().message(error); }
 }
 
 Descriptor open_for_reading(const fs::path& path, ExitCode code) {
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  Descriptor file(retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
   if (file.is_open()) { return file; }
   const int error = errno;
   const std::string what = "cannot open: " + reason(error);
@@ -49,14 +50,14 @@ void refuse_pointer(ExitCode code, const fs::path& path, std::string_view bytes)
 
 /// An empty file; `path` is what messages name.
 Descriptor create(const fs::path& file, const fs::path& path) {
-  Descriptor created(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  Descriptor created(retried([&] { return ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); }));
   if (!created.is_open()) { fail_write(path, "cannot create", errno); }
   return created;
 }
 
 void sync_file(const Descriptor& file, const fs::path& path) {
   // Pipes, devices and some network file systems cannot sync; they say EINVAL or ENOTSUP.
-  if (::fsync(file.fd()) != 0 && errno != EINVAL && errno != ENOTSUP) {
+  if (retried([&] { return ::fsync(file.fd()); }) != 0 && errno != EINVAL && errno != ENOTSUP) {
     fail_write(path, "cannot flush to disk", errno);
   }
 }
@@ -73,8 +74,7 @@ bool Descriptor::close() { return fd_ < 0 || ::close(std::exchange(fd_, -1)) == 
 
 void write_all(const Descriptor& file, const fs::path& path, std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = ::write(file.fd(), bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) { continue; }
+    const ssize_t n = retried([&] { return ::write(file.fd(), bytes.data(), bytes.size()); });
     if (n < 0) { fail_write(path, "cannot write", errno); }
     bytes.remove_prefix(static_cast<size_t>(n));
   }
@@ -90,17 +90,14 @@ std::string read_file(const fs::path& path, ExitCode code) {
   }
   for (;;) {
     if (used == bytes.size()) { bytes.resize(std::max<size_t>(2 * used, 65536)); }
-    const ssize_t n = ::read(file.fd(), bytes.data() + used, bytes.size() - used);
+    const ssize_t n = retried([&] { return ::read(file.fd(), bytes.data() + used, bytes.size() - used); });
     if (n == 0) {
       bytes.resize(used);
       refuse_pointer(code, path, bytes);
       return bytes;
     }
-    if (n > 0) {
-      used += static_cast<size_t>(n);
-    } else if (errno != EINTR) {
-      fail_read(code, path, "cannot read: " + reason(errno));
-    }
+    if (n < 0) { fail_read(code, path, "cannot read: " + reason(errno)); }
+    used += static_cast<size_t>(n);
   }
 }
 
@@ -116,7 +113,9 @@ void write_file_atomic(const fs::path& path, std::string_view bytes) {
     const Descriptor file = create(temporary, path);
     write_all(file, path, bytes);
     sync_file(file, path);
-    if (::rename(temporary.c_str(), path.c_str()) != 0) { fail_write(path, "cannot replace", errno); }
+    if (retried([&] { return ::rename(temporary.c_str(), path.c_str()); }) != 0) {
+      fail_write(path, "cannot replace", errno);
+    }
   } catch (...) {
     ::unlink(temporary.c_str());
     throw;
@@ -181,7 +180,7 @@ void FileWriter::close() {
 }
 
 void fsync_directory(const fs::path& path) {
-  const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Descriptor folder(retried([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!folder.is_open()) { fail_write(path, "cannot open the folder", errno); }
   sync_file(folder, path);
 }

@@ -19,6 +19,7 @@
 #include "core/elapsed.h"
 #include "core/folders.h"
 #include "core/host.h"
+#include "core/retry.h"
 
 namespace hebb {
 namespace {
@@ -74,7 +75,7 @@ Holder read_holder(int fd) {
 
 /// Nobody without a file. It is opened each time: clients of network file systems ask the server then.
 Holder holder_of(const fs::path& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor file(retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
   return file.is_open() ? read_holder(file.fd()) : Holder{};
 }
 
@@ -125,7 +126,7 @@ void FolderLock::fail_in_use(const std::string& hint) const {
 
 /// False if the file is to be opened again: its holder, or who created the folder, has removed it meanwhile.
 bool FolderLock::open_file() {
-  file_ = Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  file_ = Descriptor(retried([&] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666); }));
   if (!file_.is_open() && (errno == ENOENT || errno == ENOTDIR) && ++attempts_ < kAttempts) {
     try {
       const fs::path missing = create_folders(path_.parent_path());
@@ -133,12 +134,9 @@ bool FolderLock::open_file() {
     } catch (const CheckpointError& error) { fail("", error.what()); }
     return false;
   }
-  if (!file_.is_open()) {
-    if (errno == EINTR) { return false; }
-    fail(path_, std::string("cannot create the lock: ") + std::strerror(errno));
-  }
+  if (!file_.is_open()) { fail(path_, std::string("cannot create the lock: ") + std::strerror(errno)); }
   // File systems without flock fall back to what the file says.
-  has_flock_ = ::flock(file_.fd(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+  has_flock_ = retried([&] { return ::flock(file_.fd(), LOCK_EX | LOCK_NB); }) == 0 || errno != EWOULDBLOCK;
   return is_at(path_, file_);
 }
 
@@ -181,17 +179,16 @@ void FolderLock::take(const std::function<void(const std::string&)>& say) {
 void FolderLock::write_text() {
   ssize_t n = 0;
   for (size_t done = 0; n >= 0 && done < text_.size(); done += static_cast<size_t>(n)) {
-    do {
-      n = ::pwrite(file_.fd(), text_.data() + done, text_.size() - done, static_cast<off_t>(done));
-    } while (n < 0 && errno == EINTR);
+    n = retried(
+        [&] { return ::pwrite(file_.fd(), text_.data() + done, text_.size() - done, static_cast<off_t>(done)); });
     if (n < 0) { break; }
   }
-  if (n < 0 || ::ftruncate(file_.fd(), static_cast<off_t>(text_.size())) != 0) {
+  if (n < 0 || retried([&] { return ::ftruncate(file_.fd(), static_cast<off_t>(text_.size())); }) != 0) {
     const int error = errno;
     if (is_at(path_, file_)) { ::unlink(path_.c_str()); }  // no destructor runs
     fail(path_, std::string("cannot write the lock: ") + std::strerror(error));
   }
-  ::fsync(file_.fd());  // for hosts that watch; where it fails, saving says so
+  retried([&] { return ::fsync(file_.fd()); });  // for hosts that watch; where it fails, saving says so
 }
 
 void FolderLock::touch_every(double seconds) {
@@ -221,9 +218,10 @@ void FolderLock::renew() {
     try {
       create_folders(path_.parent_path());
     } catch (const CheckpointError& error) { fail("", error.what()); }
-    Descriptor file(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    Descriptor file(retried([&] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }));
     const bool is_taken =
-        file.is_open() ? ::flock(file.fd(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK : errno == EEXIST;
+        file.is_open() ? retried([&] { return ::flock(file.fd(), LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK
+                       : errno == EEXIST;
     if (is_taken) { fail_in_use("; this one has lost its lock, and nothing is saved"); }
     if (!file.is_open()) {
       fail(path_,

@@ -1,5 +1,7 @@
 #include "core/folders.h"
 
+#include "core/retry.h"
+
 namespace hebb {
 
 fs::path create_folders(const fs::path& path) {
@@ -11,8 +13,7 @@ fs::path create_folders(const fs::path& path) {
   }
   if (missing.empty()) { return {}; }
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    error.clear();
-    fs::create_directories(path, error);
+    retried(error, [&] { fs::create_directories(path, error); });
     if (error != std::errc::no_such_file_or_directory) { break; }  // another process has removed one on the way
   }
   if (error) { throw CheckpointError(path.string(), "cannot create the folder: " + error.message()); }

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "core/hash.h"
+#include "core/retry.h"
 
 namespace hebb {
 namespace {
@@ -107,7 +108,9 @@ void EvalJournal::read(const std::function<void(const std::string& text)>& note)
   if (!others.empty()) {
     write_items();
     is_whole_ = true;
-    for (const fs::path& other : others) { fs::remove(other); }
+    for (const fs::path& other : others) {
+      retried_or_throws([&] { return fs::remove(other); });
+    }
   }
   if (!items_.empty()) { note(fmt::format("{}: going on after {:d} finished items", file_.string(), items_.size())); }
 }
@@ -184,7 +187,7 @@ const EvalJournal::Item* EvalJournal::find(int64_t index) const {
 void EvalJournal::add(int64_t index, const Item& item) {
   if (!open_.is_open()) {
     if (!is_whole_) { write_items(); }
-    open_ = Descriptor(::open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+    open_ = Descriptor(retried([&] { return ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC); }));
     if (!open_.is_open()) {
       throw CheckpointError(file_.string(), "cannot write: " + std::generic_category().message(errno));
     }
@@ -206,14 +209,16 @@ void EvalJournal::keep_weights(const Weights& weights) {
 
 void EvalJournal::remove() {
   std::error_code none;  // what is not there need not go
-  fs::remove(file_, none);
-  fs::remove(weights_file(), none);
+  retried(none, [&] { fs::remove(file_, none); });
+  retried(none, [&] { fs::remove(weights_file(), none); });
 }
 
 void EvalJournal::remove_files(const fs::path& file) {
   std::error_code none;
-  for (const fs::path& other : files_of_ranks(file)) { fs::remove(other, none); }
-  fs::remove(file, none);
+  for (const fs::path& other : files_of_ranks(file)) {
+    retried(none, [&] { fs::remove(other, none); });
+  }
+  retried(none, [&] { fs::remove(file, none); });
 }
 
 std::vector<int64_t> EvalJournal::kept() const {

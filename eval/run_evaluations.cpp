@@ -7,6 +7,7 @@
 #include "core/folder_lock.h"
 #include "core/folders.h"
 #include "core/hash.h"
+#include "core/retry.h"
 #include "eval/evaluation.h"
 #include "train/run_config.h"
 
@@ -158,7 +159,9 @@ std::unique_ptr<FolderLock> lock_of(const Evaluation& e, const fs::path& out, Pr
       if (file.starts_with(e.name + kind + ".tmp-")) { left.push_back(entry.path()); }
     }
   }
-  for (const fs::path& path : left) { fs::remove(path); }
+  for (const fs::path& path : left) {
+    retried_or_throws([&] { return fs::remove(path); });
+  }
   return lock;
 }
 

@@ -12,6 +12,7 @@
 
 #include "core/bfloat.h"
 #include "core/plural.h"
+#include "core/retry.h"
 #include "core/signal_cleanup.h"
 #include "core/weight_source.h"
 #include "data/tokenizer/tokenizer.h"
@@ -472,7 +473,7 @@ class NewFolder {
     if (fs::exists(target_) && !(fs::is_directory(target_) && fs::is_empty(target_, error))) {
       throw CheckpointError(target_.string(), "exists and is not an empty folder; a conversion overwrites nothing");
     }
-    fs::create_directories(path_, error);
+    retried(error, [&] { fs::create_directories(path_, error); });
     if (error) { throw CheckpointError(path_.string(), "cannot make the folder: " + error.message()); }
     cleanup_ = std::make_unique<SignalCleanup>(
         std::vector<fs::path>{path_ / "model.safetensors", path_ / "config.json", path_});
@@ -485,7 +486,7 @@ class NewFolder {
   void commit() {
     std::error_code error;
     fs::remove(target_, error);  // empty
-    fs::rename(path_, target_, error);
+    retried(error, [&] { fs::rename(path_, target_, error); });
     if (error) {
       throw CheckpointError(target_.string(), "cannot rename the finished folder to it: " + error.message());
     }

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/retry.h"
+
 namespace hebb {
 
 ChildProcess::ChildProcess(const std::string& program, const std::vector<std::string>& arguments, const fs::path& log) {
@@ -17,7 +19,7 @@ ChildProcess::ChildProcess(const std::string& program, const std::vector<std::st
   std::vector<char*> raw;
   for (std::string& word : words) { raw.push_back(word.data()); }
   raw.push_back(nullptr);
-  const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  const int out = retried([&] { return ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666); });
   if (out < 0) { throw CheckpointError(log.string(), std::string("cannot open: ") + std::strerror(errno)); }
   const pid_t parent = ::getpid();
   pid_ = ::fork();
@@ -38,7 +40,7 @@ ChildProcess::ChildProcess(const std::string& program, const std::vector<std::st
 ChildProcess::~ChildProcess() {
   if (pid_ > 0) {
     ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
+    retried([&] { return ::waitpid(pid_, nullptr, 0); });
   }
 }
 

@@ -11,6 +11,7 @@
 #include "core/host.h"
 #include "core/join.h"
 #include "core/progress.h"
+#include "core/retry.h"
 #include "inspect/plan.h"
 #include "study/run_results.h"
 #include "study/shrink.h"
@@ -144,7 +145,7 @@ LadderRuns::LadderRuns(const Sweep& sweep, const LadderOptions& options,
 
 void LadderRuns::open() const {
   require_own_folder(sweep_, folder_);
-  fs::create_directories(folder_);
+  retried_or_throws([&] { return fs::create_directories(folder_); });
 }
 
 void LadderRuns::read() {
@@ -248,13 +249,13 @@ void LadderRuns::warn_of_data(const std::vector<size_t>& runs, const std::functi
 void LadderRuns::set_aside(size_t i) {
   const fs::path kept = folder_ / (sweep_.runs[i].id + "." + status[i].config_hash);
   line_(sweep_.runs[i].id + ": the configuration has changed; the old run is kept in " + kept.string());
-  fs::remove_all(kept);
-  fs::rename(run_folder(i), kept);
+  retried_or_throws([&] { return fs::remove_all(kept); });
+  retried_or_throws([&] { return fs::rename(run_folder(i), kept); });
   status[i] = {};
 }
 
 void LadderRuns::prepare_run(size_t i) {
-  fs::create_directories(run_folder(i));
+  retried_or_throws([&] { return fs::create_directories(run_folder(i)); });
   // A minute: enough for a step and a save, or the lock is somebody else's.
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (status[i].state == "running") {

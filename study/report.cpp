@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/retry.h"
 #include "study/group_by_seed.h"
 #include "study/ladder.h"
 #include "study/page.h"
@@ -34,7 +35,7 @@ class Report {
   }
 
   fs::path write(const ReportPart* published) {
-    fs::create_directories(out_ / "plots");
+    retried_or_throws([&] { return fs::create_directories(out_ / "plots"); });
     differences();
     seeds();
     results();

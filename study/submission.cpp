@@ -1,4 +1,5 @@
 #include "study/submission.h"
+#include "core/retry.h"
 
 #include <fmt/format.h>
 
@@ -71,7 +72,7 @@ std::vector<Submission> read_submissions(const fs::path& ladder) {
 }
 
 void write_submission(const fs::path& ladder, const Submission& submission) {
-  fs::create_directories(ladder / "jobs");
+  retried_or_throws([&] { return fs::create_directories(ladder / "jobs"); });
   write_file_atomic(submission_file(ladder, submission.number, ".json"), Fields::write(submission).dump(1) + "\n");
 }
 

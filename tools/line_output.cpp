@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/retry.h"
 
 namespace hebb {
 
@@ -44,7 +45,7 @@ void LineOutput::finish() {
   file_.reset();
   if (!lock_) { return; }
   std::error_code error;
-  fs::rename(lock_->temporary(), path_, error);
+  retried(error, [&] { fs::rename(lock_->temporary(), path_, error); });
   if (error) {
     const std::string reason = error.message();
     fs::remove(lock_->temporary(), error);

@@ -18,6 +18,7 @@
 #include "core/parallel.h"
 #include "core/plural.h"
 #include "core/progress.h"
+#include "core/retry.h"
 #include "data/tokenizer/sentencepiece_model.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/tokenizer_json.h"
@@ -55,7 +56,7 @@ struct TrainArguments {
 void require_writable(const fs::path& file) {
   const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
   std::error_code error;
-  fs::create_directories(folder, error);
+  retried(error, [&] { fs::create_directories(folder, error); });
   if (::access(folder.c_str(), W_OK) != 0) {
     throw ConfigError("--out", file.string() + ": " + std::strerror(errno), "a file in a folder that can be written");
   }

@@ -10,6 +10,7 @@
 #include "core/fields.h"
 #include "core/folders.h"
 #include "core/hash.h"
+#include "core/retry.h"
 #include "core/safetensors.h"
 #include "train/model_source.h"
 #include "train/run_config.h"
@@ -212,13 +213,13 @@ void write_text(const fs::path& path, const std::string& text) {
 
 void remove_folder(const fs::path& path) {
   std::error_code error;
-  fs::remove_all(path, error);
+  retried(error, [&] { fs::remove_all(path, error); });
   if (error) { throw CheckpointError(path.string(), "cannot delete: " + error.message()); }
 }
 
 void rename_folder(const fs::path& from, const fs::path& to) {
   std::error_code error;
-  fs::rename(from, to, error);
+  retried(error, [&] { fs::rename(from, to, error); });
   if (error) {
     throw CheckpointError(to.string(), "cannot rename " + from.filename().string() + " to it: " + error.message());
   }

@@ -9,6 +9,7 @@
 
 #include "core/append_file.h"
 #include "core/join.h"
+#include "core/retry.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/autotune.h"
 #include "train/model_source.h"
@@ -156,7 +157,7 @@ void RunFolder::remove_leftovers() {
     if (std::any_of(names.begin(), names.end(), is_of)) { left.push_back(entry.path()); }
   }
   for (const fs::path& path : left) {
-    fs::remove(path);
+    retried_or_throws([&] { return fs::remove(path); });
     notes_.push_back("removed " + path.filename().string() + ", left unfinished");
   }
   for (const std::string& name : checkpoints_.remove_stale()) {
@@ -167,7 +168,7 @@ void RunFolder::remove_leftovers() {
 void RunFolder::write_config() {
   const fs::path path = path_ / kConfigFile;
   write_file_atomic(path, files_.at(kConfigFile));
-  config_file_ = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  config_file_ = Descriptor(retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
 }
 
 std::vector<std::string> RunFolder::require_own() {

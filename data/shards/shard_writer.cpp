@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "core/hash.h"
+#include "core/retry.h"
 #include "core/signal_cleanup.h"
 #include "data/shards/shard_format.h"
 
@@ -71,17 +72,17 @@ void remove_temporaries(const fs::path& directory, const std::string& ending) {
 }
 
 void rename_file(const fs::path& from, const fs::path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) {
+  if (retried([&] { return ::rename(from.c_str(), to.c_str()); }) != 0) {
     throw_system(to, "cannot rename the finished file to this name", errno);
   }
 }
 
 // Token count and CRC are known only when the last document has been written.
 void patch_header(const fs::path& path, const std::array<int32_t, kShardHeaderInts>& header) {
-  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  const Descriptor file(retried([&] { return ::open(path.c_str(), O_WRONLY | O_CLOEXEC); }));
   if (!file.is_open()) { throw_system(path, "cannot open for the header", errno); }
-  const bool is_whole = ::pwrite(file.fd(), header.data(), sizeof header, 0) == static_cast<ssize_t>(sizeof header);
-  if (!is_whole || ::fsync(file.fd()) != 0) { throw_system(path, "cannot write the header", errno); }
+  write_all(file, path, {reinterpret_cast<const char*>(header.data()), sizeof header});  // from the first byte on
+  if (retried([&] { return ::fsync(file.fd()); }) != 0) { throw_system(path, "cannot write the header", errno); }
 }
 
 }  // namespace
@@ -172,7 +173,7 @@ ShardWriter::ShardWriter(ShardWriterOptions options) : options_(std::move(option
   validation_.prefix = "val";
   options_.shard_tokens = std::min(options_.shard_tokens, kMaxShardTokens);
   std::error_code error;
-  fs::create_directories(options_.directory, error);
+  retried(error, [&] { fs::create_directories(options_.directory, error); });
   if (error) { throw CheckpointError(options_.directory.string(), "cannot create the folder: " + error.message()); }
   if (!options_.overwrite) {
     const auto present = list_files(
@@ -255,9 +256,11 @@ Json ShardWriter::description(const Summary& summary) const {
 void ShardWriter::publish() {
   const fs::path description = options_.directory / kDescription;
   std::error_code error;
-  fs::remove(description, error);
+  retried(error, [&] { fs::remove(description, error); });
   if (error) { throw CheckpointError(description.string(), "cannot replace: " + error.message()); }
-  for (const fs::path& old : list_files(options_.directory, is_shard_name)) { fs::remove(old, error); }
+  for (const fs::path& old : list_files(options_.directory, is_shard_name)) {
+    retried(error, [&] { fs::remove(old, error); });
+  }
   const auto rename_temporary = [&](const std::string& name) {
     rename_file(temporary(name), options_.directory / name);
   };
