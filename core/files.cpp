@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/lfs_pointer.h"
+#include "core/map_faults.h"
 #include "core/retry.h"
 
 namespace hebb {
@@ -137,6 +138,7 @@ MappedFile::MappedFile(const fs::path& path, ExitCode code) : path_(path) {
   void* map = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd(), 0);  // keeps the file open by itself
   if (map == MAP_FAILED) { fail_read(code, path, "cannot map into memory: " + reason(errno)); }
   data_ = static_cast<const uint8_t*>(map);
+  note_map(data_, size_, path.string(), code);
   refuse_pointer(code, path, {static_cast<const char*>(map), size_});
 }
 
@@ -150,7 +152,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) { ::munmap(const_cast<uint8_t*>(data_), size_); }
+  if (data_ == nullptr) { return; }
+  forget_map(data_);
+  ::munmap(const_cast<uint8_t*>(data_), size_);
 }
 
 FileWriter::FileWriter(const fs::path& path) : path_(path), file_(create(path, path)) { buffer_.reserve(kBufferBytes); }

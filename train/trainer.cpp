@@ -26,6 +26,12 @@ int Trainer::run() {
     return loop();
   } catch (const std::exception& error) {
     log_.end_bar();
+    if (dynamic_cast<const DataError*>(&error) != nullptr && ranks_.is_first()) {
+      log_.warn(saved_step_ > 0 ? fmt::format("the last checkpoint is that of step {:d}: with the data in place the "
+                                              "same command goes on from there",
+                                              saved_step_)
+                                : "there is no checkpoint yet");
+    }
     log_.error(error.what());
     throw;
   }

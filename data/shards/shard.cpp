@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "core/hash.h"
+#include "core/map_faults.h"
 #include "data/shards/shard_format.h"
 
 namespace hebb {
@@ -199,8 +200,11 @@ uint64_t Shard::byte_offset(int64_t token) const {
 
 void Shard::read(int64_t begin, int64_t count, int64_t vocab_size, int32_t* out) const {
   HEBB_ASSERT(begin >= 0 && count >= 0 && begin + count <= tokens_);
-  const bool fits = with_token_type(
-      type_, [&]<class T>(T) { return copy_tokens<T>(data_ + begin * token_width(type_), count, vocab_size, out); });
+  bool fits = false;
+  read_mapped([&] {
+    fits = with_token_type(
+        type_, [&]<class T>(T) { return copy_tokens<T>(data_ + begin * token_width(type_), count, vocab_size, out); });
+  });
   if (fits) { return; }
   for (int64_t i = begin; i < begin + count; ++i) {
     const int64_t id = token(i);
