@@ -32,7 +32,7 @@ std::array<std::atomic<Cleanup*>, 16> slots{};
 static_assert(std::atomic<Cleanup*>::is_always_lock_free);
 std::mutex mutex;  // of what follows
 int in_use = 0;
-constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
+constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGXCPU};
 
 extern "C" void remove_and_end(int number) {
   std::array<const Cleanup*, slots.size()> taken{};
@@ -72,7 +72,11 @@ SignalCleanup::SignalCleanup(const std::vector<fs::path>& paths, const fs::path&
   }
   if (in_use++ > 0) { return; }
   for (const int number : kSignals) {
-    if (is_handler(number, SIG_DFL)) { signal(number, remove_and_end); }
+    if (!is_handler(number, SIG_DFL)) { continue; }
+    struct sigaction action {};
+    action.sa_handler = remove_and_end;
+    sigfillset(&action.sa_mask);  // a further signal waits until all is removed
+    sigaction(number, &action, nullptr);
   }
 }
 
