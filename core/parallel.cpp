@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/machine_limits.h"
 
 namespace hebb {
 namespace {
@@ -186,13 +186,6 @@ class Pool {
   bool stop_ = false;
   std::vector<std::thread> workers_;
 };
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) { return std::max(1, CPU_COUNT(&set)); }
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
 
 std::mutex g_mutex;  // creation and removal of the pool
 std::atomic<Pool*> g_pool{nullptr};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/progress.h"
 #include "data/rows/loader.h"
 #include "data/rows/validation.h"
 #include "kernels/common/cores.h"
@@ -153,6 +154,10 @@ Plan plan_run(const RunConfig& config, const PlanOptions& options) {
   {
     const FallbackLog log;
     plan.memory = plan_memory(config);
+    if (const MemoryLimit left = available_memory(device_of(config)); !left.name.empty()) {
+      plan.memory_limit =
+          fmt::format("memory left: {}{}\n", format_bytes(static_cast<double>(left.bytes)), under(left));
+    }
     plan.plain_cores = log.lines();
   }
   const Compute compute = choose_compute(config.train.device, config.train.precision.value_or(""), "train", false);

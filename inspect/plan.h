@@ -51,6 +51,7 @@ struct Plan {
   std::vector<std::string> unused;   // layer definitions that no block uses
   // Run configurations only:
   std::optional<MemoryPlan> memory;
+  std::string memory_limit;  // a line where less than the memory of the machine is left to this process
   // Operations that leave a GPU's tensor cores idle in bf16, and why: "attention: heads of ..." (FallbackLog).
   std::vector<std::string> plain_cores;
   std::string device, precision;                       // that the memory is for

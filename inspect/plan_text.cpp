@@ -135,7 +135,7 @@ std::string Plan::text() const {
     t += fmt::format("\nbatch {} rows of {} tokens in micro-batches of {}; {} steps, {} tokens, {:.3e} FLOPs\n\n",
                      batch, length, micro_batch, grouped(steps), grouped(tokens), training_flops());
     t += "device " + device + ", precision " + precision + "; train.device and train.precision choose others\n";
-    t += describe(*memory);
+    t += describe(*memory) + memory_limit;
     for (const std::string& operation : plain_cores) { t += "runs on plain cores: " + operation + "\n"; }
     t += fmt::format("disk: {} checkpoints of about {} while one is saved\n", kept_checkpoints + 1,
                      format_bytes(static_cast<double>(checkpoint_bytes)));

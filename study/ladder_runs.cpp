@@ -121,12 +121,14 @@ RunNeeds needs_of(const SweepRun& run, int ranks, const NeedsAsked& asked) {
     if (!asked.memory) { return needs; }
     const bool is_shared = device_of(config) == DeviceKind::cpu;  // by all ranks
     needs.bytes = plan_rank_memory(config, ranks).total_bytes() * (is_shared ? ranks : 1);
-    needs.available = available_memory_bytes(device_of(config));
+    const MemoryLimit available = available_memory(device_of(config));
+    needs.available = available.bytes;
     needs.is_memory = needs.bytes > needs.available;
     if (needs.is_memory) {
-      needs.problem = fmt::format("{}: needs {} ({:d} bytes) of memory, {} ({:d} bytes) are available", run.id,
-                                  format_bytes(static_cast<double>(needs.bytes)), needs.bytes,
-                                  format_bytes(static_cast<double>(needs.available)), needs.available);
+      needs.problem =
+          fmt::format("{}: needs {} ({:d} bytes) of memory, {} ({:d} bytes) are available{}", run.id,
+                      format_bytes(static_cast<double>(needs.bytes)), needs.bytes,
+                      format_bytes(static_cast<double>(needs.available)), needs.available, under(available));
     }
   } catch (const Error& error) { needs.problem = run.id + ": " + error.what(); }
   return needs;

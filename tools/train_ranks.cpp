@@ -7,6 +7,7 @@
 
 #include "comm/rank_processes.h"
 #include "core/error.h"
+#include "core/machine_limits.h"
 #include "core/parallel.h"
 #include "core/stop_signals.h"
 #include "tools/verbs.h"
@@ -57,6 +58,7 @@ RankProcessesOptions rank_processes(int ranks, bool uses_gpu) {
     throw ConfigError("--ranks", std::to_string(ranks),
                       "at most the visible GPUs, " + std::to_string(visible_gpus()) + ": one a rank");
   }
+  require_open_files("--ranks", 40 + 8 * ranks);  // with fewer mpirun hangs
   RankProcessesOptions options;
   options.program = fs::read_symlink("/proc/self/exe").string();
   options.arguments = remove_options(command_line(), {"--ranks", "--restart"});

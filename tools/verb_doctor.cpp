@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <sys/statvfs.h>
 
 #include <cstdio>
@@ -47,11 +49,16 @@ void run_doctor() {
   std::printf("%s\n\n", version_text().c_str());
   std::printf("machine\n  processor        %s\n  threads          %d\n  compiled for     %s\n", cpu_name().c_str(),
               threads(), vector_unit());
-  std::printf("  free memory      %s\n", format_bytes(static_cast<double>(available_memory_bytes())).c_str());
+  if (const CpuLimit cpus = group_cpus(read_system_file); !cpus.name.empty()) {
+    std::printf("  limit of cores   %s by %s\n", fmt::format("{:g}", cpus.cores).c_str(), cpus.name.c_str());
+  }
+  const MemoryLimit memory = available_memory();
+  std::printf("  free memory      %s%s\n", format_bytes(static_cast<double>(memory.bytes)).c_str(),
+              under(memory).c_str());
   const std::string problem = gpu_problem();
   if (problem.empty()) {
     std::printf("  GPU              %s, %s for runs\n", machine_name(DeviceKind::cuda).c_str(),
-                format_bytes(static_cast<double>(available_memory_bytes(DeviceKind::cuda))).c_str());
+                format_bytes(static_cast<double>(available_memory(DeviceKind::cuda).bytes)).c_str());
     if (const std::string note = gpu_note(); !note.empty()) { std::printf("                   %s\n", note.c_str()); }
   }
   struct statvfs disk {};

@@ -2,12 +2,8 @@
 
 #include <fmt/core.h>
 
-#include <sys/resource.h>
-
 #include <algorithm>
-#include <fstream>
 #include <limits>
-#include <sstream>
 
 #ifdef HEBB_HAVE_CUDA
 #include "core/cuda_device.h"
@@ -27,12 +23,13 @@ constexpr int64_t kPlannedDocuments = 8;
 void check_rows(const TrainConfig& train) {
   const auto tokens = static_cast<double>(*train.micro_batch_size) * static_cast<double>(train.sequence_length);
   const double bytes = 3 * sizeof(int32_t) * tokens;
-  const auto available = static_cast<double>(available_memory_bytes(DeviceKind::cpu));
+  const MemoryLimit limit = available_memory(DeviceKind::cpu);
+  const auto available = static_cast<double>(limit.bytes);
   if (bytes > available) {
     throw MemoryError(
         "train.micro_batch_size",
-        fmt::format("the rows of a micro-batch do not fit (found {:d} rows of {:d} tokens, expected at most {})",
-                    *train.micro_batch_size, train.sequence_length, format_bytes(available)));
+        fmt::format("the rows of a micro-batch do not fit (found {:d} rows of {:d} tokens, expected at most {}{})",
+                    *train.micro_batch_size, train.sequence_length, format_bytes(available), under(limit)));
   }
 }
 
@@ -54,18 +51,6 @@ struct NamedSum {
   std::string name;
   int64_t bytes, count;
 };
-
-/// The number that follows `key` in a file of "key value" lines, or nothing.
-int64_t number_in(const std::string& path, const std::string& key, int64_t otherwise) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string name;
-    int64_t value = 0;
-    if (key.empty() ? static_cast<bool>(words >> value) : words >> name >> value && name == key) { return value; }
-  }
-  return otherwise;
-}
 
 }  // namespace
 
@@ -126,9 +111,10 @@ void check_host_memory(HostExchange& ranks, int64_t own_bytes) {
   if (ranks.communicator().size() == 1) { return; }
   const Member self = this_member(ranks.communicator().rank());
   const uint64_t host = fnv1a64(self.host + " " + self.boot);
+  const MemoryLimit limit = available_memory(DeviceKind::cpu);
   // All ranks look before one of them reserves anything.
-  const std::vector<uint64_t> all = ranks.gather(std::vector<uint64_t>{
-      host, static_cast<uint64_t>(own_bytes), static_cast<uint64_t>(available_memory_bytes(DeviceKind::cpu))});
+  const std::vector<uint64_t> all =
+      ranks.gather(std::vector<uint64_t>{host, static_cast<uint64_t>(own_bytes), static_cast<uint64_t>(limit.bytes)});
   uint64_t needed = 0, available = std::numeric_limits<uint64_t>::max(), here = 0;
   for (size_t at = 0; at < all.size(); at += 3) {
     if (all[at] != host) { continue; }
@@ -139,20 +125,20 @@ void check_host_memory(HostExchange& ranks, int64_t own_bytes) {
   if (needed <= available) { return; }
   throw MemoryError(
       "memory plan",
-      fmt::format("the {} ranks on {} do not fit (found {} available, expected {}: {} for this one); fewer "
+      fmt::format("the {} ranks on {} do not fit (found {} available{}, expected {}: {} for this one); fewer "
                   "ranks on this host, or a smaller train.micro_batch_size, need less",
-                  here, self.host, format_bytes(static_cast<double>(available)),
+                  here, self.host, format_bytes(static_cast<double>(available)), under(limit),
                   format_bytes(static_cast<double>(needed)), format_bytes(static_cast<double>(own_bytes))));
 }
 
 void require_memory(const MemoryPlan& plan, DeviceKind device) {
-  const int64_t available = available_memory_bytes(device);
-  if (plan.total_bytes() <= available) { return; }
+  const MemoryLimit available = available_memory(device);
+  if (plan.total_bytes() <= available.bytes) { return; }
   const auto text = [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
   const std::string largest = plan.work_peak.empty() ? "nothing" : plan.work_peak.front().name;
-  throw MemoryError("memory plan", "the run does not fit (found " + text(available) + " available, expected " +
-                                       text(plan.total_bytes()) + ": " + text(plan.state_bytes()) +
-                                       " for model and optimizer, " + text(plan.work_bytes) +
+  throw MemoryError("memory plan", "the run does not fit (found " + text(available.bytes) + " available" +
+                                       under(available) + ", expected " + text(plan.total_bytes()) + ": " +
+                                       text(plan.state_bytes()) + " for model and optimizer, " + text(plan.work_bytes) +
                                        " for a micro-batch, its largest part " + largest +
                                        "); a smaller train.micro_batch_size or train.recompute needs less");
 }
@@ -185,30 +171,17 @@ std::string describe(const MemoryPlan& plan, size_t rows) {
   return text + (rest > 0 ? line("  others", rest) : "");
 }
 
-int64_t available_memory_bytes(DeviceKind device) {
+MemoryLimit available_memory(DeviceKind device) {
 #ifdef HEBB_HAVE_CUDA
   if (device == DeviceKind::cuda) {
     // Beside what a run plans the driver takes memory when a kernel is launched for the first time, for its code and
     // the stacks of all threads that fit on the device, and for graphs: not enough of it would end a run in its first
     // steps.
     constexpr int64_t kDriver = int64_t{1} << 30;
-    return std::max<int64_t>(cuda::device_info().free_bytes - kDriver, 0);
+    return {std::max<int64_t>(cuda::device_info().free_bytes - kDriver, 0), ""};
   }
 #endif
-  constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
-  const int64_t free_kib = number_in("/proc/meminfo", "MemAvailable:", -1);
-  const int64_t swap_kib = number_in("/proc/meminfo", "SwapFree:", 0);
-  const int64_t machine = free_kib < 0 ? kUnknown : (free_kib + swap_kib) * 1024;
-  const int64_t limit = number_in("/sys/fs/cgroup/memory.max", "", kUnknown);
-  const int64_t used = number_in("/sys/fs/cgroup/memory.current", "", 0);
-  const int64_t reclaimable = number_in("/sys/fs/cgroup/memory.stat", "inactive_file", 0);
-  return std::min(machine, limit == kUnknown ? kUnknown : limit - used + reclaimable);
-}
-
-int64_t peak_memory_bytes() {
-  struct rusage usage {};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<int64_t>(usage.ru_maxrss) * 1024;
+  return memory_left();
 }
 
 }  // namespace hebb

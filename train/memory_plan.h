@@ -4,6 +4,7 @@
 
 #include "comm/host_exchange.h"
 #include "core/arena.h"
+#include "core/machine_limits.h"
 #include "train/ranks.h"
 #include "train/run_config.h"
 
@@ -41,9 +42,7 @@ void require_memory(const MemoryPlan& plan, DeviceKind device);
 /// The plan as lines of text: totals, then the largest `rows` entries of the peak.
 std::string describe(const MemoryPlan& plan, size_t rows = 12);
 
-/// Memory that this process can still get: of the machine and its control group, or of the GPU.
-int64_t available_memory_bytes(DeviceKind device = DeviceKind::cpu);
-/// The largest resident size that this process has had.
-int64_t peak_memory_bytes();
+/// Memory that this process can still get: of the machine, under the limits of this process, or of the GPU.
+MemoryLimit available_memory(DeviceKind device = DeviceKind::cpu);
 
 }  // namespace hebb

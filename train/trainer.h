@@ -124,7 +124,8 @@ class Trainer {
   RunState state_;
   std::string agreed_stop_;  // several ranks: why all of them stop
   int64_t saved_step_ = -1;
-  int64_t steps_done_ = 0;  // by this process
+  int64_t largest_bytes_ = 0;  // of memory_bytes() at logged steps, of all ranks
+  int64_t steps_done_ = 0;     // by this process
   double flops_per_token_ = 0;
   std::optional<double> peak_flops_;  // of the device
   Interval interval_;

@@ -52,10 +52,10 @@ std::optional<double> Trainer::mfu(double step_seconds) const {
   return peak_flops_ ? std::optional(flops / step_seconds / *peak_flops_) : std::nullopt;
 }
 
-/// The peak of the process, or what it holds on its GPU.
+/// What the process holds itself, or what the run holds on its GPU.
 int64_t Trainer::memory_bytes() const {
   return training_->stream.device == DeviceKind::cpu
-             ? peak_memory_bytes()
+             ? own_memory_bytes(read_system_file)
              : training_->state.reserved_bytes() + training_->work.reserved_bytes();
 }
 
@@ -75,7 +75,9 @@ void Trainer::log(const StepReport& report) {
   }
   warn_of_residuals(report.statistics);
   const double step_seconds = interval_.seconds / static_cast<double>(interval_.steps);
+  largest_bytes_ = std::max(largest_bytes_, memory_bytes());
   const std::optional<CommTimes> comm = comm_times();
+  if (comm) { largest_bytes_ = comm->peak_bytes; }
   interval_ = {};
   log_.step(console_line(report, step_seconds), state_.step, bar_detail(report));
   if (!ranks_.is_first()) { return; }
@@ -87,7 +89,7 @@ void Trainer::log(const StepReport& report) {
 /// Of all ranks, since the last logged step; nothing for one rank. Every rank calls it.
 std::optional<CommTimes> Trainer::comm_times() {
   if (ranks_.size() == 1) { return std::nullopt; }
-  const RankTimes own{.peak_bytes = memory_bytes(), .sent_bytes = interval_.sent_bytes, .steps = interval_.times};
+  const RankTimes own{.peak_bytes = largest_bytes_, .sent_bytes = interval_.sent_bytes, .steps = interval_.times};
   return compare_times(gather_times(host_, own), training_->stream.device == DeviceKind::cpu);
 }
 
@@ -138,7 +140,7 @@ std::string Trainer::console_line(const StepReport& report, double step_seconds)
       "{} eta {} skipped {}",
       state_.step, train.steps, shown(report.loss), shown(std::exp(report.loss)), shown(report.norms.global), report.lr,
       static_cast<double>(train.tokens_per_step()) / step_seconds,
-      utilization ? fmt::format("{:.1f}%", 100 * *utilization) : "n/a", static_cast<double>(memory_bytes()) / kGiB,
+      utilization ? fmt::format("{:.1f}%", 100 * *utilization) : "n/a", static_cast<double>(largest_bytes_) / kGiB,
       1000 * step_seconds, short_count(static_cast<double>(state_.tokens)),
       clock_time(static_cast<double>(train.steps - state_.step) * step_seconds), skips_.total());
 }
@@ -153,7 +155,7 @@ Json Trainer::metrics_line(const StepReport& report, double step_seconds, const 
                             {"skipped", skips_.total()},
                             {"tokens_per_s", static_cast<double>(config_.train.tokens_per_step()) / step_seconds},
                             {"step_ms", 1000 * step_seconds},
-                            {"mem_bytes", comm ? comm->peak_bytes : memory_bytes()}});
+                            {"mem_bytes", largest_bytes_}});
   if (const auto utilization = mfu(step_seconds)) { line.set("mfu", Json(*utilization)); }
   if (comm) { line.set("comm", comm->json()); }
   if (report.spike) { line.set("spike", Json(*report.spike)); }
@@ -173,7 +175,7 @@ Scalars Trainer::tensorboard_values(const StepReport& report, double step_second
                  {"train/lr", report.lr},
                  {"perf/tok_per_s", static_cast<double>(config_.train.tokens_per_step()) / step_seconds},
                  {"perf/step_ms", 1000 * step_seconds},
-                 {"mem/peak_gib", static_cast<double>(memory_bytes()) / kGiB}};
+                 {"mem/peak_gib", static_cast<double>(largest_bytes_) / kGiB}};
   if (const auto utilization = mfu(step_seconds)) { values.emplace_back("perf/mfu", *utilization); }
   for (const auto& [layer, statistics] : report.statistics) {
     for (const auto& [name, value] : statistics) { values.emplace_back("memory/" + layer + "/" + name, value); }

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "core/fields.h"
+#include "core/machine_limits.h"
 #include "core/path_list.h"
 #include "data/shards/shard_format.h"
 
@@ -51,6 +52,13 @@ uint64_t parse_hash(const fs::path& file, const std::string& text) {
 void require_equal(const std::string& where, const char* what, const std::string& found, const std::string& expected) {
   if (found != expected) {
     throw DataError(where, std::string(what) + " of the shard differs from dataset.json", found, expected);
+  }
+}
+
+/// Each file stays mapped, a shard and its index.
+void require_maps(const std::string& path, size_t shards) {
+  if (const std::string problem = maps_problem(2 * static_cast<int64_t>(shards)); !problem.empty()) {
+    throw DataError(path, problem);
   }
 }
 
@@ -140,10 +148,13 @@ std::vector<Shard> open_shards(const std::string& path, const ShardOptions& opti
     if (dataset.shards.empty()) {
       throw DataError(dataset_json->string(), "the data set is empty", "no shards", "at least one");
     }
+    require_maps(dataset_json->string(), dataset.shards.size());
     for (size_t i = 0; i < dataset.shards.size(); ++i) { shards.push_back(open_dataset_shard(dataset, i)); }
     return shards;
   }
-  for (const fs::path& file : expand_paths(path)) { shards.push_back(Shard::open(file, options)); }
+  const std::vector<fs::path> files = expand_paths(path);
+  require_maps(path, files.size());
+  for (const fs::path& file : files) { shards.push_back(Shard::open(file, options)); }
   return shards;
 }
 

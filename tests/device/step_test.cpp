@@ -85,7 +85,7 @@ void check_model(const std::string& model) {
 
 TEST_CASE("a run leaves a gigabyte of a GPU to its driver") {
   if (!has_device()) { return; }
-  CHECK(available_memory_bytes(DeviceKind::cuda) <= cuda::device_info().free_bytes - (int64_t{1} << 30));
+  CHECK(available_memory(DeviceKind::cuda).bytes <= cuda::device_info().free_bytes - (int64_t{1} << 30));
 }
 
 TEST_CASE("a training step waits for the device once, asks for no memory, and has the same bits as a graph") {

@@ -411,7 +411,7 @@ FOLDER_TEST("metrics of several ranks say what communication costs", "[fast]") {
 }
 
 TEST_CASE("the ranks of a host share its memory", "[fast]") {
-  const int64_t available = available_memory_bytes(DeviceKind::cpu);
+  const int64_t available = available_memory(DeviceKind::cpu).bytes;
   const auto check = [&](int64_t each) {
     run_ranks(3, [&](Communicator& communicator) {
       HostExchange host(communicator, DeviceKind::cpu);

@@ -1,6 +1,7 @@
 // `hebb train` as users meet it: exit codes, messages, signals.
 #include <fmt/ranges.h>
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <set>
@@ -140,6 +141,54 @@ TEST_CASE("signals save and stop with exit code 75, and the run goes on") {
     const Result again = files.train({"train.max_minutes=1e-9", "train.exit_code_on_stop=9"}, 9);
     CHECK_THAT(again.out, Contains("resuming after step " + std::to_string(*saved)));
   }
+}
+
+TEST_CASE("data that is cut under a run is an error that names the file, and the run goes on from its checkpoint") {
+  const RunFiles files(
+      R"("steps": 1000000, "batch_size": 4, "sequence_length": 16, "log_every": 1, "checkpoint": {"every": 2})");
+  const std::string tokens = read_file(files.folder / "tokens.bin");
+  const auto process = files.start();
+  REQUIRE(process->prints("saved "));
+  REQUIRE(::truncate((files.folder / "tokens.bin").c_str(), 0) == 0);
+  process->expect(3);
+  CHECK_THAT(process->err(), Contains("error: ") && Contains("tokens.bin: cannot read the mapped file"));
+  CHECK_THAT(read_file(files.run() / "train.log"),
+             Contains("the last checkpoint is that of step ") && Contains("tokens.bin: cannot read the mapped file"));
+  write_file_atomic(files.folder / "tokens.bin", tokens);
+  const Result again = files.train({"train.max_minutes=1e-9"}, 75);
+  CHECK_THAT(again.out, Contains("resuming after step "));
+}
+
+TEST_CASE("a limit of the process' memory is what the plan goes by") {
+  const RunFiles files;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
+  const rlimit low{rlim_t{40} << 30, before.rlim_max};
+  const bool is_set = ::setrlimit(RLIMIT_AS, &low) == 0;
+  const Result result = files.train({"model.vocab_size=2000000000", "model.hidden_size=120"}, 5);
+  ::setrlimit(RLIMIT_AS, &before);
+  REQUIRE(is_set);
+  INFO(result.err);
+  const bool is_larger = memory_left().bytes > (int64_t{40} << 30);  // than what is free
+  CHECK((!is_larger || Contains(" available under ulimit -v").match(result.err)));
+}
+
+TEST_CASE("the memory of a run is that which it holds itself") {
+  const RunFiles files(R"("steps": 3, "batch_size": 4, "sequence_length": 16, "log_every": 1)");
+  const std::string one = read_file(files.folder / "tokens.bin");
+  std::string many;
+  for (size_t i = 0; many.size() < (size_t{64} << 20); ++i) { many += one; }
+  write_file_atomic(files.folder / "many.bin", many);
+  const auto memory = [&](const std::string& data) {
+    fs::remove_all(files.run());
+    files.train({"data.sources.0.path=" + data, "data.sources.0.split_token=0"});  // reads all of it
+    const std::string metrics = read_file(files.run() / "metrics.jsonl");
+    const size_t last = metrics.rfind('\n', metrics.size() - 2);
+    return parse_json(metrics.substr(last == std::string::npos ? 0 : last + 1), "metrics.jsonl")
+        .at("mem_bytes")
+        .as_int();
+  };
+  CHECK(memory("many.bin") < memory("tokens.bin") + (int64_t{48} << 20));
 }
 
 TEST_CASE("a signal during the start ends the program at once and leaves nothing") {
