@@ -7,7 +7,6 @@
 #include <deque>
 #include <thread>
 
-#include "core/folder_lock.h"
 #include "core/parallel.h"
 #include "core/plural.h"
 #include "core/stop_signals.h"
@@ -38,7 +37,6 @@ class Ladder {
 
   int run() {
     runs_.open();
-    const FolderLock lock(folder_, {}, line_);
     require_no_jobs(folder_);
     runs_.read();
     const std::vector<size_t> unfinished = runs_.unfinished();

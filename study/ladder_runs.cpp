@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "core/elapsed.h"
-#include "core/folder_lock.h"
 #include "core/host.h"
 #include "core/join.h"
 #include "core/progress.h"
@@ -31,10 +30,22 @@ void refuse(const fs::path& folder, const std::string& found) {
                         "a new folder, or that of an earlier start of the sweep");
 }
 
+/// Whether a folder holds nothing, or what a ladder writes before sweep.json.
+bool is_new(const fs::path& folder) {
+  std::error_code none;  // no folder
+  const fs::directory_iterator entries(folder, none);
+  return std::all_of(begin(entries), end(entries), [](const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename().string();
+    return name == "lock" || name.starts_with("sweep.json.tmp-");
+  });
+}
+
 /// A folder of this sweep has a sweep.json of the same name that shares a run with it.
 void require_own_folder(const Sweep& sweep, const fs::path& folder) {
-  if (!fs::exists(folder) || fs::is_empty(folder)) { return; }
-  if (!is_ladder(folder)) { refuse(folder, "files without sweep.json"); }
+  if (!is_ladder(folder)) {
+    if (!is_new(folder)) { refuse(folder, "files without sweep.json"); }
+    return;
+  }
   const LadderFolder old = read_ladder(folder);
   const bool shares = std::any_of(old.runs.begin(), old.runs.end(), [&](const LadderRun& r) {
     return std::any_of(sweep.runs.begin(), sweep.runs.end(), [&](const SweepRun& s) { return s.id == r.id; });
@@ -145,9 +156,17 @@ LadderRuns::LadderRuns(const Sweep& sweep, const LadderOptions& options,
                        const std::function<void(std::string_view)>& line)
     : sweep_(sweep), options_(options), line_(line), folder_(folder_of(sweep, options)) {}
 
-void LadderRuns::open() const {
+void LadderRuns::open() {
   require_own_folder(sweep_, folder_);
-  retried_or_throws([&] { return fs::create_directories(folder_); });
+  lock_.emplace(folder_, LockOptions{}, line_);
+  require_own_folder(sweep_, folder_);  // of whoever had the lock before
+  std::vector<fs::path> begun;          // by a start that was killed
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
+    if (entry.path().filename().string().find(".tmp-") != std::string::npos) { begun.push_back(entry.path()); }
+  }
+  for (const fs::path& file : begun) {
+    retried_or_throws([&] { return fs::remove(file); });
+  }
 }
 
 void LadderRuns::read() {

@@ -3,10 +3,12 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/folder_lock.h"
 #include "study/ladder.h"
 
 namespace hebb {
@@ -50,8 +52,8 @@ class LadderRuns {
 
   const fs::path& folder() const { return folder_; }
   fs::path run_folder(size_t i) const { return folder_ / sweep_.runs[i].id; }
-  /// Makes the folder. Errors: CheckpointError for one of something else.
-  void open() const;
+  /// Makes the folder and takes its lock. Errors: CheckpointError for one of something else, or in use.
+  void open();
   /// Reads all states, and writes what a shrunken sweep needs before its runs are looked at. Errors: ConfigError for a
   /// run whose configuration is not the one that its folder was made with, unless changed runs start anew.
   void read();
@@ -85,6 +87,7 @@ class LadderRuns {
   const LadderOptions& options_;
   const std::function<void(std::string_view)>& line_;
   fs::path folder_;
+  std::optional<FolderLock> lock_;
   std::vector<size_t> changed_;
 };
 

@@ -8,7 +8,6 @@
 #include <set>
 #include <utility>
 
-#include "core/folder_lock.h"
 #include "core/host.h"
 #include "core/plural.h"
 #include "data/text/characters.h"
@@ -252,7 +251,6 @@ void require_no_jobs(const fs::path& ladder) {
 int launch_ladder(const Sweep& sweep, const LadderOptions& options, const Console& console) {
   LadderRuns runs(sweep, options, console.line);
   runs.open();
-  const FolderLock lock(runs.folder(), {}, console.line);
   const fs::path ladder = fs::weakly_canonical(runs.folder());
   const LadderJobs jobs = read_jobs(ladder);
   if (!jobs.problem.empty()) { throw Error(ExitCode::kOther, jobs.problem); }

@@ -368,6 +368,20 @@ TEST_CASE("a folder of something else, or in use, is refused before anything run
              Contains("no ladder here"));
 }
 
+TEST_CASE("a second start of a new ladder says who has the folder, and a killed one leaves nothing in the way") {
+  const SweepFolder folder(R"("runs": [{"id": "a"}])");
+  {
+    const FolderLock lock(folder / "runs/small");
+    const Result second = ladder(folder);
+    CHECK(second.code == 4);
+    CHECK_THAT(second.err, Contains("in use by process"));
+  }
+  folder.write("runs/small/lock", "");
+  const fs::path begun = folder.write("runs/small/sweep.json.tmp-1", "{");
+  CHECK(ladder(folder).code == 0);
+  CHECK_FALSE(fs::exists(begun));
+}
+
 TEST_CASE("a schedule is never below its longest run", "[fast]") {
   CHECK(schedule_seconds({}, 3) == 0);
   CHECK(schedule_seconds({1, 2, 3}, 1) == 6);
