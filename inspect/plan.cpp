@@ -154,13 +154,14 @@ Plan plan_run(const RunConfig& config, const PlanOptions& options) {
   {
     const FallbackLog log;
     plan.memory = plan_memory(config);
-    if (const MemoryLimit left = available_memory(device_of(config)); !left.name.empty()) {
-      plan.memory_limit =
-          fmt::format("memory left: {}{}\n", format_bytes(static_cast<double>(left.bytes)), under(left));
-    }
     plan.plain_cores = log.lines();
   }
   const Compute compute = choose_compute(config.train.device, config.train.precision.value_or(""), "train", false);
+  if (compute.device == DeviceKind::cpu) {
+    const MemoryLimit left = available_memory(compute.device);
+    const std::string bytes = format_bytes(static_cast<double>(left.bytes));
+    if (!left.name.empty()) { plan.memory_limit = fmt::format("memory left: {}{}\n", bytes, under(left)); }
+  }
   plan.device = compute.device == DeviceKind::cuda ? "cuda" : "cpu";
   plan.precision = precision_name(compute.dtype);
   const int64_t master_bytes = compute.dtype == DType::f64 ? 8 : 4;
