@@ -30,9 +30,9 @@ struct Cleanup {
 // A handler can reach globals alone. Who takes a list out of its slot owns it.
 std::array<std::atomic<Cleanup*>, 16> slots{};
 static_assert(std::atomic<Cleanup*>::is_always_lock_free);
-std::mutex mutex;  // of what follows
+std::mutex slots_mutex;  // of what follows
 int in_use = 0;
-constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGXCPU};
+constexpr std::array kEndSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGXCPU};
 
 extern "C" void remove_and_end(int number) {
   std::array<const Cleanup*, slots.size()> taken{};
@@ -58,7 +58,7 @@ bool is_handler(int number, void (*handler)(int)) {
 }  // namespace
 
 SignalCleanup::SignalCleanup(const std::vector<fs::path>& paths, const fs::path& guard, int guard_file) {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(slots_mutex);
   auto list = std::make_unique<Cleanup>();
   for (const fs::path& path : paths) { list->paths.push_back(fs::absolute(path).string()); }
   if (!guard.empty()) { list->guard = fs::absolute(guard).string(); }
@@ -71,7 +71,7 @@ SignalCleanup::SignalCleanup(const std::vector<fs::path>& paths, const fs::path&
     }
   }
   if (in_use++ > 0) { return; }
-  for (const int number : kSignals) {
+  for (const int number : kEndSignals) {
     if (!is_handler(number, SIG_DFL)) { continue; }
     struct sigaction action {};
     action.sa_handler = remove_and_end;
@@ -81,10 +81,10 @@ SignalCleanup::SignalCleanup(const std::vector<fs::path>& paths, const fs::path&
 }
 
 SignalCleanup::~SignalCleanup() {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(slots_mutex);
   if (slot_ >= 0) { delete slots[static_cast<size_t>(slot_)].exchange(nullptr); }
   if (--in_use > 0) { return; }
-  for (const int number : kSignals) {
+  for (const int number : kEndSignals) {
     if (is_handler(number, remove_and_end)) { signal(number, SIG_DFL); }
   }
 }
