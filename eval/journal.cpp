@@ -149,8 +149,8 @@ void EvalJournal::read_weights() {
   int64_t fixed = 0;  // items before the first that moved weights
   while (stays(fixed)) { ++fixed; }
   const auto usable = [&]() -> int64_t {
-    if (!fs::exists(weights_file())) { return fixed; }
-    const std::string bytes = read_file(weights_file());
+    if (!fs::exists(weights_file(file_))) { return fixed; }
+    const std::string bytes = read_file(weights_file(file_));
     const std::string start = line_of(key_);
     if (bytes.size() < kHashDigits + start.size() || !bytes.starts_with(start)) { return fixed; }
     std::string_view rest = std::string_view(bytes).substr(start.size());
@@ -204,13 +204,13 @@ void EvalJournal::keep_weights(const Weights& weights) {
     put(body, tensor.size());
     body.append(tensor.begin(), tensor.end());
   }
-  write_file_atomic(weights_file(), line_of(key_) + body + hash_of(body));
+  write_file_atomic(weights_file(file_), line_of(key_) + body + hash_of(body));
 }
 
 void EvalJournal::remove() {
   std::error_code none;  // what is not there need not go
   retried(none, [&] { fs::remove(file_, none); });
-  retried(none, [&] { fs::remove(weights_file(), none); });
+  retried(none, [&] { fs::remove(weights_file(file_), none); });
 }
 
 void EvalJournal::remove_files(const fs::path& file) {
@@ -219,6 +219,7 @@ void EvalJournal::remove_files(const fs::path& file) {
     retried(none, [&] { fs::remove(other, none); });
   }
   retried(none, [&] { fs::remove(file, none); });
+  retried(none, [&] { fs::remove(weights_file(file), none); });
 }
 
 std::vector<int64_t> EvalJournal::kept() const {

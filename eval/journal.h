@@ -55,7 +55,7 @@ class EvalJournal {
   void remove();
 
  private:
-  fs::path weights_file() const { return file_.string() + "-weights"; }
+  static fs::path weights_file(const fs::path& file) { return file.string() + "-weights"; }
   static std::vector<fs::path> files_of_ranks(const fs::path& file);
   void read(const std::function<void(const std::string& text)>& note);
   bool read_items(const fs::path& file, const std::function<void(const std::string& text)>& note);

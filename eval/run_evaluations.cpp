@@ -223,14 +223,14 @@ EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext con
     const Json key = evaluation_key(e, source, context.tokenizer.get(), context.sequence_length, context.logs_samples);
     const std::unique_ptr<FolderLock> lock = context.is_first() ? lock_of(e, out, context.progress) : nullptr;
     const auto kept = again || !context.is_first() ? std::nullopt : finished_result(e, key, out, note);
+    const fs::path partial = out / (e.name + ".partial");
+    if (kept || (again && context.is_first())) { EvalJournal::remove_files(partial); }
     if (kept) { report(result_text(*kept, true)); }
     if (from_first(context, kept ? "kept" : "") == "kept") {
       ++counts.ok;
       continue;
     }
     const auto start = std::chrono::steady_clock::now();
-    const fs::path partial = out / (e.name + ".partial");
-    if (again && context.is_first()) { EvalJournal::remove_files(partial); }
     const std::unique_ptr<EvalJournal> journal = open_journal(context, partial, key);
     context.journal = journal.get();
     context.seed = e.seed;

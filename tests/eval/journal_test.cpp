@@ -43,7 +43,12 @@ TEST_CASE("finished results stay until checkpoint, configuration or input differ
   Corpus corpus;
   REQUIRE(corpus.run("out", INT64_MAX, 60, false));
   CHECK(kept_lines(corpus.lines) == 0);
+  const auto finished = corpus.files("out");
+  for (const char* name : {"out/cloze.partial", "out/cloze.partial-weights"}) {
+    corpus.folder.write(name, "of a process that was killed when the result was written");
+  }
   REQUIRE(corpus.run("out", INT64_MAX, 60, false));
+  CHECK(corpus.files("out") == finished);
   CHECK(kept_lines(corpus.lines) == 14);
   CHECK(corpus.heard.messages.empty());
 
