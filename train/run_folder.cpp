@@ -286,6 +286,10 @@ void RunFolder::choose_latest(const CheckpointFolder& folder, bool allow_older) 
     const auto latest = folder.latest();
     if (!latest) { return; }
     std::erase_if(candidates, [&](int64_t step) { return step >= *latest; });
+    if (const fs::path named = folder.path_of(*latest); !fs::exists(named)) {
+      throw CheckpointError((named.parent_path() / "latest").string(), "names a checkpoint that is not there",
+                            named.filename().string(), "one of the folder");
+    }
     candidates.insert(candidates.begin(), *latest);
   } catch (const CheckpointError& error) { refuse(error); }  // then the newest that is intact
   while (!candidates.empty()) {

@@ -121,7 +121,8 @@ FOLDER_TEST("a checkpoint without latest is found, and a damaged latest is named
 
 FOLDER_TEST("a latest that is empty, or names a checkpoint that is gone, is passed over by --allow-older") {
   const auto [text, message, step] = GENERATE(table<std::string, std::string, int>(
-      {{"", "checkpoints/latest: names no checkpoint (found \"\"", 4}, {"step_00000009\n", "no such checkpoint", 4}}));
+      {{"", "checkpoints/latest: names no checkpoint (found \"\"", 4},
+       {"step_00000009\n", "checkpoints/latest: names a checkpoint that is not there", 4}}));
   make_run(folder, folder / "run");
   folder.write("run/checkpoints/latest", text);
   INFO(text);
@@ -227,7 +228,7 @@ FOLDER_TEST("a damaged checkpoint is reported with what differs, and only --allo
          state.erase("files");
          std::ofstream(c / "state.json") << state.dump();
        }},
-      {"gone", "no such checkpoint", [](const fs::path& c) { fs::remove_all(c); }},
+      {"gone", "latest: names a checkpoint that is not there", [](const fs::path& c) { fs::remove_all(c); }},
   };
   for (const Case& c : cases) {
     INFO(c.name);
