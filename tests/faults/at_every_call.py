@@ -41,8 +41,11 @@ class Train:
         run = work.path("runs", "small")
         last = {name: small.read(os.path.join(run, "checkpoints", "step_00000004", name))
                 for name in ("model.safetensors", "optimizer.safetensors", "state.json", "config.json")}
-        return last, small.read(os.path.join(run, "checkpoints", "latest")), small.json_lines(small.read(os.path.join(run, "metrics.jsonl"))), \
-            sorted(os.listdir(os.path.join(run, "checkpoints"))), [name for name in os.listdir(run) if "tmp" in name]
+        return last, small.read(os.path.join(run, "checkpoints", "latest")), small.json_lines(small.read(os.path.join(run, "metrics.jsonl")))
+
+    @staticmethod
+    def left(work):
+        return [name for name in small.tree(work.path("runs")) if "tmp" in name or name.endswith("step_00000002")]
 
     @staticmethod
     def check(work, expected, out):
@@ -71,16 +74,20 @@ class Encode:
 
     @staticmethod
     def result(work):
-        files = small.tree(work.path("set"))
+        files = {name: content for name, content in small.tree(work.path("set")).items() if "tmp" not in name and "lock" not in name}
         if "dataset.json" in files:
             files["dataset.json"] = small.timeless(small.json.loads(files["dataset.json"]))
         return files
 
     @staticmethod
+    def left(work):
+        return [name for name in small.tree(work.path("set")) if "tmp" in name or "lock" in name]
+
+    @staticmethod
     def check(work, expected, out):
         """The old one, the new one, or none that is taken for whole."""
         del out
-        found = {name: content for name, content in Encode.result(work).items() if "tmp" not in name and name != "lock"}
+        found = Encode.result(work)
         code, _, err = work.run(["data", "verify", "set"])
         if (code == 0) != (found in (Encode.old, expected)):
             return f"neither the old data set nor the new one: data verify says {code} {err}, files {sorted(found)}"
@@ -102,8 +109,11 @@ class Eval:
     @staticmethod
     def result(work):
         files = small.tree(work.path("runs", "small", "evals"))
-        return {name: content and small.timeless(small.json.loads(content)) if name.endswith("json") else content
-                for name, content in files.items()}
+        return {name: small.timeless(small.json.loads(content)) for name, content in files.items() if name.endswith(".json")}
+
+    @staticmethod
+    def left(work):
+        return [name for name, content in small.tree(work.path("runs", "small", "evals")).items() if content is not None and not name.endswith(".json")]
 
     @staticmethod
     def check(work, expected, out):
@@ -111,7 +121,7 @@ class Eval:
         del out
         if os.path.exists(work.path("runs", "small", "evals")):
             for name, content in Eval.result(work).items():
-                if name.endswith(".json") and content != expected[name] and content["status"] != "failed":
+                if content != expected[name] and content["status"] != "failed":
                     return f"{name} differs"
         return ""
 
@@ -129,9 +139,12 @@ class Ladder:
     @staticmethod
     def result(work):
         files = small.tree(work.path("runs", "ladder"))
-        weights = {name: content for name, content in files.items() if name.endswith("safetensors")}
-        return weights, small.json_lines(files["results.jsonl"]), [name for name in files if "tmp" in name], \
-            [small.json_lines(files[f"seed={seed}/metrics.jsonl"]) for seed in (1, 2)]
+        weights = {name: content for name, content in files.items() if "step_00000004" in name and name.endswith("safetensors")}
+        return weights, small.json_lines(files["results.jsonl"]), [small.json_lines(files[f"seed={seed}/metrics.jsonl"]) for seed in (1, 2)]
+
+    @staticmethod
+    def left(work):
+        return [name for name in small.tree(work.path("runs")) if "tmp" in name or "lock" in name]
 
     @staticmethod
     def check(work, expected, out):
@@ -163,18 +176,20 @@ class Test:
         assert code == 0, err
         return self.case.result(self.work), int.from_bytes(small.read(counter), "little"), small.read(journal)
 
-    def again(self, what, first=""):
-        """The next start comes to the result."""
+    def again(self, what, first="", is_clean=True):
+        """The next start comes to the result, and removes what a killed one had begun."""
         code, out, err = self.work.run(self.case.again)
         if code != 0:
             return self.fail(what, f"{first}the next start ends with {code}: {err}{out[-300:]}")
+        if is_clean and (left := self.case.left(self.work)):
+            self.fail(what, f"{first}the next start leaves {left}")
         return self.compare(what, f"{first}the next start has another result")
 
     def compare(self, what, text):
         """The result is there, and as it should be."""
         try:
             found = self.case.result(self.work)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, LookupError) as error:
             return self.fail(what, f"{text}: {error!r}")
         if found != self.expected:
             self.fail(what, f"{text}: {difference(found, self.expected)}")
@@ -196,7 +211,7 @@ class Test:
             self.fail(what, text)
         if code == 0:
             self.compare(what, "exit code 0 with another result")
-        self.again(what, f"exit code {code}; ")
+        self.again(what, f"exit code {code}; ", fault == "killed")
 
     def cut(self, number, kind, left, is_end):
         what = f"power cut after call {number} of {self.calls}, {kind} lost"

@@ -14,6 +14,9 @@ import at_every_call
 import small
 
 
+IN_USE = r"in use by (process \d+|a process that has just begun)"
+
+
 def starts(work, command, count):
     """Exit code and output of each."""
     running = [subprocess.Popen([work.hebb, *command], cwd=work.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -44,13 +47,15 @@ def main():
                 done = [text for code, text in ends if code == 0]
                 others = [(code, text) for code, text in ends if code != 0]
                 worked, held = worked + len(done), held + len(others)
-                wrong = [f"exit code {code}: {text[-300:]}" for code, text in others if code != 4 or not re.search(r"in use by process \d+", text)]
+                wrong = [f"exit code {code}: {text[-300:]}" for code, text in others if code not in case.codes or not re.search(IN_USE, text)]
                 try:
                     found = case.result(work)
                 except (OSError, ValueError, KeyError) as error:
                     found = error
                 if not done:
                     wrong.append("none works")
+                if left := case.left(work):
+                    wrong.append(f"{left} is left")
                 if found != expected:
                     wrong.append(f"another result: {at_every_call.difference(found, expected)}")
                 if wrong:

@@ -1,5 +1,8 @@
 #pragma once
 // What the libFuzzer programs for sweeps and folders of ladders, and the tests of their kept inputs, run.
+#include <cmath>
+#include <regex>
+
 #include "study/expression.h"
 #include "study/ladder_runs.h"
 #include "study/launcher.h"
