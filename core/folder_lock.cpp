@@ -171,7 +171,7 @@ void FolderLock::take(const std::function<void(const std::string&)>& say) {
     return take(say);
   }
   // A new file: what the other process may still write goes to the old one.
-  ::unlink(path_.c_str());
+  retried([&] { return ::unlink(path_.c_str()); });
   while (!open_file()) {}
   if (!has_flock_ || read_holder(file_.fd()).pid > 0) { fail_in_use(""); }
 }
@@ -185,7 +185,9 @@ void FolderLock::write_text() {
   }
   if (n < 0 || retried([&] { return ::ftruncate(file_.fd(), static_cast<off_t>(text_.size())); }) != 0) {
     const int error = errno;
-    if (is_at(path_, file_)) { ::unlink(path_.c_str()); }  // no destructor runs
+    if (is_at(path_, file_)) {  // no destructor runs
+      retried([&] { return ::unlink(path_.c_str()); });
+    }
     fail(path_, std::string("cannot write the lock: ") + std::strerror(error));
   }
   retried([&] { return ::fsync(file_.fd()); });  // for hosts that watch; where it fails, saving says so
@@ -252,7 +254,9 @@ FolderLock::~FolderLock() {
   }
   changed_.notify_all();
   thread_.join();
-  if (is_at(path_, file_)) { ::unlink(path_.c_str()); }
+  if (is_at(path_, file_)) {
+    retried([&] { return ::unlink(path_.c_str()); });
+  }
 }
 
 }  // namespace hebb
