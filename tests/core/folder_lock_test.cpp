@@ -9,23 +9,10 @@
 #include <fstream>
 #include <thread>
 
+#include "tests/left_lock.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 #include "tests/thrown.h"
-
-namespace {
-
-/// A process that takes the lock of a folder and ends without releasing it.
-pid_t leave_lock(const fs::path& folder) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    static const FolderLock lock(folder);
-    ::_exit(0);
-  }
-  return child;
-}
-
-}  // namespace
 
 FOLDER_TEST("an error of a lock is of the wanted kind and calls the folder by its name") {
   const FolderLock lock(folder.path());

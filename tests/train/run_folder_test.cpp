@@ -13,6 +13,7 @@
 
 #include "data/shards/shard_writer.h"
 #include "data/tokenizer/tokenizer.h"
+#include "tests/left_lock.h"
 #include "tests/thrown.h"
 #include "tests/train/run_fixture.h"
 #include "train/model_source.h"
@@ -20,16 +21,6 @@
 namespace {
 
 const char* kSeven = R"({"train": {"checkpoint": {"every": 2, "keep": 9}}})";
-
-/// A process that takes the lock of a folder and ends without releasing it.
-pid_t leave_lock(const fs::path& folder) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    static const FolderLock lock(folder);
-    ::_exit(0);
-  }
-  return child;
-}
 
 }  // namespace
 
