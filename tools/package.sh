@@ -32,15 +32,16 @@ debootstrap --variant=minbase bookworm "$root" ${mirror:+"$mirror"} >"build-pack
   { tail -n 5 build-package/debootstrap.log >&2; exit 1; }
 mount -t proc proc "$root/proc"
 cp -r /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/"
-cp build-package/hebb*.deb build-package/hebb*.tar.gz "$root/root/"
-inside() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 bash -eu -s -- "$@"; }
+mkdir "$root/packages"
+cp build-package/hebb*.deb build-package/hebb*.tar.gz "$root/packages/"
+inside() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/packages LC_ALL=C.UTF-8 bash -eu -s -- "$@"; }
 inside <<'END'
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-apt-get install -y -qq --no-install-recommends /root/hebb_*.deb >/dev/null
+apt-get install -y -qq --no-install-recommends /packages/hebb_*.deb >/dev/null
 END
 # Data, a tokenizer, a run of a minute, its evaluation, text; by the installed program and by that of the archive.
-cat >"$root/root/try.sh" <<'END'
+cat >"$root/packages/try.sh" <<'END'
 set -eu
 hebb=$1
 cd "$(mktemp -d)"
@@ -58,15 +59,15 @@ $hebb generate run --prompt "The number of" --max-new-tokens 8
 $hebb report run
 END
 inside <<'END'
-bash /root/try.sh hebb
-mkdir /root/archive
-tar -xzf /root/hebb-*.tar.gz -C /root/archive --strip-components=1
-bash /root/try.sh /root/archive/bin/hebb
+bash /packages/try.sh hebb
+mkdir /packages/archive
+tar -xzf /packages/hebb-*.tar.gz -C /packages/archive --strip-components=1
+bash /packages/try.sh /packages/archive/bin/hebb
 END
 if ls build-package/hebb-mpi_*.deb >/dev/null 2>&1; then
   inside <<'END'
 export DEBIAN_FRONTEND=noninteractive
-apt-get install -y -qq --no-install-recommends /root/hebb-mpi_*.deb >/dev/null
+apt-get install -y -qq --no-install-recommends /packages/hebb-mpi_*.deb >/dev/null
 cd "$(mktemp -d)"
 sed -n '/^```json/,/^```/p' /usr/share/doc/hebb/docs/model.md | sed '/^```$/q' | grep -v '```' >minimal.json
 hebb train minimal.json --ranks 2 --run-dir run
