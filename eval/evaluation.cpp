@@ -9,6 +9,7 @@
 
 #include "core/hash.h"
 #include "core/names.h"
+#include "core/statistics.h"
 #include "train/run_config.h"
 
 namespace hebb {
@@ -152,14 +153,10 @@ void EvalResult::metric(const std::string& name, double value, int64_t n) {
 }
 
 Json mean_metric(std::span<const double> values) {
-  HEBB_ASSERT(!values.empty());
-  const double n = static_cast<double>(values.size());
-  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
-  double squares = 0;
-  for (const double value : values) { squares += (value - mean) * (value - mean); }
-  Json m = Json::object({{"value", mean}});
-  if (values.size() > 1) { m.set("stderr", std::sqrt(squares / (n - 1) / n)); }
-  m.set("n", static_cast<int64_t>(values.size()));
+  const SampleMean sample = sample_mean(values);
+  Json m = Json::object({{"value", sample.mean}});
+  if (const auto error = sample.standard_error()) { m.set("stderr", *error); }
+  m.set("n", sample.n);
   return m;
 }
 

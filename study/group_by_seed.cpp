@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/statistics.h"
 #include "study/run_identity.h"
 #include "study/run_results.h"
 #include "train/run_config.h"
@@ -50,12 +51,9 @@ void add_measured(Json& row, const std::string& key, const std::vector<Json>& ru
   if (values.size() < runs.size()) {
     return;  // a mean over some of the runs would compare with nothing
   }
-  const auto n = static_cast<double>(values.size());
-  double mean = 0, squares = 0;
-  for (const double v : values) { mean += v / n; }
-  for (const double v : values) { squares += (v - mean) * (v - mean); }
-  row.set(key, mean);
-  if (values.size() > 1) { row.set(key + ".std", std::sqrt(squares / (n - 1))); }
+  const SampleMean sample = sample_mean(values);
+  row.set(key, sample.mean);
+  if (sample.deviation) { row.set(key + ".std", *sample.deviation); }
 }
 
 Json row_of(const std::vector<Json>& runs) {

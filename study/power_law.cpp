@@ -115,7 +115,7 @@ void bootstrap_residuals(PowerLawFit& fit, const Line& line, const std::vector<d
 }
 
 void student_intervals(PowerLawFit& fit, const Line& line, size_t n, const std::vector<double>& u0) {
-  const double t = n == 3 ? 12.706204736432095 : 4.302652729911275;  // 97.5 % with 1 and 2 degrees of freedom
+  const double t = student_quantile(static_cast<double>(n - 2));
   const double s = std::sqrt(line.sum_squares / static_cast<double>(n - 2));
   const ErrorFactors f = error_factors(line, n, u0);
   const auto around = [&](double value, double factor) {

@@ -5,12 +5,9 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/statistics.h"
 
 namespace hebb {
-
-struct Interval {
-  double low = 0, high = 0;
-};
 
 /// y = a x^-b + c, fitted in logarithms (docs/verbs/report.md, The fit), with 95 % intervals.
 struct PowerLawFit {
