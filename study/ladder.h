@@ -20,6 +20,8 @@ struct RunStatus {
 /// `pending` where there is no file. Errors: CheckpointError for a damaged one.
 RunStatus read_status(const fs::path& run);
 void write_status(const fs::path& run, const RunStatus& status);
+/// Removes what a killed ladder or job had begun to write in the folder of a run. For who holds the run.
+void remove_begun(const fs::path& run);
 /// Whether a run is said to be running by a process of this host that is no more: it was killed with the ladder.
 bool was_killed(const RunStatus& status);
 

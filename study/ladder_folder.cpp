@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/host.h"
+#include "core/retry.h"
 #include "study/ladder_runs.h"
 #include "study/sweep_file.h"
 
@@ -81,6 +82,18 @@ void write_status(const fs::path& run, const RunStatus& s) {
     json.set("idle", s.idle);
   }
   write_file_atomic(run / "status.json", json.dump(1) + "\n");
+}
+
+void remove_begun(const fs::path& run) {
+  std::vector<fs::path> begun;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run)) {
+    const std::string name = entry.path().filename().string();
+    const auto is_of = [&](const char* file) { return name.starts_with(std::string(file) + ".tmp-"); };
+    if (is_of("status.json") || is_of(kLadderConfig)) { begun.push_back(entry.path()); }
+  }
+  for (const fs::path& file : begun) {
+    retried_or_throws([&] { return fs::remove(file); });
+  }
 }
 
 bool is_ladder(const fs::path& folder) { return fs::exists(folder / "sweep.json"); }

@@ -161,8 +161,12 @@ void LadderRuns::open() {
   lock_.emplace(folder_, LockOptions{}, line_);
   require_own_folder(sweep_, folder_);  // of whoever had the lock before
   std::vector<fs::path> begun;          // by a start that was killed
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
-    if (entry.path().filename().string().find(".tmp-") != std::string::npos) { begun.push_back(entry.path()); }
+  for (const fs::path& folder : {folder_, folder_ / "plots"}) {
+    std::error_code none;  // no plots
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
+      const bool is_begun = entry.path().filename().string().find(".tmp-") != std::string::npos;
+      if (is_begun && !entry.is_directory()) { begun.push_back(entry.path()); }  // the name of a run may hold it
+    }
   }
   for (const fs::path& file : begun) {
     retried_or_throws([&] { return fs::remove(file); });
@@ -288,6 +292,7 @@ void LadderRuns::prepare_run(size_t i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   }
+  remove_begun(run_folder(i));
   write_file_atomic(run_folder(i) / kLadderConfig, sweep_.runs[i].config.dump(1) + "\n");
   status[i].config_hash = config_hash(sweep_.runs[i].config);
   status[i].state = "pending";

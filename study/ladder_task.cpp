@@ -69,6 +69,7 @@ class LadderTask {
   void take_over() {
     if (status_.task == task_) { remove_lock_of_other_host(run_); }
     const FolderLock probe(run_);
+    remove_begun(run_);
     if (status_.task != task_) { status_.idle = 0; }
     status_.task = task_;
     status_.started = time_now();

@@ -130,7 +130,7 @@ class Ladder:
     """Two runs of a sweep and their report."""
     command = again = ["ladder", "sweep.json"]
     codes = (1, 4)  # of errors
-    weight = 8
+    weight = 3
 
     @staticmethod
     def prepare(work):

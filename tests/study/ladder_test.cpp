@@ -382,6 +382,21 @@ TEST_CASE("a second start of a new ladder says who has the folder, and a killed 
   CHECK_FALSE(fs::exists(begun));
 }
 
+TEST_CASE("what a killed ladder had begun in the folder of a run goes at the next start") {
+  const SweepFolder folder(R"("runs": [{"id": "a.tmp-b"}])");
+  const std::string run = "runs/small/a.tmp-b/";
+  const fs::path status = folder.write(run + "status.json.tmp-1", "{");
+  const fs::path config = folder.write(run + "ladder-config.json.tmp-1", "{");
+  const fs::path notes = folder.write(run + "notes.tmp-1", "of the user");
+  const fs::path plot = folder.write("runs/small/plots/loss.svg.tmp-1", "<svg");
+  write_file_atomic(folder / "runs/small/sweep.json", R"({"name": "small", "runs": [{"id": "a.tmp-b"}]})");
+  const Result done = ladder(folder);
+  INFO(done.err);
+  CHECK(done.code == 0);
+  CHECK_FALSE((fs::exists(status) || fs::exists(config) || fs::exists(plot)));
+  CHECK(fs::exists(notes));
+}
+
 TEST_CASE("a schedule is never below its longest run", "[fast]") {
   CHECK(schedule_seconds({}, 3) == 0);
   CHECK(schedule_seconds({1, 2, 3}, 1) == 6);

@@ -187,8 +187,10 @@ TEST_CASE("a requeued job takes over the lock that it left on another machine, a
   CHECK(status(folder, "a").state == "running");  // another job's word
   s.task = "0001.0";
   write_status(folder / "runs/small/a", s);
+  const fs::path begun = folder.write("runs/small/a/status.json.tmp-1", "{");
   CHECK(slurm.run_task(1, 0) == 0);
   CHECK(status(folder, "a").state == "done");
+  CHECK_FALSE(fs::exists(begun));
 }
 
 TEST_CASE("cancelled jobs save, stop and do not come back") {
