@@ -103,7 +103,7 @@ class Server {
     std::error_code error;
     made_folder_ = fs::create_directories(options_.folder, error);
     if (error) { throw CheckpointError(options_.folder.string(), "cannot be made: " + error.message()); }
-    remove_other_rendezvous(options_.folder, options_.launch);
+    remove_left_rendezvous(options_.folder);
     rendezvous_.secret = make_secret();
     if (options_.is_one_host) {
       listen({{"lo", "127.0.0.1"}}, "127.0.0.1", 0);
@@ -114,7 +114,7 @@ class Server {
       if (addresses.empty()) { throw CommError("network interfaces", "none that other hosts could reach is up"); }
       listen(addresses, addresses.size() == 1 ? addresses[0].address : "0.0.0.0", 0);
     }
-    write_rendezvous(file_, rendezvous_);
+    held_ = write_rendezvous(file_, rendezvous_);
   }
 
   void listen(std::vector<InterfaceAddress> addresses, const std::string& at, int port) {
@@ -137,7 +137,7 @@ class Server {
     }
     if (now >= next_look_) {  // another start in this folder may have removed it
       next_look_ = now + 1;
-      if (!fs::exists(file_)) { write_rendezvous(file_, rendezvous_); }
+      if (!fs::exists(file_)) { held_ = write_rendezvous(file_, rendezvous_); }
     }
     std::vector<pollfd> polled{{listener_.fd(), POLLIN, 0}};
     for (const Stranger& s : strangers_) { polled.push_back(s.connection->polled()); }
@@ -285,6 +285,7 @@ class Server {
   double notice_at_ = options_.notice_seconds, next_look_ = 1;
   Socket listener_;
   Rendezvous rendezvous_;
+  Descriptor held_;  // the file of the rendezvous
   std::vector<Stranger> strangers_;
   std::map<std::string, int> notes_;  // what went wrong, how often
   bool made_folder_ = false, is_met_ = false;

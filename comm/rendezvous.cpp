@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -49,7 +50,7 @@ fs::path rendezvous_path(const fs::path& run_folder, const std::string& launch) 
   return run_folder / ("rendezvous." + (launch.empty() ? "" : launch + ".") + "json");
 }
 
-void write_rendezvous(const fs::path& path, const Rendezvous& rendezvous) {
+Descriptor write_rendezvous(const fs::path& path, const Rendezvous& rendezvous) {
   Json addresses = Json::array();
   for (const InterfaceAddress& a : rendezvous.addresses) {
     addresses.push(Json::object({{"interface", a.interface}, {"address", a.address}}));
@@ -58,13 +59,17 @@ void write_rendezvous(const fs::path& path, const Rendezvous& rendezvous) {
   const std::string text = file.dump() + "\n";
   const fs::path temporary = fmt::format("{}.tmp-{:d}", path.string(), ::getpid());
   ::unlink(temporary.c_str());
-  const Socket out(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  Descriptor out(::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (out.is_open()) {
+    ::flock(out.fd(), LOCK_EX | LOCK_NB);
+  }  // where that is not possible, nobody can remove the file
   if (!out.is_open() || ::write(out.fd(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
       ::fsync(out.fd()) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0) {
     const std::string why = std::strerror(errno);
     ::unlink(temporary.c_str());
     throw CheckpointError(path.string(), "cannot write where ranks meet: " + why);
   }
+  return out;
 }
 
 std::optional<Rendezvous> read_rendezvous(const fs::path& path) {
@@ -85,15 +90,19 @@ std::optional<Rendezvous> read_rendezvous(const fs::path& path) {
   } catch (const Error&) { return std::nullopt; }  // not there, or of another program
 }
 
-void remove_other_rendezvous(const fs::path& run_folder, const std::string& launch) {
-  const fs::path own = rendezvous_path(run_folder, launch).filename();
+void remove_left_rendezvous(const fs::path& folder) {
   std::error_code ignored;
-  std::vector<fs::path> others;
-  for (const fs::directory_entry& entry : fs::directory_iterator(run_folder, ignored)) {
+  std::vector<fs::path> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("rendezvous.") && name != own) { others.push_back(entry.path()); }
+    if (name.starts_with("rendezvous.") && (name.ends_with("json") || name.find("json.tmp-") != std::string::npos)) {
+      found.push_back(entry.path());
+    }
   }
-  for (const fs::path& other : others) { fs::remove(other, ignored); }
+  for (const fs::path& path : found) {
+    const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+    if (file.is_open() && ::flock(file.fd(), LOCK_EX | LOCK_NB) == 0) { fs::remove(path, ignored); }
+  }
 }
 
 std::string read_secret(const std::string& key, const fs::path& path) {

@@ -22,12 +22,13 @@ struct Rendezvous {
 
 /// RUN/rendezvous.LAUNCH.json.
 fs::path rendezvous_path(const fs::path& run_folder, const std::string& launch);
-/// Writes the file by rename, readable by its owner alone. Errors: CheckpointError.
-void write_rendezvous(const fs::path& path, const Rendezvous& rendezvous);
+/// Writes the file by rename, readable by its owner alone. The result holds a lock on the file: while it is open, no
+/// other start removes the file. Errors: CheckpointError.
+[[nodiscard]] Descriptor write_rendezvous(const fs::path& path, const Rendezvous& rendezvous);
 /// What the file says; nothing where it does not exist or makes no sense (yet).
 std::optional<Rendezvous> read_rendezvous(const fs::path& path);
-/// Removes the files of other launches from a run folder. Of those that are still meeting, rank 0 writes its own again.
-void remove_other_rendezvous(const fs::path& run_folder, const std::string& launch);
+/// Removes what killed starts left behind in a folder: the files that nobody holds.
+void remove_left_rendezvous(const fs::path& folder);
 
 /// The secret of a file, without white space at its end. Errors: Error of kind kUsage for a file that cannot be read,
 /// is empty or that others than its owner may read or write.

@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "comm/rendezvous.h"
 #include "core/elapsed.h"
 #include "core/folder_lock.h"
 #include "core/folders.h"
@@ -162,6 +163,7 @@ std::unique_ptr<FolderLock> lock_of(const Evaluation& e, const fs::path& out, Pr
   for (const fs::path& path : left) {
     retried_or_throws([&] { return fs::remove(path); });
   }
+  remove_left_rendezvous(out);
   return lock;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "comm/rendezvous.h"
 #include "core/append_file.h"
 #include "core/join.h"
 #include "core/retry.h"
@@ -160,6 +161,7 @@ void RunFolder::remove_leftovers() {
     retried_or_throws([&] { return fs::remove(path); });
     notes_.push_back("removed " + path.filename().string() + ", left unfinished");
   }
+  remove_left_rendezvous(path_);
   for (const std::string& name : checkpoints_.remove_stale()) {
     notes_.push_back("removed checkpoints/" + name + ", left unfinished");
   }

@@ -162,7 +162,8 @@ FOLDER_TEST("ranks meet through the run folder and know each other", "[fast][thr
 
 FOLDER_TEST("the rendezvous file is the owner's alone and names the launch", "[fast]") {
   const fs::path path = rendezvous_path(folder.path(), "j.1");
-  write_rendezvous(path, {.addresses = {{"lo", "127.0.0.1"}}, .port = 4711, .secret = std::string(64, 'a')});
+  const Descriptor held =
+      write_rendezvous(path, {.addresses = {{"lo", "127.0.0.1"}}, .port = 4711, .secret = std::string(64, 'a')});
   struct stat status {};
   REQUIRE(::stat(path.c_str(), &status) == 0);
   CHECK((status.st_mode & 0777) == 0600);
@@ -171,7 +172,7 @@ FOLDER_TEST("the rendezvous file is the owner's alone and names the launch", "[f
   REQUIRE(read);
   CHECK((read->port == 4711 && read->secret == std::string(64, 'a') && read->addresses[0].address == "127.0.0.1"));
   folder.write("rendezvous.other.json", "{}");
-  remove_other_rendezvous(folder.path(), "j.1");
+  remove_left_rendezvous(folder.path());
   CHECK((fs::exists(path) && !fs::exists(folder / "rendezvous.other.json")));
   std::ofstream(path) << "{\"port\": \"x\"}";
   CHECK(!read_rendezvous(path));
@@ -212,15 +213,18 @@ FOLDER_TEST("a rank without rank 0 says where it looked", "[fast]") {
   CHECK_THAT(meet_one(options).error, Contains("cannot reach rank 0 within 0.3 s (no file "));
   // A file that a killed attempt left behind: nobody listens there.
   const int port = port_of(listen_here());
-  write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, port, std::string(64, 'a')});
+  const Descriptor held0 =
+      write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, port, std::string(64, 'a')});
   const Outcome outcome = meet_one(options);
   CHECK(outcome.code == 14);
   CHECK_THAT(outcome.error, Contains("127.0.0.1:" + std::to_string(port) + " (lo): Connection refused"));
 }
 
 FOLDER_TEST("a stale rendezvous file delays nobody", "[fast]") {
-  write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, 1, std::string(64, 'a')});
-  write_rendezvous(rendezvous_path(folder.path(), "job6"), {{{"lo", "127.0.0.1"}}, 1, std::string(64, 'b')});
+  const Descriptor held1 =
+      write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, 1, std::string(64, 'a')});
+  const Descriptor held2 =
+      write_rendezvous(rendezvous_path(folder.path(), "job6"), {{{"lo", "127.0.0.1"}}, 1, std::string(64, 'b')});
   CHECK(all_met(meet_all(all_of(folder, 3))));
   CHECK(fs::is_empty(folder.path()));
 }
@@ -370,8 +374,8 @@ FOLDER_TEST("rank 0 listens on loopback where all ranks are on its host", "[fast
 
 FOLDER_TEST("a silent listener at the place of rank 0 holds a rank up for hello_seconds", "[fast]") {
   const Socket silent = listen_here();
-  write_rendezvous(rendezvous_path(folder.path(), "job7"),
-                   {{{"lo", "127.0.0.1"}}, port_of(silent), std::string(64, 'a')});
+  const Descriptor held3 = write_rendezvous(rendezvous_path(folder.path(), "job7"),
+                                            {{{"lo", "127.0.0.1"}}, port_of(silent), std::string(64, 'a')});
   std::vector<MeetingOptions> all = all_of(folder, 2);
   all[1].hello_seconds = 0.2;
   Outcome second;
@@ -390,7 +394,10 @@ FOLDER_TEST("a start in the same folder ends no other meeting", "[fast]") {
   Outcome first;
   std::thread rank0([&] { first = meet_one(all[0]); });
   rendezvous_of(folder);
-  remove_other_rendezvous(folder.path(), "job8");
+  const fs::path file = rendezvous_path(folder.path(), "job7");
+  const std::string before = read_file(file);
+  remove_left_rendezvous(folder.path());
+  CHECK(read_file(file) == before);
   const Outcome second = meet_one(all[1]);
   rank0.join();
   INFO(first.error << " / " << second.error);
@@ -524,7 +531,8 @@ FOLDER_TEST("a false rank 0 ends a rank with an error, never with a crash or for
   MeetingOptions rank = options_of(folder, 1, 2);
   const Socket listener = listen_here();
   const std::string secret(64, 'a');
-  write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, port_of(listener), secret});
+  const Descriptor held4 =
+      write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, port_of(listener), secret});
   rank.init_seconds = 2;
   rank.hello_seconds = 0.5;
   std::atomic<bool> is_over = false;

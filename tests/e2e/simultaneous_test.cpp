@@ -56,6 +56,7 @@ FOLDER_TEST("of simultaneous starts of an evaluation one evaluates, and the othe
   train_on_bytes(folder);
   folder.write("e.json", R"({"evaluations": [{"name": "p", "kind": "stream_ppl", "data": {"path": "set"}}]})");
   folder.write("run/evals/step_00000001/p.json.tmp-17", "half");
+  folder.write("run/evals/step_00000001/rendezvous.17.json", "{}");
   for (int group = 0; group < 4; ++group) {
     check_codes(folder, at_once(folder, "eval e.json --checkpoint run --again", 3));
     CHECK_THAT(read_file(folder / "run/evals/step_00000001/p.json"), Contains(R"("status": "ok")"));

@@ -51,7 +51,7 @@ inline bool rendezvous(std::string_view text) {
   const std::optional<Rendezvous> found = read_rendezvous(folder / "rendezvous.json");
   if (!found) { return false; }
   expect(found->port > 0 && found->port < 65536 && found->secret.size() == 64, "a place to meet");
-  write_rendezvous(folder / "rendezvous.json", *found);
+  const Descriptor held = write_rendezvous(folder / "rendezvous.json", *found);
   const std::optional<Rendezvous> back = read_rendezvous(folder / "rendezvous.json");
   expect(back && back->secret == found->secret && back->addresses.size() == found->addresses.size(), "it reads back");
   return true;
