@@ -8,28 +8,31 @@
 
 namespace hebb {
 
+std::string Continuation::draw(std::span<const double> logits, Rng& rng) {
+  const size_t known = std::min(logits.size(), static_cast<size_t>(tokenizer_->vocab_size()));
+  const int32_t id = sample_token(logits.first(known), options_.sampling, rng);
+  tokens_.push_back(id);
+  ended_ = options_.stop_at_eos && id == tokenizer_->special().eos;
+  return ended_ ? "" : decoder_.push(id);
+}
+
 Generated continue_text(ScoringModel& model, std::shared_ptr<const Tokenizer> tokenizer, std::vector<double> logits,
                         ModelState& state, ScoringModel::Reading reading, Rng& rng, const GenerateOptions& options,
                         const std::function<bool(std::string_view)>& emit) {
-  Generated result;
-  Tokenizer::Decoder decoder(tokenizer);
+  Continuation text(std::move(tokenizer), options);
   const auto start = std::chrono::steady_clock::now();
   bool go_on = true;
-  while (go_on && result.new_tokens < options.max_new_tokens) {
-    logits.resize(std::min(logits.size(), static_cast<size_t>(tokenizer->vocab_size())));
-    const int32_t id = sample_token(logits, options.sampling, rng);
-    ++result.new_tokens;
-    result.tokens.push_back(id);
-    if (options.stop_at_eos && id == tokenizer->special().eos) {
-      result.ended = true;
-      break;
-    }
-    const std::string text = decoder.push(id);
-    go_on = text.empty() || emit(text);
-    if (go_on && result.new_tokens < options.max_new_tokens) { logits = model.read({&id, 1}, state, reading); }
+  while (go_on && text.goes_on()) {
+    const std::string more = text.draw(logits, rng);
+    go_on = more.empty() || emit(more);
+    if (go_on && text.goes_on()) { logits = model.read({&text.tokens().back(), 1}, state, reading); }
   }
-  const std::string rest = decoder.finish();
+  const std::string rest = text.finish();
   if (go_on && !rest.empty()) { emit(rest); }
+  Generated result;
+  result.tokens = text.tokens();
+  result.new_tokens = std::ssize(result.tokens);
+  result.ended = text.ended();
   result.decode_seconds = seconds_since(start);
   return result;
 }

@@ -16,6 +16,29 @@ struct GenerateOptions {
   bool stop_at_eos = true;
 };
 
+/// A text that grows by drawn tokens.
+class Continuation {
+ public:
+  Continuation(std::shared_ptr<const Tokenizer> tokenizer, const GenerateOptions& options)
+      : tokenizer_(tokenizer), options_(options), decoder_(std::move(tokenizer)) {}
+
+  /// Draws the token behind `logits` [V], never an id that the tokenizer does not have (a padded vocabulary). Returns
+  /// the text that became certain with it.
+  std::string draw(std::span<const double> logits, Rng& rng);
+  /// What the decoder holds back, as U+FFFD; the end.
+  std::string finish() { return decoder_.finish(); }
+  const std::vector<int32_t>& tokens() const { return tokens_; }  // that were drawn, EOS included
+  bool ended() const { return ended_; }                           // at EOS
+  bool goes_on() const { return !ended_ && std::ssize(tokens_) < options_.max_new_tokens; }
+
+ private:
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  GenerateOptions options_;
+  Tokenizer::Decoder decoder_;
+  std::vector<int32_t> tokens_;
+  bool ended_ = false;
+};
+
 struct Generated {
   int64_t prompt_tokens = 0, new_tokens = 0;
   std::vector<int32_t> tokens;  // the new ones, EOS included

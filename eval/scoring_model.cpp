@@ -20,19 +20,26 @@ Buffer upload(Stream& stream, Arena& arena, std::span<const int32_t> ids, const 
   return buffer;
 }
 
+constexpr size_t kLogitRows = 256;                // whose logits lie on the host at a time
 constexpr int64_t kNeverFull = int64_t{1} << 40;  // a chunk that no queue reaches [tokens]
 
-/// All that is read of a model's logits passes here. Errors: NumericError.
+/// All that is read of a model's logits passes here, but what the caller checks. Errors: NumericError.
 std::vector<double> finite(std::vector<double> values) {
-  if (!std::all_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); })) {
-    throw NumericError("model", "a logit that is no finite number: weights are not, or what is computed from them");
-  }
+  if (!is_finite(values)) { throw not_finite(); }
   return values;
 }
 
 bool is_carried(const Param& p) { return p.spec.kind == ParamKind::fast; }
 
 }  // namespace
+
+bool is_finite(std::span<const double> logits) {
+  return std::all_of(logits.begin(), logits.end(), [](double value) { return std::isfinite(value); });
+}
+
+NumericError not_finite() {
+  return {"model", "a logit that is no finite number: weights are not, or what is computed from them"};
+}
 
 ScoringModel::Answer answer_of(std::span<const double> logits, int32_t target) {
   const auto best = std::max_element(logits.begin(), logits.end());
@@ -99,7 +106,50 @@ void ScoringModel::each_segment(std::span<const int32_t> tokens, ModelState& sta
 std::vector<double> ScoringModel::logits(Pass& pass, Var hidden, size_t begin, size_t n) {
   const int64_t d = model_.config().hidden_size;
   const Tensor rows = pass.tape.value(hidden).slice(static_cast<int64_t>(begin) * d, {static_cast<int64_t>(n), d});
-  return finite(host_values(stream_, pass.tape.value(model_.logits(pass, pass.tape.constant(rows)))));
+  return host_values(stream_, pass.tape.value(model_.logits(pass, pass.tape.constant(rows))));
+}
+
+void ScoringModel::each_logits(Pass& pass, Var hidden, size_t begin, size_t end, const Visit& visit) {
+  const auto vocab = static_cast<size_t>(model_.config().vocab_size);
+  for (size_t i = begin, n = 0; i < end; i += n) {
+    n = std::min(end - i, kLogitRows);
+    Tape::Scope scope(pass.tape);
+    const std::vector<double> rows = logits(pass, hidden, i, n);
+    for (size_t r = 0; r < n; ++r) { visit(i + r, std::span(rows).subspan(r * vocab, vocab)); }
+  }
+}
+
+void ScoringModel::read_each(std::span<const int32_t> tokens, size_t first, ModelState& state, Reading reading,
+                             const Visit& visit) {
+  each_segment(tokens, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
+    each_logits(pass, hidden, std::max(first, begin) - begin, n, [&](size_t i, std::span<const double> logits) {
+      if (!is_finite(logits)) { throw not_finite(); }
+      visit(begin + i, logits);
+    });
+  });
+}
+
+void ScoringModel::read_texts(std::span<const Text> texts,
+                              const std::function<void(size_t text, size_t i, std::span<const double> logits)>& visit) {
+  HEBB_ASSERT(!has_fast_weights());
+  std::vector<int32_t> tokens;
+  std::vector<int64_t> documents;
+  for (size_t text = 0; text < texts.size(); ++text) {
+    tokens.insert(tokens.end(), texts[text].tokens.begin(), texts[text].tokens.end());
+    documents.resize(tokens.size(), static_cast<int64_t>(text));
+  }
+  const Rows rows = Rows::documents(stream_, arena_, 1, static_cast<int64_t>(tokens.size()), documents);
+  const Buffer ids = upload(stream_, arena_, tokens, "tokens");
+  Tape tape(stream_, arena_, false);
+  Pass pass{tape, rows};
+  pass.attention.yarn = settings_.yarn ? &*settings_.yarn : nullptr;
+  const Var hidden = model_.hidden(pass, ids);
+  size_t begin = 0;
+  for (size_t text = 0; text < texts.size(); begin += texts[text++].tokens.size()) {
+    each_logits(pass, hidden, begin + texts[text].first, begin + texts[text].tokens.size(),
+                [&](size_t i, std::span<const double> logits) { visit(text, i - begin, logits); });
+  }
+  if (after_segment_) { after_segment_(); }
 }
 
 std::vector<double> ScoringModel::score(std::span<const int32_t> inputs, std::span<const int32_t> targets,
@@ -125,7 +175,7 @@ std::vector<ScoringModel::Answer> ScoringModel::answers(std::span<const int32_t>
       for (end = i; end < n && targets[begin + end] >= 0;) { ++end; }
       if (end == i) { continue; }
       Tape::Scope scope(pass.tape);
-      const std::vector<double> rows = logits(pass, hidden, i, end - i);
+      const std::vector<double> rows = finite(logits(pass, hidden, i, end - i));
       const size_t vocab = rows.size() / (end - i);
       for (size_t r = i; r < end; ++r) {
         const auto first = rows.begin() + static_cast<ptrdiff_t>((r - i) * vocab);
@@ -148,7 +198,7 @@ std::vector<double> ScoringModel::read(std::span<const int32_t> tokens, ModelSta
   }
   std::vector<double> last;
   each_segment(tokens, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
-    if (begin + n == tokens.size()) { last = logits(pass, hidden, n - 1, 1); }
+    if (begin + n == tokens.size()) { last = finite(logits(pass, hidden, n - 1, 1)); }
   });
   return last;
 }

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "core/error.h"
 #include "layers/model.h"
 #include "train/choose_device.h"
 #include "train/model_source.h"
@@ -57,6 +58,18 @@ class ScoringModel {
   /// Reads tokens and returns the logits [V] after the last one. Long inputs go in segments; single tokens as
   /// read_token() does it.
   std::vector<double> read(std::span<const int32_t> tokens, ModelState& state, Reading reading);
+  /// Reads tokens on from `state` and calls visit(i, logits [V] behind token i) for each i from `first` on, in order.
+  using Visit = std::function<void(size_t i, std::span<const double> logits)>;
+  void read_each(std::span<const int32_t> tokens, size_t first, ModelState& state, Reading reading, const Visit& visit);
+  /// A text to be read from an empty state, and the first of its tokens whose logits are asked for.
+  struct Text {
+    std::span<const int32_t> tokens;
+    size_t first = 0;
+  };
+  /// Reads texts as the documents of one row, in one pass, of a model without fast weights. Calls visit(text, i,
+  /// logits) in order; logits of one text that are not finite leave the others alone, so the caller checks them.
+  void read_texts(std::span<const Text> texts,
+                  const std::function<void(size_t text, size_t i, std::span<const double> logits)>& visit);
   /// How whole rows are read in one pass, as training does it: no state is carried, and fast weights are one memory of
   /// all rows that keeps what it learns (FastUpdate::per_sequence).
   struct RowReading {
@@ -84,8 +97,10 @@ class ScoringModel {
   /// Reads tokens in segments; after each, calls done(first token of it, tape, pass, hidden states [n, d]).
   using Segment = std::function<void(size_t begin, size_t n, Pass& pass, Var hidden)>;
   void each_segment(std::span<const int32_t> tokens, ModelState& state, Reading reading, const Segment& done);
-  /// Logits of rows [begin, begin + n) of the hidden states, in fp64: [n, V].
+  /// Logits of rows [begin, begin + n) of the hidden states, in fp64 and not checked: [n, V].
   std::vector<double> logits(Pass& pass, Var hidden, size_t begin, size_t n);
+  /// Calls visit(i, logits [V]) for each of these rows, some hundreds at a time.
+  void each_logits(Pass& pass, Var hidden, size_t begin, size_t end, const Visit& visit);
 
   ModelSource source_;
   Compute compute_;
@@ -95,6 +110,10 @@ class ScoringModel {
   ReadSettings settings_;
   std::function<void()> after_segment_;
 };
+
+/// Whether all are numbers, and the error where they are not.
+bool is_finite(std::span<const double> logits);
+NumericError not_finite();
 
 /// What logits [V] say, and how likely they make `target`.
 ScoringModel::Answer answer_of(std::span<const double> logits, int32_t target);

@@ -78,6 +78,7 @@ int run(int argc, char** argv) {
   add_ladder_verb(program);
   add_eval_verb(program);
   add_generate_verb(program);
+  add_serve_verb(program);
   add_report_verb(program);
   add_inspect_verb(program);
   add_convert_verb(program);

@@ -33,6 +33,8 @@ want libsentencepiece-dev sentencepiece_processor.h "tokenizers"
 want libutf8proc-dev utf8proc.h "Unicode"
 want zlib1g-dev zlib.h "gzip input"
 want libzstd-dev zstd.h "zstd input"
+want libcpp-httplib-dev httplib.h "hebb serve"
+want pkg-config pkg-config "flags of libraries"
 want catch2 "/usr/include/catch2/catch*.hpp" "tests"
 for option in "$@"; do
   case $option in

@@ -20,6 +20,7 @@ void add_report_verb(Command program);
 void add_doctor_verb(Command program);
 void add_selftest_verb(Command program);
 void add_trace_verb(Command program);
+void add_serve_verb(Command program);
 void add_train_verb(Command program);
 
 /// What `hebb tokenizer info` prints about "bytes" a SentencePiece model or a tokenizer.json.

@@ -96,6 +96,7 @@ void Tokenizer::load_sentencepiece() {
   }
   for (const auto& piece : model.pieces) {
     using Type = SentencePieceModel::PieceType;
+    if (piece.type == Type::control || piece.type == Type::unknown) { names_[vocab_size()] = piece.text; }
     switch (piece.type) {
       case Type::control: surfaces_.push_back({"", Surface::kSpecial}); break;
       case Type::unknown: surfaces_.push_back({model.unknown_surface, Surface::kUnknown}); break;
@@ -160,6 +161,7 @@ void Tokenizer::load_bytes() {
     surfaces_.push_back(
         {is_byte ? std::string(1, static_cast<char>(id)) : "", is_byte ? Surface::kByte : Surface::kSpecial});
   }
+  names_ = {{kBytesBos, "<s>"}, {kBytesEos, "</s>"}, {kBytesPad, "<pad>"}};
   special_.bos = kBytesBos;
   special_.eos = kBytesEos;
   special_.pad = kBytesPad;
@@ -175,6 +177,7 @@ void Tokenizer::load_tokenizer_json() {
     surfaces_[static_cast<size_t>(token.id)] = {token.bytes, Surface::kByte};
   }
   for (const TokenizerJson::AddedToken& token : json.added) {
+    if (token.is_special) { names_[token.id] = token.content; }
     surfaces_[static_cast<size_t>(token.id)] =
         token.is_special ? Surface{"", Surface::kSpecial} : Surface{token.content, Surface::kByte};
   }
@@ -244,6 +247,24 @@ const Tokenizer::Surface& Tokenizer::surface(int32_t id) const {
                     fmt::format("0 <= id < {:d}", vocab_size()));
   }
   return surfaces_[static_cast<size_t>(id)];
+}
+
+std::string Tokenizer::piece(int32_t id) const {
+  const auto name = names_.find(id);
+  return name != names_.end() ? name->second : surface(id).text;
+}
+
+int32_t Tokenizer::id_of_special(std::string_view piece) const {
+  const auto name = std::find_if(names_.begin(), names_.end(), [&](const auto& n) {
+    return n.second == piece && surface(n.first).kind == Surface::kSpecial;
+  });
+  return name == names_.end() ? -1 : name->first;
+}
+
+int32_t Tokenizer::unknown() const {
+  const auto at = std::find_if(surfaces_.begin(), surfaces_.end(),
+                               [](const Surface& surface) { return surface.kind == Surface::kUnknown; });
+  return at == surfaces_.end() ? -1 : static_cast<int32_t>(at - surfaces_.begin());
 }
 
 int64_t Tokenizer::text_bytes(int32_t id) const { return static_cast<int64_t>(surface(id).text.size()); }

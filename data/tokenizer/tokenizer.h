@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -74,6 +75,13 @@ class Tokenizer {
   /// Text of the ids; special ids give nothing; always valid UTF-8 (a byte that belongs to no
   /// character becomes U+FFFD). Throws DataError for an id outside the vocabulary.
   std::string decode(std::span<const int32_t> ids) const;
+  /// How an id is named: the bytes that it stands for, of a special id its piece ("</s>"). Throws DataError for an id
+  /// outside the vocabulary.
+  std::string piece(int32_t id) const;
+  /// The special id with this piece; -1 = none.
+  int32_t id_of_special(std::string_view piece) const;
+  /// The id of text outside the vocabulary; -1 = none.
+  int32_t unknown() const;
   /// Bytes of text that an id stands for; 0 for special ids. Throws DataError for an id outside the vocabulary.
   int64_t text_bytes(int32_t id) const;
 
@@ -119,6 +127,7 @@ class Tokenizer {
   uint64_t hash_ = 0;
   std::string model_bytes_;
   std::vector<Surface> surfaces_;
+  std::map<int32_t, std::string> names_;  // of special ids and the unknown one
   enum class StartSpaces { keep, drop_one, drop_all } start_spaces_ = StartSpaces::keep;
   std::unique_ptr<Library> library_;
   std::unique_ptr<const ByteLevelEncoder> byte_level_;

@@ -1,0 +1,277 @@
+#include "serve/engine.h"
+
+#include <algorithm>
+#include <new>
+
+#include "core/error.h"
+
+namespace hebb {
+namespace {
+
+constexpr size_t kSharedTokens = 2048;  // of texts that share a pass
+constexpr size_t kPromptTokens = 512;   // of a prompt that are read in a turn
+constexpr int64_t kTokensInTurn = 256;  // that a choice draws before it makes room for one that waits
+
+}  // namespace
+
+struct Engine::Growing {
+  std::shared_ptr<Job> job;
+  Choice* choice;
+  std::unique_ptr<ModelState> state;
+  size_t read = 0;                           // tokens of the prompt that have been read
+  int64_t drawn = 0;                         // tokens since it got its place
+  std::vector<std::vector<char>> weights{};  // fast weights, while the model has others; empty: those of the beginning
+};
+
+Engine::Engine(ScoringModel& model, std::shared_ptr<const Tokenizer> tokenizer, const EngineOptions& options)
+    : model_(model),
+      tokenizer_(std::move(tokenizer)),
+      options_(options),
+      has_fast_weights_(model.has_fast_weights()),
+      reading_mode_{FastUpdate::streaming, options.freeze_fast_weights},
+      weights_(model.save_fast_weights()) {}
+
+Engine::~Engine() = default;
+
+void Engine::submit(std::shared_ptr<Job> job) {
+  const std::lock_guard lock(mutex_);
+  inbox_.push_back(std::move(job));
+  ++open_jobs_;
+  arrival_.notify_one();
+}
+
+bool Engine::is_idle() const {
+  const std::lock_guard lock(mutex_);
+  return open_jobs_ == 0;
+}
+
+void Engine::run(const std::function<bool()>& stop) {
+  while (!stop()) {
+    take_inbox();
+    if (turn()) { continue; }
+    std::unique_lock lock(mutex_);
+    arrival_.wait_for(lock, std::chrono::milliseconds(100), [&] { return !inbox_.empty(); });
+  }
+}
+
+void Engine::take_inbox() {
+  const std::lock_guard lock(mutex_);
+  jobs_.insert(jobs_.end(), inbox_.begin(), inbox_.end());
+  inbox_.clear();
+}
+
+bool Engine::turn() {
+  drop_cancelled();
+  const bool has_scored = score();
+  const bool has_read = read_prompt();
+  const bool has_grown = step();
+  return has_scored || has_read || has_grown;
+}
+
+bool Engine::needs_state(const Choice& choice) const {
+  return choice.needs_state() || has_fast_weights_ || choice.prompt().size() > kSharedTokens;
+}
+
+bool Engine::has_next(bool with_state) const {
+  return std::any_of(jobs_.begin(), jobs_.end(),
+                     [&](const auto& job) { return needs_state(*job->waiting.front()) == with_state; });
+}
+
+std::pair<std::shared_ptr<Job>, Choice*> Engine::next_choice(bool with_state) {
+  for (auto at = jobs_.begin(); at != jobs_.end(); ++at) {
+    Choice* const choice = (*at)->waiting.front();
+    if (needs_state(*choice) != with_state) { continue; }
+    std::shared_ptr<Job> job = *at;
+    job->waiting.pop_front();
+    jobs_.erase(at);
+    if (!job->waiting.empty()) { jobs_.push_back(job); }  // the others come first
+    return {std::move(job), choice};
+  }
+  return {nullptr, nullptr};
+}
+
+void Engine::close(Job& job) {
+  if (std::exchange(job.is_closed, true)) { return; }
+  const std::lock_guard lock(mutex_);
+  --open_jobs_;
+}
+
+void Engine::publish(Job& job, Choice& choice) {
+  if (job.is_cancelled()) { return; }
+  if (std::optional<Delta> delta = choice.take_delta()) { job.deliver(std::move(*delta)); }
+  if (choice.is_done() && --job.open == 0) { close(job); }
+}
+
+void Engine::fail(Job& job, const ApiError& error) {
+  job.fail(error);
+  job.cancel();
+  close(job);
+}
+
+void Engine::fail_all(const ApiError& error) {
+  take_inbox();
+  for (const auto& job : jobs_) { fail(*job, error); }
+  for (const Growings* all : {&reading_, &running_, &parked_}) {
+    for (const auto& growing : *all) { fail(*growing->job, error); }
+  }
+  drop_cancelled();
+}
+
+void Engine::drop_cancelled() {
+  const auto is_gone = [&](const std::shared_ptr<Job>& job) {
+    if (job->is_cancelled()) { close(*job); }
+    return job->is_cancelled();
+  };
+  for (Growings* all : {&reading_, &running_, &parked_}) {
+    all->remove_if([&](const std::unique_ptr<Growing>& growing) {
+      const bool ends = is_gone(growing->job);
+      if (ends) { leave(*growing); }
+      return ends;
+    });
+  }
+  std::erase_if(jobs_, is_gone);
+}
+
+bool Engine::guarded(const std::vector<Job*>& jobs, const std::function<void()>& work) {
+  std::string problem;
+  try {
+    work();
+    return true;
+  } catch (const std::bad_alloc&) { problem = "out of memory"; } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  for (Job* job : jobs) { fail(*job, ApiError(500, problem)); }
+  return false;
+}
+
+bool Engine::score() {
+  struct Text {
+    std::shared_ptr<Job> job;
+    Choice* choice;
+  };
+  std::vector<Text> texts;
+  size_t tokens = 0;
+  bool has_worked = false;
+  while (std::ssize(texts) < options_.max_batch && tokens < kSharedTokens && has_next(false)) {
+    auto [job, choice] = next_choice(false);
+    has_worked = true;
+    if (choice->first_asked() == choice->prompt().size()) {  // nothing to read
+      choice->end_without_drawing();
+      publish(*job, *choice);
+      continue;
+    }
+    tokens += choice->prompt().size();
+    texts.push_back({std::move(job), choice});
+  }
+  if (texts.empty()) { return has_worked; }
+  const auto read = [&](std::span<const Text> some, const auto& refuse) {
+    std::vector<ScoringModel::Text> spans;
+    for (const Text& text : some) { spans.push_back({text.choice->prompt(), text.choice->first_asked()}); }
+    std::vector<bool> is_refused(some.size());
+    model_.read_texts(spans, [&](size_t text, size_t i, std::span<const double> logits) {
+      if (is_refused[text]) { return; }
+      if (is_finite(logits)) { return some[text].choice->take_prompt(i, logits); }
+      is_refused[text] = true;
+      refuse(some[text]);
+    });
+    for (size_t i = 0; i < some.size(); ++i) {
+      if (!is_refused[i]) { publish(*some[i].job, *some[i].choice); }
+    }
+  };
+  std::vector<Text> again;  // what another text may have spoilt is read alone
+  std::vector<Job*> jobs;
+  for (const Text& text : texts) { jobs.push_back(text.job.get()); }
+  guarded(jobs, [&] { read(texts, [&](const Text& text) { again.push_back(text); }); });
+  for (const Text& text : again) {
+    guarded({text.job.get()}, [&] { read({&text, 1}, [](const Text&) { throw not_finite(); }); });
+  }
+  return true;
+}
+
+void Engine::enter(Growing& growing) {
+  if (!has_fast_weights_ || inside_ == &growing) { return; }
+  if (inside_ != nullptr) { inside_->weights = model_.save_fast_weights(); }
+  inside_ = &growing;
+  model_.restore_fast_weights(growing.weights.empty() ? weights_ : growing.weights);
+}
+
+void Engine::leave(const Growing& growing) {
+  if (inside_ != &growing) { return; }
+  inside_ = nullptr;
+  model_.restore_fast_weights(weights_);
+}
+
+void Engine::admit() {
+  while (std::ssize(running_) + std::ssize(reading_) < options_.max_batch) {
+    const bool has_new = has_next(true);
+    if (!has_new && parked_.empty()) { return; }
+    // Those that made room and those that have not begun take turns.
+    if (!parked_.empty() && (!has_new || std::exchange(parked_next_, !parked_next_))) {
+      parked_.front()->drawn = 0;
+      running_.splice(running_.end(), parked_, parked_.begin());
+    } else {
+      auto [job, choice] = next_choice(true);
+      if (!guarded({job.get()}, [&, of = job] {
+            reading_.push_back(std::make_unique<Growing>(Growing{of, choice, model_.new_state()}));
+          })) {
+        return;
+      }
+    }
+  }
+}
+
+bool Engine::read_prompt() {
+  admit();
+  if (reading_.empty()) { return false; }
+  Growing& growing = *reading_.front();
+  Choice& choice = *growing.choice;
+  const size_t n = choice.prompt().size(), count = std::min(n - growing.read, kPromptTokens);
+  const size_t first = std::max(choice.first_asked(), growing.read) - growing.read;
+  const bool is_good = guarded({growing.job.get()}, [&] {
+    enter(growing);
+    model_.read_each(std::span(choice.prompt()).subspan(growing.read, count), first, *growing.state, reading_mode_,
+                     [&](size_t i, std::span<const double> logits) { choice.take_prompt(growing.read + i, logits); });
+    growing.read += count;
+    if (growing.read == n && choice.first_asked() == n) { choice.end_without_drawing(); }
+    publish(*growing.job, choice);
+  });
+  if (!is_good || choice.is_done()) {
+    leave(growing);
+    reading_.pop_front();
+  } else {
+    Growings& to = growing.read == n ? running_ : reading_;  // the prompts that are read take turns
+    to.splice(to.end(), reading_, reading_.begin());
+  }
+  return true;
+}
+
+bool Engine::step() {
+  if (running_.empty()) { return false; }
+  for (auto at = running_.begin(); at != running_.end();) {
+    Growing& growing = **at;
+    const bool is_good = guarded({growing.job.get()}, [&] {
+      enter(growing);
+      const int32_t token = growing.choice->last_token();
+      growing.choice->take(model_.read({&token, 1}, *growing.state, reading_mode_));
+      ++growing.drawn;
+      publish(*growing.job, *growing.choice);
+    });
+    if (!is_good || growing.choice->is_done()) {
+      leave(growing);
+      at = running_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+  make_room();
+  return true;
+}
+
+void Engine::make_room() {
+  if (std::ssize(running_) < options_.max_batch || (parked_.empty() && !has_next(true))) { return; }
+  const auto longest = std::max_element(running_.begin(), running_.end(),
+                                        [](const auto& a, const auto& b) { return a->drawn < b->drawn; });
+  if ((*longest)->drawn >= kTokensInTurn) { parked_.splice(parked_.end(), running_, longest); }
+}
+
+}  // namespace hebb

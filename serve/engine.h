@@ -1,0 +1,83 @@
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "eval/scoring_model.h"
+#include "serve/job.h"
+
+namespace hebb {
+
+struct EngineOptions {
+  int64_t max_batch = 8;             // choices that grow at a time, and texts that share a pass
+  bool freeze_fast_weights = false;  // reading moves no fast weights
+};
+
+/// Answers jobs with one model, on the thread that calls run(). Choices take turns: none waits for another one's end.
+/// Each starts from an empty state and the fast weights that the model had in the beginning.
+///
+/// A turn is one pass over prompts that need no state, then a piece of one prompt whose text goes on, then a token of
+/// every choice that grows. Jobs are served round robin. Where more choices grow than fit a batch, one that has had a
+/// number of tokens makes room.
+class Engine {
+ public:
+  Engine(ScoringModel& model, std::shared_ptr<const Tokenizer> tokenizer, const EngineOptions& options);
+  ~Engine();
+
+  /// From any thread.
+  void submit(std::shared_ptr<Job> job);
+  /// Works until stop() is true, which is asked between turns and ten times a second when there is no work.
+  void run(const std::function<bool()>& stop);
+  /// Whether no job is left.
+  bool is_idle() const;
+  /// Fails all jobs.
+  void fail_all(const ApiError& error);
+
+ private:
+  struct Growing;  // a choice that has been begun
+  using Growings = std::list<std::unique_ptr<Growing>>;
+
+  bool turn();
+  void take_inbox();
+  void drop_cancelled();
+  bool score();
+  void admit();
+  bool read_prompt();
+  bool step();
+  void make_room();
+
+  bool needs_state(const Choice& choice) const;
+  /// The next choice in turn that needs a state, or one that does not; a null choice: there is none.
+  std::pair<std::shared_ptr<Job>, Choice*> next_choice(bool with_state);
+  bool has_next(bool with_state) const;
+  void enter(Growing& growing);
+  void leave(const Growing& growing);
+  void publish(Job& job, Choice& choice);
+  void fail(Job& job, const ApiError& error);
+  void close(Job& job);
+  /// Runs `work`; what it throws becomes the failure of the jobs.
+  bool guarded(const std::vector<Job*>& jobs, const std::function<void()>& work);
+
+  ScoringModel& model_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  const EngineOptions options_;
+  const bool has_fast_weights_;
+  const ScoringModel::Reading reading_mode_;
+  std::vector<std::vector<char>> weights_;  // fast weights that every choice starts from
+
+  mutable std::mutex mutex_;
+  std::condition_variable arrival_;
+  std::deque<std::shared_ptr<Job>> inbox_;
+  size_t open_jobs_ = 0;
+
+  std::deque<std::shared_ptr<Job>> jobs_;  // with choices that are waiting, in turn
+  Growings reading_, running_, parked_;
+  bool parked_next_ = false;
+  Growing* inside_ = nullptr;  // whose fast weights the model has
+};
+
+}  // namespace hebb
