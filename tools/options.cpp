@@ -37,14 +37,19 @@ void add_text_input_options(Command verb, TextInputOptions& input) {
       .type_name("PATH")
       .default_text("");
   const auto read_format = [&input](const std::string& name) {
-    input.format = name == "text" ? Format::text : name == "jsonl" ? Format::jsonl : Format::automatic;
+    input.format = name == "text"      ? Format::text
+                   : name == "jsonl"   ? Format::jsonl
+                   : name == "parquet" ? Format::parquet
+                                       : Format::automatic;
   };
   verb.option("--format", read_format,
-              "What the files hold: text, jsonl, or auto = JSONL where the name says so (.jsonl, .ndjson, .json)")
-      .one_of({"auto", "text", "jsonl"})
+              "What the files hold: text, jsonl, parquet, or auto = JSONL where the name says so (.jsonl, .ndjson, "
+              ".json), Parquet where the file or its name says so")
+      .one_of({"auto", "text", "jsonl", "parquet"})
       .type_name("NAME")
       .default_text("auto");
-  verb.option("--field", input.field, "JSONL member with the text (without it: \"text\", else \"content\")")
+  verb.option("--field", input.field,
+              "JSONL member or Parquet column with the text (without it: \"text\", else \"content\")")
       .type_name("NAME");
   verb.option(
           "--split", [&input](const std::string& text) { input.split = unescape(text); },

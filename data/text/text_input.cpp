@@ -11,7 +11,9 @@
 #include "core/path_list.h"
 #include "core/plural.h"
 #include "core/utf8.h"
+#include "data/parquet/column_reader.h"
 #include "data/text/characters.h"
+#include "data/text/foreign_data.h"
 #include "data/text/jsonl.h"
 
 namespace hebb {
@@ -39,6 +41,7 @@ bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") ==
 // "corpus.jsonl.gz:17: byte 5123 of the uncompressed text"
 std::string place(const RawDocument& raw, const std::vector<fs::path>& files, size_t at) {
   std::string where = files[raw.file].string();
+  if (raw.is_row) { return where + fmt::format(": row {:d}: byte {:d} of the text", raw.line, at); }
   if (raw.is_jsonl) { where += fmt::format(":{:d}", raw.line); }
   where += fmt::format(": byte {:d}", raw.offset + at);
   return raw.is_compressed ? where + " of the uncompressed text" : where;
@@ -64,11 +67,14 @@ RawReader::RawReader(TextInputOptions options) : options_(std::move(options)) {
   }
   for (const std::string& input : options_.inputs) { add_input(input); }
   for (const fs::path& file : files_) {
+    if (options_.format == TextInputOptions::Format::automatic) { refuse_foreign(file); }
     std::error_code error;  // a pipe has no size
     const uintmax_t size = fs::file_size(file, error);
     total_bytes_ += error ? 0 : size;
   }
 }
+
+RawReader::~RawReader() = default;
 
 void RawReader::add_input(const std::string& input) {
   if (input == "-") {
@@ -127,24 +133,59 @@ bool RawReader::next(RawDocument& document) {
       begin_ = 0;
     }
     if (has_document) { return true; }
-    finished_bytes_ += source_->file_offset();
+    finished_bytes_ += file_position();
     source_.reset();
+    column_.reset();
   }
   return false;
 }
 
-/// Passes a byte order mark over.
+uint64_t RawReader::file_position() const {
+  if (column_) { return column_->file_offset(); }
+  return source_ ? source_->file_offset() : 0;
+}
+
+/// Passes a byte order mark over; tells Parquet and files that hold no text by their first bytes.
 void RawReader::begin_file() {
+  using Format = TextInputOptions::Format;
+  const fs::path& path = files_[next_file_ - 1];
   while (buffer_.size() < kEnoughOfFile && fill()) {}
-  if (is_at_end_ && is_lfs_pointer(buffer_)) {
-    throw DataError(files_[next_file_ - 1].string(), std::string("found ") + kLfsPointer);
+  if (is_at_end_ && is_lfs_pointer(buffer_)) { throw DataError(path.string(), std::string("found ") + kLfsPointer); }
+  if (options_.format == Format::parquet) { return begin_parquet(path); }
+  if (options_.format == Format::automatic) {
+    if (buffer_.starts_with(kParquetMagic) || path.extension() == ".parquet") { return begin_parquet(path); }
+    refuse_foreign_bytes(path, buffer_);
   }
   if (buffer_.starts_with(kByteOrderMark)) { begin_ = offset_ = kByteOrderMark.size(); }
+}
+
+void RawReader::begin_parquet(const fs::path& path) {
+  is_jsonl_ = is_at_end_ = false;
+  if (source_->is_compressed()) {
+    throw DataError(path.string(), "not a Parquet file", "gzip or zstd around it",
+                    "Parquet, which compresses its pages");
+  }
+  column_ = std::make_unique<ParquetColumn>(path, options_.field);
+  buffer_ = {};
 }
 
 bool RawReader::cut_document(RawDocument& document) {
   const bool is_first = std::exchange(is_new_, false);
   if (is_first) { begin_file(); }
+  if (column_) {
+    std::string_view text;
+    if (is_at_end_ || !column_->next(text)) { return false; }
+    document.is_jsonl = false;
+    document.is_row = true;
+    document.line = column_->row();
+    if (text.size() > options_.longest_bytes) {
+      throw DataError(fmt::format("{}: row {:d}", files_[next_file_ - 1].string(), document.line),
+                      "the document is too long", fmt::format("{:d} bytes", text.size()),
+                      fmt::format("at most {:d} (--longest-document)", options_.longest_bytes));
+    }
+    document.bytes = text;
+    return true;
+  }
   if (is_jsonl_) {
     while (cut_at("\n", document)) {
       document.line = ++line_;

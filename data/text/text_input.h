@@ -11,25 +11,28 @@
 
 namespace hebb {
 
+class ParquetColumn;
+
 /// Which documents the input holds (docs/verbs/data.md).
 struct TextInputOptions {
-  enum class Format { automatic, text, jsonl };
+  enum class Format { automatic, text, jsonl, parquet };
 
   // Files, folders (all files below), patterns, "-" (standard input); each in byte order of the path.
   std::vector<std::string> inputs = {};
-  Format format = Format::automatic;      // automatic: .jsonl, .ndjson, .json (before .gz, .zst) are JSONL
-  std::string field = {};                 // JSONL member with the text; empty: "text", else "content"
+  // automatic: .jsonl, .ndjson, .json (before .gz, .zst) are JSONL; Parquet by its first bytes, or .parquet
+  Format format = Format::automatic;
+  std::string field = {};                 // JSONL member or Parquet column with the text; empty: "text", else "content"
   std::optional<std::string> split = {};  // text files: separates documents; without it a file is one
   bool replace_invalid = false;           // invalid UTF-8 becomes U+FFFD instead of an error
   uint64_t skip_bad = 0;                  // so many bad lines, documents or streams may be left out
   uint64_t longest_bytes = 1 << 30;       // a line or document is held in memory: longer ones are bad
 };
 
-/// A line or a document as it stands in the file, or the reason why the file could not be read on.
+/// A line, a row or a document as it stands in the file, or the reason why the file could not be read on.
 struct RawDocument {
   uint32_t file = 0;  // index into RawReader::files()
-  bool is_jsonl = false, is_compressed = false;
-  uint64_t line = 0;    // JSONL: from 1
+  bool is_jsonl = false, is_row = false, is_compressed = false;
+  uint64_t line = 0;    // JSONL: from 1; Parquet: the row, from 0
   uint64_t offset = 0;  // of `bytes` in the uncompressed file
   std::string bytes;
   std::string failure;  // message when the stream is damaged or cut off here
@@ -38,12 +41,14 @@ struct RawDocument {
 /// Goes through the input files and cuts them into raw documents. Memory: one document and one block, whatever a
 /// compressed file expands to.
 /// A byte order mark at the beginning of a file and blank JSONL lines are passed over; the empty rest
-/// behind the last separator is no document. All other bytes stay: carriage returns and NUL too.
+/// behind the last separator is no document. All other bytes stay: carriage returns and NUL too. Null in a Parquet
+/// column is an empty document.
 class RawReader {
  public:
-  /// Errors: ConfigError for an empty separator, DataError for inputs that match nothing and for a pipe, device or
-  /// socket that no input names itself.
+  /// Errors: ConfigError for an empty separator, DataError for inputs that match nothing, for a pipe, device or
+  /// socket that no input names itself, and for data sets of other programs (refuse_foreign).
   explicit RawReader(TextInputOptions options);
+  ~RawReader();
 
   /// False at the end of the input. Damage inside a file comes as a document with `failure`; the next
   /// call goes on with the next file. Throws DataError for a file that cannot be opened.
@@ -56,13 +61,15 @@ class RawReader {
   std::string separator_warning() const;
   uint64_t files_opened() const { return files_opened_; }
   /// Position in and size of all files together, as they are on disk.
-  uint64_t bytes_read() const { return finished_bytes_ + (source_ ? source_->file_offset() : 0); }
+  uint64_t bytes_read() const { return finished_bytes_ + file_position(); }
   uint64_t bytes_total() const { return total_bytes_; }
 
  private:
   void add_input(const std::string& input);
   bool open_next();
   void begin_file();
+  void begin_parquet(const fs::path& path);
+  uint64_t file_position() const;
   bool cut_document(RawDocument& document);
   bool cut_at(std::string_view separator, RawDocument& document);
   bool fill();
@@ -75,7 +82,8 @@ class RawReader {
   uint64_t total_bytes_ = 0, finished_bytes_ = 0, files_opened_ = 0;
   size_t next_file_ = 0;
 
-  std::unique_ptr<ByteSource> source_;  // of the open file
+  std::unique_ptr<ByteSource> source_;     // of the open file
+  std::unique_ptr<ParquetColumn> column_;  // of it, where it is Parquet
   bool is_jsonl_ = false, is_new_ = false, is_at_end_ = false;
   uint64_t line_ = 0, offset_ = 0;  // of buffer_[begin_]
   std::string buffer_;

@@ -64,6 +64,18 @@ inline void jsonl(std::string_view bytes) {
   text_file(bytes);
 }
 
+/// A Parquet file: rows, then damage with a text.
+inline bool parquet(std::string_view bytes) {
+  const MemoryFile memory(bytes);
+  return is_read([&] {
+    RawReader reader({.inputs = {memory.path()}, .format = TextInputOptions::Format::parquet});
+    RawDocument document;
+    for (int rows = 0; rows < 2000 && reader.next(document); ++rows) {
+      if (!document.failure.empty()) { throw DataError("", document.failure); }
+    }
+  });
+}
+
 /// A model file that is refused with a data error, or read.
 inline void sentencepiece_model(std::string_view bytes) {
   try {
