@@ -90,7 +90,9 @@ void source_fields(Fields& f, SourceConfig& c, bool is_training) {
                           : "A shard, a pattern of shards (byte order), or a data set's folder for its val_*.bin.");
     f.field("format", c.format)
         .one_of({"auto", "raw_u16", "raw_u32", "megatron"})
-        .help("auto: hebb and llm.c shards, and Megatron files by their index; headerless files must be named.");
+        .help(
+            "auto: hebb and llm.c shards, NumPy files, and Megatron files by their index; headerless files must be "
+            "named.");
     packing_fields(f, c.packing, is_training);
   }
   if (all || c.type == "synthetic") { synthetic_fields(f, c.synthetic); }

@@ -19,6 +19,7 @@ const char* format_name(Shard::Format format) {
     case Shard::Format::hebb: return "hebb";
     case Shard::Format::llmc: return "llm.c";
     case Shard::Format::raw: return "headerless";
+    case Shard::Format::numpy: return "NumPy";
     case Shard::Format::megatron: return "Megatron";
   }
   return "";

@@ -8,6 +8,7 @@
 
 #include "core/hash.h"
 #include "core/map_faults.h"
+#include "data/shards/numpy_header.h"
 #include "data/shards/shard_format.h"
 
 namespace hebb {
@@ -65,6 +66,10 @@ void Shard::parse(const ShardOptions& options) {
   const bool found_megatron = idx_ && is_megatron_index(idx_->view());
   if (options.format == "raw_u16" || options.format == "raw_u32") {
     idx_.reset();  // headerless files have none; a file of that name belongs to something else
+    if (is_numpy(bin_->view())) {
+      fail_at_byte(name_, 0, "format \"" + options.format + "\"", "a NumPy file",
+                   "tokens without a header, or the format \"auto\"");
+    }
     parse_raw(options.format == "raw_u16" ? TokenType::u16 : TokenType::u32);
   } else if (options.format == "megatron" || (options.format == "auto" && found_megatron)) {
     format_ = Format::megatron;
@@ -79,6 +84,13 @@ void Shard::parse(const ShardOptions& options) {
     has_index_ = true;
     data_ = bin_->view().data();
     return;
+  } else if (is_numpy(bin_->view())) {
+    const NumpyHeader header = parse_numpy_header(bin_->view(), name_);
+    format_ = Format::numpy;
+    type_ = header.type;
+    tokens_ = header.tokens;
+    data_offset_ = header.bytes;
+    data_ = bin_->view().data() + header.bytes;
   } else {
     HEBB_ASSERT(options.format == "auto");
     parse_header();

@@ -12,7 +12,7 @@
 namespace hebb {
 
 struct ShardOptions {
-  std::string format = "auto";  // "auto" (hebb, llm.c, Megatron by its index), "raw_u16", "raw_u32", "megatron"
+  std::string format = "auto";  // "auto" (hebb, llm.c, NumPy, Megatron by its index), "raw_u16", "raw_u32", "megatron"
   std::optional<int64_t> split_token = {};  // makes documents of a file without an index
   bool split_before = false;                // the token starts a document; otherwise it ends one
 };
@@ -21,7 +21,7 @@ struct ShardOptions {
 /// Documents come from NAME.idx, else from split_token, else the file is one document.
 class Shard {
  public:
-  enum class Format { hebb, llmc, raw, megatron };
+  enum class Format { hebb, llmc, raw, numpy, megatron };
 
   /// Opens PATH and its index and checks magic, version, sizes and the index; the token CRC is
   /// left to require_crc(). Errors: DataError naming file, byte offset, found and expected.

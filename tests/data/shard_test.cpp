@@ -111,6 +111,71 @@ TEST_CASE("headerless files are read as the named type", "[fast]") {
         "x.bin: byte 5: file size (found 5 bytes, expected a multiple of 2)");
 }
 
+namespace {
+
+/// A NumPy file as numpy.save writes it.
+std::string numpy_bytes(const std::string& dictionary, const std::string& data, char version = 1) {
+  std::string bytes("\x93NUMPY", 6);
+  bytes += {version, '\0'};
+  std::string text = dictionary;
+  text.resize(118 - (version == 1 ? 0 : 2) - 1, ' ');
+  text += '\n';
+  bytes += static_cast<char>(text.size());
+  bytes.append(version == 1 ? 1 : 3, '\0');
+  return bytes + text + data;
+}
+
+std::string numpy_dictionary(const std::string& descr, const std::string& shape, const char* fortran = "False") {
+  return "{'descr': '" + descr + "', 'fortran_order': " + fortran + ", 'shape': " + shape + ", }";
+}
+
+}  // namespace
+
+TEST_CASE("NumPy files of each version, type and shape are read", "[fast]") {
+  for (const char version : {1, 2, 3}) {
+    const std::string bytes = numpy_bytes(numpy_dictionary("<u2", "(11,)"), token_bytes<uint16_t>(kTokens), version);
+    CHECK(bytes.size() == 128 + 22);
+    const Shard shard = open_bytes(bytes, {}, {.split_token = 0});
+    CHECK(shard.format() == Shard::Format::numpy);
+    CHECK(read_all(shard) == as_int32(kTokens));
+    CHECK(document_starts(shard) == std::vector<int64_t>{0, 4, 7, 11});
+    CHECK(shard.byte_offset(3) == 134);
+  }
+  const auto read = [](const char* descr, const char* shape, const std::string& data) {
+    return read_all(open_bytes(numpy_bytes(numpy_dictionary(descr, shape), data)));
+  };
+  const std::vector<int64_t> six = {1, 2, 3, 4, 5, 6};
+  CHECK(read("|u1", "(6,)", token_bytes<uint8_t>(six)) == as_int32(six));
+  CHECK(read("<u4", "(2, 3)", token_bytes<uint32_t>(six)) == as_int32(six));
+  CHECK(read("<i4", "(1, 3, 2)", token_bytes<int32_t>(six)) == as_int32(six));
+  CHECK(read("<i8", "(6,)", token_bytes<int64_t>(six)) == as_int32(six));
+  CHECK(read("<i8", "(0, 3)", "").empty());
+  CHECK(read("<u2", "()", token_bytes<uint16_t>({7})) == std::vector<int32_t>{7});
+}
+
+TEST_CASE("NumPy files that hold no tokens in C order are refused, also in a raw format", "[fast]") {
+  const std::string data = token_bytes<uint16_t>(kTokens);
+  const std::string good = numpy_bytes(numpy_dictionary("<u2", "(11,)"), data);
+  CHECK(error_of(good, {}, {.format = "raw_u16"}) ==
+        "x.bin: byte 0: format \"raw_u16\" (found a NumPy file, expected tokens without a header, or the format "
+        "\"auto\")");
+  CHECK(error_of(numpy_bytes(numpy_dictionary("<u2", "(11,)", "True"), data)).find("found Fortran order") !=
+        std::string::npos);
+  for (const char* descr : {">u2", "<f4", "<u8", "|O"}) {
+    CHECK(error_of(numpy_bytes(numpy_dictionary(descr, "(11,)"), data)).find(std::string("found ") + descr) !=
+          std::string::npos);
+  }
+  CHECK(error_of(numpy_bytes("{'descr': [('a', '<u2')], 'shape': (11,)}", data)).find("arrays of structs") !=
+        std::string::npos);
+  CHECK(error_of(numpy_bytes(numpy_dictionary("<u2", "(12,)"), data)) ==
+        "x.bin: byte 10: number of tokens in a file of 150 bytes (found 12, expected 11)");
+  CHECK(error_of(numpy_bytes(numpy_dictionary("<u2", "(4294967296, 4294967296)"), data)).find("found more than 2^63") !=
+        std::string::npos);
+  CHECK(error_of(numpy_bytes(numpy_dictionary("<u2", "(11,)"), data, 4)).find("version of a NumPy file") !=
+        std::string::npos);
+  for (size_t size = 6; size < good.size(); ++size) { CHECK(!error_of(good.substr(0, size)).empty()); }
+}
+
 TEST_CASE("the Megatron vector gives its two documents", "[fast]") {
   const std::string index = megatron_index_bytes(8, 2, {3, 2}, {0, 1, 2});
   CHECK(index.size() == 34 + 8 + 16 + 24);
