@@ -213,18 +213,16 @@ FOLDER_TEST("a rank without rank 0 says where it looked", "[fast]") {
   CHECK_THAT(meet_one(options).error, Contains("cannot reach rank 0 within 0.3 s (no file "));
   // A file that a killed attempt left behind: nobody listens there.
   const int port = port_of(listen_here());
-  const Descriptor held0 =
-      write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, port, std::string(64, 'a')});
+  (void)write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, port, std::string(64, 'a')});
   const Outcome outcome = meet_one(options);
   CHECK(outcome.code == 14);
   CHECK_THAT(outcome.error, Contains("127.0.0.1:" + std::to_string(port) + " (lo): Connection refused"));
 }
 
 FOLDER_TEST("a stale rendezvous file delays nobody", "[fast]") {
-  const Descriptor held1 =
-      write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, 1, std::string(64, 'a')});
-  const Descriptor held2 =
-      write_rendezvous(rendezvous_path(folder.path(), "job6"), {{{"lo", "127.0.0.1"}}, 1, std::string(64, 'b')});
+  // Nobody holds them: the descriptors are closed at once.
+  (void)write_rendezvous(rendezvous_path(folder.path(), "job7"), {{{"lo", "127.0.0.1"}}, 1, std::string(64, 'a')});
+  (void)write_rendezvous(rendezvous_path(folder.path(), "job6"), {{{"lo", "127.0.0.1"}}, 1, std::string(64, 'b')});
   CHECK(all_met(meet_all(all_of(folder, 3))));
   CHECK(fs::is_empty(folder.path()));
 }
