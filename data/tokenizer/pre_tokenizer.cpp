@@ -74,6 +74,26 @@ size_t gpt2(std::string_view text, size_t at) {
   return spaces(text, at);
 }
 
+/// Numbers of the stage Digits, whose Unicode version is later than that of the patterns.
+bool is_digit(const Character& c) {
+  return c.is(Class::number) || (c.value >= 0x11DE0 && c.value <= 0x11DE9) ||
+         (c.value >= 0x16FF4 && c.value <= 0x16FF6);
+}
+
+size_t gpt2_digits(std::string_view text, size_t at) {
+  if (const size_t end = contraction(text, at, false); end > at) { return end; }
+  const Character first(text, at);
+  if (is_digit(first)) { return first.end; }
+  const Character word = first.value == ' ' ? Character(text, first.end) : first;
+  if (word.exists && word.type != Class::space && !is_digit(word)) {
+    size_t end = word.end;
+    for (Character c(text, end); c.is(word.type) && !is_digit(c); c = Character(text, end)) { end = c.end; }
+    return end;
+  }
+  const size_t end = run(text, at, Class::space);
+  return is_digit(Character(text, end)) ? end : spaces(text, at);  // a number ends what the pattern sees
+}
+
 /// \s*[\r\n]+: end of the last line break in the white space at `at`, or `at`.
 size_t line_breaks(std::string_view text, size_t at) {
   size_t end = at;
@@ -119,6 +139,7 @@ std::optional<PreTokenizer::Pattern> PreTokenizer::find(std::string_view regex) 
 size_t PreTokenizer::next(std::string_view text, size_t at) const {
   switch (pattern_) {
     case Pattern::gpt2: return gpt2(text, at);
+    case Pattern::gpt2_digits: return gpt2_digits(text, at);
     case Pattern::one_digit: return cl100k(text, at, 1);
     case Pattern::digits: return cl100k(text, at, 3);
     case Pattern::whole: break;

@@ -9,10 +9,11 @@ namespace hebb {
 class PreTokenizer {
  public:
   enum class Pattern {
-    whole,      // no pattern: the text is one word
-    gpt2,       // case-sensitive contractions, a space in front of runs of letters, numbers and others
-    one_digit,  // Qwen 2 to 3: contractions in any case, single digits, line breaks with what is before them
-    digits      // cl100k, Llama 3, OLMo 2: as one_digit, with up to three digits
+    whole,        // no pattern: the text is one word
+    gpt2,         // case-sensitive contractions, a space in front of runs of letters, numbers and others
+    gpt2_digits,  // StarCoder, SmolLM: each number by itself, then as gpt2 between them
+    one_digit,    // Qwen 2 to 3: contractions in any case, single digits, line breaks with what is before them
+    digits        // cl100k, Llama 3, OLMo 2: as one_digit, with up to three digits
   };
 
   /// The pattern of a regular expression, by its exact text; nothing for one that is not known.

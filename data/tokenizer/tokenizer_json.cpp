@@ -108,6 +108,9 @@ class ByteCharacters {
 
 using Ids = std::unordered_map<std::string_view, int32_t>;
 
+/// Whether valid UTF-8 can hold a byte: C0, C1 and F5 to FF never occur.
+bool is_in_utf8(int byte) { return byte < 0xC0 || (byte >= 0xC2 && byte <= 0xF4); }
+
 Ids read_vocab(const Value& vocab, const ByteCharacters& characters, TokenizerJson& out) {
   if (!vocab.json->is_object() || vocab.json->members().empty()) { vocab.refuse("an object with ids by token"); }
   Ids ids;
@@ -126,9 +129,10 @@ Ids read_vocab(const Value& vocab, const ByteCharacters& characters, TokenizerJs
     out.vocab.push_back({bytes.value_or(token), id, bytes.has_value()});
   }
   out.vocab_size = static_cast<int32_t>(is_used.size());
-  if (const auto* lacking = std::find(out.byte_ids.begin(), out.byte_ids.end(), -1); lacking != out.byte_ids.end()) {
-    vocab.refuse(fmt::format("no token for byte {:d}", lacking - out.byte_ids.begin()),
-                 "one for each of the 256 bytes, as in byte-level BPE");
+  for (int byte = 0; byte < 256; ++byte) {
+    if (out.byte_ids[static_cast<size_t>(byte)] < 0 && is_in_utf8(byte)) {
+      vocab.refuse(fmt::format("no token for byte {:d}", byte), "one for each byte of UTF-8, as in byte-level BPE");
+    }
   }
   return ids;
 }
@@ -164,9 +168,12 @@ void read_merges(const Value& merges, const Ids& ids, TokenizerJson& out) {
 }
 
 Ids read_model(const Value& model, const ByteCharacters& characters, TokenizerJson& out) {
+  if (!model.json->is_object()) { model.refuse("an object"); }
+  if (const Value type = model.member("type"); !type.is_null() && type.string() != "BPE") {
+    type.refuse("\"BPE\", over bytes; other models are not supported");
+  }
   model.object({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                 "byte_fallback", "ignore_merges", "vocab", "merges"});
-  if (const Value type = model.member("type"); !type.is_null() && type.string() != "BPE") { type.refuse("\"BPE\""); }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const Value affix = model.member(key);
     if (!affix.is_null() && !affix.string().empty()) { affix.refuse("null or \"\""); }
@@ -250,6 +257,16 @@ void read_split(const Value& stage, TokenizerJson& out) {
   out.pattern = *known;
 }
 
+void read_digits(const Value& digits, const Value& level, TokenizerJson& out) {
+  digits.object({"type", "individual_digits"});
+  const Value individual = digits.member("individual_digits"), space = level.member("add_prefix_space");
+  if (!individual.boolean(false)) { individual.refuse("false, or none", "true"); }
+  if (space.boolean(true)) { space.refuse("true, or none", "false after Digits"); }
+  read_byte_level(level, false, out);
+  if (out.pattern != PreTokenizer::Pattern::gpt2) { level.refuse("use_regex false", "true after Digits"); }
+  out.pattern = PreTokenizer::Pattern::gpt2_digits;
+}
+
 void read_pre_tokenizer(const Value& stage, TokenizerJson& out) {
   if (stage.is_null()) { stage.refuse("nothing", "ByteLevel, or a Sequence of Split and ByteLevel"); }
   const std::string& type = stage.type();
@@ -258,9 +275,12 @@ void read_pre_tokenizer(const Value& stage, TokenizerJson& out) {
   stage.object({"type", "pretokenizers"});
   const Value list = stage.required("pretokenizers");
   const std::vector<Value> stages = list.items();
+  if (stages.size() == 2 && stages[0].type() == "Digits" && stages[1].type() == "ByteLevel") {
+    return read_digits(stages[0], stages[1], out);
+  }
   if (stages.empty() || stages.size() > 2 || stages.back().type() != "ByteLevel" ||
       (stages.size() == 2 && stages.front().type() != "Split")) {
-    list.refuse("ByteLevel, or Split and ByteLevel");
+    list.refuse("ByteLevel, or Split or Digits and ByteLevel");
   }
   if (stages.size() == 2) { read_split(stages.front(), out); }
   read_byte_level(stages.back(), stages.size() == 2, out);

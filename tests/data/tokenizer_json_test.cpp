@@ -30,7 +30,7 @@ TEST_CASE("ids and decoded text of a tokenizer.json are those of the library tok
   const Json cases = parse_json_file(golden("cases"));
   const std::vector<Json>& texts = cases.at("texts").items();
   REQUIRE(texts.size() > 50);
-  REQUIRE(cases.at("tokenizers").members().size() == 7);
+  REQUIRE(cases.at("tokenizers").members().size() == 8);
   for (const auto& [name, expected] : cases.at("tokenizers").members()) {
     const auto tokenizer = load(golden(name));
     Tokenizer::Encoder encoder(tokenizer);
@@ -137,7 +137,12 @@ TEST_CASE("what would change ids and is not supported is an error that names the
            {"gpt2", "truncation", R"({"max_length": 5})", "truncation (found an object, expected null)"},
            {"gpt2", "padding", "1", "padding (found 1, expected null)"},
            {"gpt2", "future", "1", "future (found 1, expected no such key, as its effect on ids is not known)"},
-           {"gpt2", "model.type", "\"Unigram\"", "model.type (found \"Unigram\", expected \"BPE\")"},
+           {"gpt2", "model.type", "\"Unigram\"", "model.type (found \"Unigram\", expected \"BPE\", over bytes"},
+           {"gpt2", "model", R"({"type": "WordPiece", "max_input_chars_per_word": 100})",
+            "model.type (found \"WordPiece\""},
+           {"digits", "pre_tokenizer.pretokenizers.0.individual_digits", "false", "expected true)"},
+           {"digits", "pre_tokenizer.pretokenizers.1.add_prefix_space", "true", "expected false after Digits)"},
+           {"digits", "pre_tokenizer.pretokenizers.1.use_regex", "false", "expected true after Digits)"},
            {"gpt2", "model.dropout", "0.1", "model.dropout (found 0.1, expected null)"},
            {"gpt2", "model.end_of_word_suffix", "\"</w>\"", "model.end_of_word_suffix (found \"</w>\""},
            {"gpt2", "model.vocab.A", "66", "model.vocab (found id 66 twice, expected an id for each token)"},

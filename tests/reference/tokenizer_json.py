@@ -102,6 +102,20 @@ def as_llama3(data):  # words that merges do not reach
     del data["model"]["merges"][3::7]
 
 
+def without_impossible_bytes(data):  # as GPT-NeoX: bytes that UTF-8 never has are no tokens
+    absent = {bytes_to_character(b) for b in [0xC0, 0xC1, *range(0xF5, 0x100)]}
+    data["model"]["vocab"] = {t: i for t, i in data["model"]["vocab"].items() if t not in absent}
+    kept = sorted(data["model"]["vocab"], key=data["model"]["vocab"].get)
+    data["model"]["vocab"] = {t: i for i, t in enumerate(kept)}
+    for token in data["added_tokens"]:
+        token["id"] = len(kept)
+
+
+def bytes_to_character(byte):
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    return chr(byte if byte in printable else 256 + sorted(set(range(256)) - set(printable)).index(byte))
+
+
 def variants():
     """Name: (normalizer, pre-tokenizer, added tokens, change of the file)."""
     level = pre_tokenizers.ByteLevel
@@ -123,6 +137,8 @@ def variants():
         "neox": (normalizers.NFC(), level(add_prefix_space=False),
                  [AddedToken("<|endoftext|>", special=True), AddedToken("<mask>", special=True, lstrip=True)] + spaces, None),
         "cl100k": (None, sequence(CL100K, "removed", True), [AddedToken("<|endoftext|>", special=True)], space_merges),
+        "digits": (None, pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), level(add_prefix_space=False)]),
+                   [AddedToken("<|endoftext|>", special=True)], without_impossible_bytes),
         "words": (None, level(add_prefix_space=False, use_regex=False), [AddedToken("<|endoftext|>", special=True)], None),
     }
 
