@@ -17,9 +17,15 @@ void fields(Fields& f, ClusterConfig& c) {
   f.field("cpus", c.cpus).min(1).help("Cores of a rank.");
   f.field("gpus", c.gpus).min(0).help("GPUs of a rank.");
   f.field("stop_seconds", c.stop_seconds).min(0).max(65535).help("A run saves so long before the time limit.");
-  f.field("setup", c.setup).help("Shell lines before hebb starts.");
+  f.field("setup", c.setup).help("Shell lines before hebb starts; a command of them that fails ends the job.");
   f.field("start", c.start).help("Words before hebb that start several ranks.");
   f.field("options", c.options).help("Further words for sbatch.");
+}
+
+std::string setup_lines(const ClusterConfig& cluster) {
+  if (cluster.setup.empty()) { return ""; }
+  return "trap 'echo \"hebb ladder: cluster.setup failed with exit code $?\" >&2' EXIT\nset -e\n" + cluster.setup +
+         "\nset +e\ntrap - EXIT\n";
 }
 
 ClusterConfig read_cluster(const Json& cluster, const std::vector<std::string>& overrides) {

@@ -27,4 +27,7 @@ void fields(Fields& f, ClusterConfig& c);
 /// Errors: ConfigError for a key or value that is none.
 ClusterConfig read_cluster(const Json& cluster, const std::vector<std::string>& overrides);
 
+/// The lines of `setup` for a script of sh or bash, which ends where a command of them fails; "" without a setup.
+std::string setup_lines(const ClusterConfig& cluster);
+
 }  // namespace hebb

@@ -127,9 +127,10 @@ void write_script(const fs::path& ladder, const Submission& s, const std::string
 /// output.
 std::string submit_by_template(const fs::path& ladder, const Submission& s, const std::string& command,
                                const ClusterConfig& cluster, const std::string& program) {
-  write_script(ladder, s,
-               fmt::format("#!/bin/sh\n# Made by hebb ladder.\ncd {}\n{}\nexec {} ladder {} --task {}.0\n",
-                           word(ladder.string()), cluster.setup, word(program), word(ladder.string()), s.number));
+  write_script(
+      ladder, s,
+      fmt::format("#!/bin/sh\n# Made by hebb ladder.\ncd {}\n{}exec {} ladder {} --task {}.0\n", word(ladder.string()),
+                  setup_lines(cluster), word(program), word(ladder.string()), s.number));
   const fs::path log = submission_file(ladder, s.number, ".log");
   const CommandResult result = run_command({"sh", "-c", "{ " + command + "\n} >" + word(log.string()) + " 2>&1"});
   std::string said = fs::exists(log) ? read_file(log) : "";

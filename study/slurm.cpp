@@ -88,8 +88,7 @@ std::string slurm_script(const fs::path& ladder, const Submission& submission, c
   // when Slurm itself ends the job, which then is not ours to put back.
   return fmt::format(R"(#!/bin/bash
 # Made by hebb ladder.
-{1}
-requeue=yes
+{1}requeue=yes
 child=
 trap '[[ -n $child ]] && kill -USR1 $child 2>/dev/null' USR1
 trap 'requeue=no' TERM
@@ -106,7 +105,7 @@ if [[ ( $code == 75 || $code == 14 ) && $requeue == yes ]]; then
 fi
 exit $code
 )",
-                     shell_quoted(ladder.string()), cluster.setup, shell_quoted(program), submission.number);
+                     shell_quoted(ladder.string()), setup_lines(cluster), shell_quoted(program), submission.number);
 }
 
 std::vector<std::string> sbatch_words(const fs::path& ladder, const Submission& submission,

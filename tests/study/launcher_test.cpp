@@ -327,6 +327,19 @@ TEST_CASE("a launcher that runs the command itself is waited for, or leaves it b
   CHECK_THAT(ladder(folder, {"--dir", "left"}).out, Contains("2 done, 0 to do"));
 }
 
+TEST_CASE("a setup of which a command fails ends the job before anything trains") {
+  const SweepFolder folder(
+      R"("runs": [{"id": "a"}], "cluster": {"setup": "false || true\nno-such-program load cuda\necho went on"})");
+  const FakeSlurm slurm(folder);
+  const Result other = ladder(folder, {"--dir", "other", "--launcher", "sh {command}"});
+  CHECK(other.code == 2);
+  CHECK_THAT(other.err, Contains("cluster.setup failed with exit code 127") && !Contains("went on"));
+  CHECK(read_status(folder / "other/a").state == "pending");
+  REQUIRE(ladder(folder, {"--launcher", "slurm"}).code == 0);
+  CHECK(slurm.run_task(1, 0) == 127);
+  CHECK(status(folder, "a").state == "pending");
+}
+
 TEST_CASE("a task that is none is an error") {
   const SweepFolder folder(kOne);
   const FakeSlurm slurm(folder);
