@@ -100,13 +100,22 @@ std::string essay_context(const std::string& essay, const std::vector<std::strin
   return join(insert_before(sentences, needles, at), " ");
 }
 
-std::string list_context(const RulerMaterial& m, const NeedleTask& task, const std::vector<std::string>& needles,
-                         const Streams& streams, int64_t units) {
+/// A key that is none of `keys`.
+std::string draw_other_key(Rng& rng, const RulerMaterial& m, const NeedleTask& task,
+                           const std::vector<std::string>& keys) {
+  for (;;) {
+    std::string key = draw_key(rng, m, task);
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) { return key; }
+  }
+}
+
+std::string list_context(const RulerMaterial& m, const NeedleTask& task, const std::vector<std::string>& keys,
+                         const std::vector<std::string>& needles, const Streams& streams, int64_t units) {
   std::vector<std::string> items(static_cast<size_t>(units), m.strings.noise);
   if (task.haystack == Haystack::needles) {
     Rng filler = streams.filler();
     for (std::string& item : items) {
-      const std::string key = draw_key(filler, m, task);
+      const std::string key = draw_other_key(filler, m, task, keys);
       item = needle(m, task, key, draw_value(filler, task));
     }
   }
@@ -164,8 +173,7 @@ RulerSample needle_input(const RulerMaterial& m, const NeedleTask& task, const S
   std::vector<std::string> keys, needles;
   std::vector<std::vector<std::string>> values;
   for (int64_t k = 0; k < task.keys; ++k) {
-    std::string key = draw_key(rng, m, task);
-    while (std::find(keys.begin(), keys.end(), key) != keys.end()) { key = draw_key(rng, m, task); }
+    std::string key = draw_other_key(rng, m, task, keys);
     values.emplace_back();
     for (int64_t v = 0; v < task.values; ++v) {
       values.back().push_back(draw_value(rng, task));
@@ -181,7 +189,7 @@ RulerSample needle_input(const RulerMaterial& m, const NeedleTask& task, const S
     sample.outputs.insert(sample.outputs.end(), values[k].begin(), values[k].end());
   }
   const std::string context = task.haystack == Haystack::essay ? essay_context(essay, needles, streams.places())
-                                                               : list_context(m, task, needles, streams, units);
+                                                               : list_context(m, task, keys, needles, streams, units);
   const std::string query = enumerate(asked);
   const bool is_one = task.queries == 1 && task.values == 1;
   sample.input = fill_template(is_one ? m.strings.niah_one : m.strings.niah_many,

@@ -267,3 +267,23 @@ FOLDER_TEST("ready-made samples are read with their opening words", "[fast]") {
   CHECK_THROWS_WITH(read("{\"input\": \"i\", \"outputs\": [\" \"]}"), Contains("a string with text"));
   CHECK_THROWS_WITH(read("\n"), Contains("no RULER samples"));
 }
+
+TEST_CASE("no filler has the key that is asked for, however few keys there are", "[fast]") {
+  TempFolder folder;
+  RulerFiles files;
+  files.words.adjectives = folder.write("adjectives.txt", "red\nblue\n").string();
+  files.words.nouns = folder.write("nouns.txt", "cat\ndog\n").string();
+  RulerMaker m = maker(files);
+  for (uint64_t j = 0; j < 8; ++j) {
+    const RulerSample s = sample(m, "niah_multikey_2", 2000, j);
+    const std::string question = "does the text give for ";
+    const size_t at = s.input.rfind(question) + question.size();
+    const std::string key = s.input.substr(at, s.input.size() - 1 - at),
+                      needle = "The special number of " + key + " is ";
+    const size_t first = s.input.find(needle);
+    INFO(key);
+    REQUIRE(first != std::string::npos);
+    CHECK(s.input.find(needle, first + 1) == std::string::npos);
+    CHECK(s.input.substr(first + needle.size()).starts_with(s.outputs[0]));
+  }
+}
