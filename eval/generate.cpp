@@ -50,7 +50,9 @@ Generated generate(ScoringModel& model, std::shared_ptr<const Tokenizer> tokeniz
   const auto start = std::chrono::steady_clock::now();
   std::vector<double> logits = model.read(ids, *state, reading);
   const double prefill_seconds = seconds_since(start);
-  Generated result = continue_text(model, tokenizer, std::move(logits), *state, reading, rng, options, emit);
+  GenerateOptions own = options;
+  own.begins_text = tokenizer->encode(prompt).empty();
+  Generated result = continue_text(model, tokenizer, std::move(logits), *state, reading, rng, own, emit);
   result.prompt_tokens = static_cast<int64_t>(ids.size());
   result.prefill_seconds = prefill_seconds;
   model.restore_fast_weights(saved);

@@ -14,13 +14,16 @@ struct GenerateOptions {
   Sampling sampling;
   uint64_t seed = 0;
   bool stop_at_eos = true;
+  bool begins_text = false;  // a space in front of the new text is one that encoding makes, and dropped
 };
 
 /// A text that grows by drawn tokens.
 class Continuation {
  public:
   Continuation(std::shared_ptr<const Tokenizer> tokenizer, const GenerateOptions& options)
-      : tokenizer_(tokenizer), options_(options), decoder_(std::move(tokenizer)) {}
+      : tokenizer_(tokenizer), options_(options), decoder_(std::move(tokenizer)) {
+    if (!options.begins_text) { decoder_.follow_text(); }
+  }
 
   /// Draws the token behind `logits` [V], never an id that the tokenizer does not have (a padded vocabulary). Returns
   /// the text that became certain with it.

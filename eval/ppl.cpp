@@ -98,6 +98,8 @@ class StreamPpl final : public EvalTask {
   Json document(EvalContext& c, int64_t d, const std::vector<int32_t>& ids, int64_t length, int64_t tokens) const {
     std::vector<double> losses;
     int64_t bytes = 0;
+    const std::vector<int64_t> bytes_of =
+        c.tokenizer != nullptr ? c.tokenizer->document_bytes(ids) : std::vector<int64_t>(ids.size());
     std::unique_ptr<ModelState> state = c.model.new_state();
     const ScoringModel::Reading reading{FastUpdate::streaming, freeze_};
     for (const Segment& s : segments(static_cast<int64_t>(ids.size()), length, tokens)) {
@@ -108,9 +110,8 @@ class StreamPpl final : public EvalTask {
       const std::vector<double> found = score_all(c, part, *state, reading);
       c.model.flush(*state, reading);
       losses.insert(losses.end(), found.begin(), found.end());
-      if (c.tokenizer != nullptr) {
-        for (const int32_t id : part.subspan(1)) { bytes += c.tokenizer->text_bytes(id); }
-      }
+      const auto own = std::span(bytes_of).subspan(static_cast<size_t>(s.from), static_cast<size_t>(s.count));
+      bytes = std::accumulate(own.begin() + 1, own.end(), bytes);
       c.step(static_cast<uint64_t>(s.count - 1));
     }
     log_document(c, d, ids, losses);

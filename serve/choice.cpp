@@ -52,11 +52,13 @@ void add_top(std::vector<std::pair<std::string, double>>& top, std::string name,
   }
 }
 
-GenerateOptions options_of(const CompletionRequest& request) {
+GenerateOptions options_of(const CompletionRequest& request, size_t index) {
+  const auto& prompt = request.prompts[index];
   return {.max_new_tokens = request.max_tokens,
           .sampling = request.sampling,
           .seed = request.seed,
-          .stop_at_eos = !request.ignore_eos};
+          .stop_at_eos = !request.ignore_eos,
+          .begins_text = prompt.ids.size() == (prompt.hides_first ? 1U : 0U)};
 }
 
 }  // namespace
@@ -78,7 +80,7 @@ Choice::Choice(const CompletionRequest& request, size_t index, std::shared_ptr<c
       logprobs_(request.logprobs),
       echo_(request.echo),
       rng_(request.seed, "sample", index),
-      text_(tokenizer, options_of(request)),
+      text_(tokenizer, options_of(request, index)),
       stop_(request.stops) {
   if (!echo_) { return; }
   Tokenizer::Decoder decoder(tokenizer_);

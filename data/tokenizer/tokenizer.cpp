@@ -267,6 +267,33 @@ int32_t Tokenizer::unknown() const {
   return at == surfaces_.end() ? -1 : static_cast<int32_t>(at - surfaces_.begin());
 }
 
+std::vector<int64_t> Tokenizer::document_bytes(std::span<const int32_t> ids) const {
+  std::vector<int64_t> bytes(ids.size());
+  Decoder decoder(this);
+  // SentencePiece writes spaces as U+2581. Without a piece for it that character is three byte pieces.
+  const auto is_spelt_space = [&](size_t i) {
+    for (size_t k = 0; k < kVisibleSpace.size(); ++k) {
+      if (i + k >= ids.size() || surface(ids[i + k]).kind != Surface::kByte ||
+          surface(ids[i + k]).text[0] != kVisibleSpace[k]) {
+        return false;
+      }
+    }
+    return library_ != nullptr;
+  };
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const Surface& own = surface(ids[i]);
+    const bool is_spelt = is_spelt_space(i), is_space = is_spelt || own.kind == Surface::kText;
+    const bool is_dropped = is_space && decoder.drops_space(is_spelt ? " " : own.text);
+    bytes[i] = (is_spelt ? 1 : static_cast<int64_t>(own.text.size())) - (is_dropped ? 1 : 0);
+    decoder.push(ids[i]);
+    if (is_spelt) {
+      decoder.dropped_space_ |= is_dropped;
+      i += kVisibleSpace.size() - 1;
+    }
+  }
+  return bytes;
+}
+
 int64_t Tokenizer::text_bytes(int32_t id) const { return static_cast<int64_t>(surface(id).text.size()); }
 
 std::string Tokenizer::Decoder::push(int32_t id) {
@@ -286,13 +313,18 @@ void Tokenizer::Decoder::push(int32_t id, std::string& out) {
   flush_bytes(true, out);
   is_start_ = is_start_ && !dropped_space_ && !wrote_text_;
   std::string_view text = surface.text;
-  if (surface.kind == Surface::kText && is_start_ && tokenizer_->start_spaces_ != StartSpaces::keep &&
-      text.substr(0, 1) == " ") {
+  if (surface.kind == Surface::kText && drops_space(text)) {
     text.remove_prefix(1);
     dropped_space_ = tokenizer_->start_spaces_ == StartSpaces::drop_one;
   }
   wrote_text_ = wrote_text_ || !text.empty();
   out += text;
+}
+
+/// Whether the space in front of a piece is one that encoding put there.
+bool Tokenizer::Decoder::drops_space(std::string_view text) const {
+  const bool is_start = is_start_ && !dropped_space_ && !wrote_text_ && bytes_.empty();
+  return is_start && tokenizer_->start_spaces_ != StartSpaces::keep && text.starts_with(' ');
 }
 
 std::string Tokenizer::Decoder::finish() {

@@ -84,11 +84,16 @@ class Tokenizer {
   int32_t unknown() const;
   /// Bytes of text that an id stands for; 0 for special ids. Throws DataError for an id outside the vocabulary.
   int64_t text_bytes(int32_t id) const;
+  /// Bytes of a document's text that each of its ids stands for: text_bytes() without the space that encoding puts in
+  /// front of a text, and one for a space that the vocabulary lacks and spells in bytes.
+  std::vector<int64_t> document_bytes(std::span<const int32_t> ids) const;
 
   /// Decodes token by token; the pieces joined equal decode() of all ids.
   class Decoder {
    public:
     explicit Decoder(std::shared_ptr<const Tokenizer> tokenizer) : Decoder(tokenizer.get()) { owner_ = tokenizer; }
+    /// The text goes on behind other text: no space in front of it is dropped.
+    void follow_text() { is_start_ = false; }
     /// Text that became certain with this id; bytes of an unfinished character are held back.
     std::string push(int32_t id);
     /// What was held back, as U+FFFD.
@@ -98,6 +103,7 @@ class Tokenizer {
     friend class Tokenizer;
     explicit Decoder(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
     void push(int32_t id, std::string& out);
+    bool drops_space(std::string_view text) const;
     void flush_bytes(bool is_last, std::string& out);
 
     std::shared_ptr<const Tokenizer> owner_;

@@ -188,6 +188,33 @@ TEST_CASE("models that the built-in encoder cannot reproduce go through the libr
   check_against_library(pair, 150);
 }
 
+TEST_CASE("bytes of a document are those of its text, without the space in front that encoding makes", "[fast]") {
+  // As Llama's models; without spaces at the ends; hebb's own.
+  const Pair pair(
+      GENERATE(values<Settings>({{{"add_dummy_prefix", "true"}}, {{"remove_extra_whitespaces", "true"}}, {}})));
+  for (const std::string text : {"birds", " birds", "the memory", "\xE2\x82\xAC 5", "a"}) {
+    const std::vector<int32_t> ids = pair.tokenizer->encode(text);
+    int64_t bytes = 0;
+    for (const int64_t own : pair.tokenizer->document_bytes(ids)) { bytes += own; }
+    INFO("\"" << text << "\"");
+    CHECK(bytes == static_cast<int64_t>(pair.tokenizer->decode(ids).size()));
+  }
+}
+
+TEST_CASE("text that follows other text keeps its first space", "[fast]") {
+  const Pair pair(Settings{{"add_dummy_prefix", "true"}});
+  const std::vector<int32_t> ids = pair.tokenizer->encode("morning river");
+  std::string begins, follows;
+  Tokenizer::Decoder first(pair.tokenizer), second(pair.tokenizer);
+  second.follow_text();
+  for (const int32_t id : ids) {
+    begins += first.push(id);
+    follows += second.push(id);
+  }
+  CHECK(begins == "morning river");
+  CHECK(follows == " morning river");
+}
+
 FOLDER_TEST("a document of which the tokenizer leaves nothing is an empty one", "[fast]") {
   const std::string model = train_model({{"remove_extra_whitespaces", "true"}});
   EncodeOptions options{.input = {.inputs = {folder.write("in.txt", "the|  |memory").string()}, .split = "|"},
