@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kStepsPerOctave = 8;                    // of the search
 constexpr double kShortestWindow = 4, kShortestRow = 32;  // tokens
-constexpr double kMostTokens = 2;                         // of what a budget leaves above the sizes that it reaches
+constexpr double kMostTokens = 2.5;                       // of what a budget leaves above the sizes that it reaches
 constexpr int64_t kRowMultiple = 8;                       // of a batch
 constexpr double kRowsPerPass = 4096;                     // tokens of a micro-batch
 constexpr int64_t kFewestLogs = 50, kMostValidations = 4;
