@@ -9,6 +9,7 @@
 
 #include "core/parallel.h"
 #include "core/progress.h"
+#include "kernels/common/vector_unit.h"
 #include "layers/layer.h"
 #include "tools/command_line.h"
 #include "tools/configuration_page.h"
@@ -27,18 +28,6 @@ std::string cpu_name() {
     if (line.rfind("model name", 0) == 0) { return line.substr(line.find(':') + 2); }
   }
   return "unknown";
-}
-
-const char* vector_unit() {
-#if defined(__AVX512F__)
-  return "AVX-512";
-#elif defined(__AVX2__)
-  return "AVX2";
-#elif defined(__ARM_NEON)
-  return "NEON";
-#else
-  return "baseline";
-#endif
 }
 
 void feature(const char* name, bool there, const char* without) {
