@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""tools/log_bridge.py with a stand-in for the package wandb, which notes the calls."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+BRIDGE = os.path.join(os.path.abspath(sys.argv[1]), "tools/log_bridge.py")
+CLIENT = """
+import json, os
+def note(*call):
+    with open(os.environ["CALLS"], "a") as file:
+        file.write(json.dumps(call) + "\\n")
+class Run:
+    def log(self, values, step): note("log", values, step)
+    def finish(self): note("finish")
+def init(project, name, id, config, resume):
+    note("init", project, name, id, config, resume)
+    return Run()
+"""
+
+
+def send(folder):
+    """The calls of one start."""
+    calls = os.path.join(folder, "calls")
+    open(calls, "w").close()
+    done = subprocess.run([sys.executable, BRIDGE, os.path.join(folder, "run"), "--to", "wandb"], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": folder, "CALLS": calls}, check=False)
+    with open(calls) as file:
+        return done, [json.loads(line) for line in file]
+
+
+with tempfile.TemporaryDirectory() as folder:
+    os.mkdir(os.path.join(folder, "run"))
+    metrics = os.path.join(folder, "run/metrics.jsonl")
+    with open(os.path.join(folder, "wandb.py"), "w") as file:
+        file.write(CLIENT)
+    with open(os.path.join(folder, "run/config.json"), "w") as file:
+        json.dump({"name": "a", "train": {"steps": 5}}, file)
+    with open(metrics, "w") as file:
+        file.write('{"step": 1, "loss": 2.5, "lr": "nan", "mem_bytes": 1073741824, "layers": {"b.0": {"usage": 0.5}}}\n')
+        file.write('{"step": 1, "val": "v", "loss": 3.5, "ppl": "inf"}\n{"step": 2, "lo')
+    done, calls = send(folder)
+    assert done.returncode == 0, done.stderr
+    assert calls[0][:3] == ["init", "hebb", "a"] and calls[0][4:] == [{"name": "a", "train.steps": 5}, "allow"], calls
+    assert calls[1:] == [["log", {"train/loss": 2.5, "mem/peak_gib": 1.0, "memory/b.0/usage": 0.5}, 1],
+                         ["log", {"eval/v/loss": 3.5}, 1], ["finish"]], calls
+    with open(metrics, "a") as file:
+        file.write('ss": 1.5}\n')
+    assert send(folder)[1][1:] == [["log", {"train/loss": 1.5}, 2], ["finish"]]
+    assert send(folder)[1] == []
+    with open(metrics, "w") as file:
+        file.write('{"step": 1, "loss": 2.0}\n')
+    assert send(folder)[1][1:] == [["log", {"train/loss": 2.0}, 1], ["finish"]]
+    with open(metrics, "a") as file:
+        file.write("{broken\n")
+    done, calls = send(folder)
+    assert done.returncode == 1 and "metrics.jsonl: line 1 after byte 25" in done.stderr, done.stderr
+print("the log bridge sends what it should")
