@@ -35,6 +35,7 @@ Engine::~Engine() = default;
 
 void Engine::submit(std::shared_ptr<Job> job) {
   const std::lock_guard lock(mutex_);
+  if (end_) { return job->fail(*end_); }
   inbox_.push_back(std::move(job));
   ++open_jobs_;
   arrival_.notify_one();
@@ -108,7 +109,11 @@ void Engine::fail(Job& job, const ApiError& error) {
   close(job);
 }
 
-void Engine::fail_all(const ApiError& error) {
+void Engine::end(const ApiError& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    end_.emplace(error);
+  }
   take_inbox();
   for (const auto& job : jobs_) { fail(*job, error); }
   for (const Growings* all : {&reading_, &running_, &parked_}) {

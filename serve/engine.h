@@ -5,6 +5,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "eval/scoring_model.h"
@@ -34,8 +35,8 @@ class Engine {
   void run(const std::function<bool()>& stop);
   /// Whether no job is left.
   bool is_idle() const;
-  /// Fails all jobs.
-  void fail_all(const ApiError& error);
+  /// Fails all jobs, those that are submitted from now on too. Call it when run() has returned for the last time.
+  void end(const ApiError& error);
 
  private:
   struct Growing;  // a choice that has been begun
@@ -73,6 +74,7 @@ class Engine {
   std::condition_variable arrival_;
   std::deque<std::shared_ptr<Job>> inbox_;
   size_t open_jobs_ = 0;
+  std::optional<ApiError> end_;  // why there is no answer any more
 
   std::deque<std::shared_ptr<Job>> jobs_;  // with choices that are waiting, in turn
   Growings reading_, running_, parked_;

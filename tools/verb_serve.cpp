@@ -85,7 +85,7 @@ int run_serve(Options o) {
   server.refuse();
   const auto start = std::chrono::steady_clock::now();
   engine.run([&] { return engine.is_idle() || seconds_since(start) > kSecondsToFinish; });
-  engine.fail_all(ApiError(503, "the server stops"));
+  engine.end(ApiError(503, "the server stops"));
   return 0;
 }
 

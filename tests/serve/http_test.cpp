@@ -24,7 +24,7 @@ struct Service {
   ~Service() {
     ends = true;
     thread.join();
-    engine.fail_all(ApiError(503, "end"));
+    engine.end(ApiError(503, "end"));
     server.reset();
   }
   httplib::Client client() const { return httplib::Client("127.0.0.1", server->port()); }

@@ -107,4 +107,20 @@ TEST_CASE("a stop string that several tokens make is cut, and its tokens stay in
   CHECK(answers_of(model, R"({"prompt": "a", "temperature": 0, "max_tokens": 2})")[0].finish_reason == "length");
 }
 
+TEST_CASE("an engine that has ended fails what waits in it and what comes later", "[fast]") {
+  const TextModel files(byte_model(false));
+  ScoringModel model = files.load();
+  const auto tokenizer = Tokenizer::load({"bytes", "", false, true});
+  const PromptRules rules{tokenizer, kByteVocab, std::nullopt, false};
+  Engine engine(model, tokenizer, {});
+  const auto job_of = [&] { return std::make_shared<Job>(read_completion_request("{}", rules), tokenizer); };
+  const auto before = job_of(), after = job_of();
+  engine.submit(before);
+  engine.end(ApiError(503, "the server stops"));
+  engine.submit(after);
+  CHECK(engine.is_idle());
+  CHECK_THROWS_WITH(before->receive(), Contains("the server stops"));
+  CHECK_THROWS_WITH(after->receive(), Contains("the server stops"));
+}
+
 }  // namespace
