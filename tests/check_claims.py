@@ -96,6 +96,7 @@ for path in sweeps:
         assert [run["model"].split(",")[0] for run in results] == list(sweep["axes"]["model"]), path
         for run in results:
             assert any(key.startswith("bytes.") for key in run["values"]), (path, run)
+            assert "kept" in run["values"] or "ham" not in os.path.basename(path), (path, run)
         trained += len(results)
 assert trained > 20, trained
 print(f"{trained} runs of {SOURCE}/configs/claims in small; docs/claims.md has the numbers of its results")

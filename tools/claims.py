@@ -89,10 +89,8 @@ def values_of(run):
     for line in lines:
         if line.get("val") == "recall":
             values["loss.recall"] = line["loss"]
-    for line in lines:
-        for key in line:
-            if key == "ham.kv_fraction" or key.endswith("/ham.kv_fraction"):
-                values["kept"] = line[key]
+        if "ham" in line.get("layers", {}):
+            values["kept"] = line["layers"]["ham"]["kv_fraction"]
     for path in sorted(glob.glob(os.path.join(run, "evals", "*", "*.json"))):
         with open(path) as file:
             result = json.load(file)
