@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "inspect/convert.h"
+#include "inspect/convert/convert.h"
 #include "tools/command_line.h"
 #include "tools/verbs.h"
 
@@ -13,7 +13,8 @@ void add_convert_verb(Command program) {
   Command verb = program.verb(
       "convert", "Converts checkpoints to and from the formats of transformers and flash-linear-attention");
   struct Options {
-    std::string source, target, dtype;
+    std::string source, target;
+    ConvertOptions convert;
   };
   const auto o = std::make_shared<Options>();
   verb.option("SOURCE", o->source,
@@ -21,13 +22,13 @@ void add_convert_verb(Command program) {
       .required()
       .type_name("PATH");
   verb.option("TARGET", o->target, "The folder to write; new or empty").required().type_name("PATH");
-  verb.option("--dtype", o->dtype, "Number format of the tensors (default: as in the source; F16 becomes fp32)")
+  verb.option("--dtype", o->convert.dtype, "Number format of the tensors (default: as in the source; F16 becomes fp32)")
       .one_of({"fp32", "bf16"});
   verb.footer(
       "hebb convert runs/quickstart quickstart-hf --dtype bf16\nhebb convert Qwen3-0.6B qwen3\n"
       "Page: docs/verbs/convert.md");
   verb.runs([=] {
-    const std::string text = convert_checkpoint(o->source, o->target, o->dtype);
+    const std::string text = convert_checkpoint(o->source, o->target, o->convert);
     std::fwrite(text.data(), 1, text.size(), stdout);
   });
 }

@@ -4,7 +4,7 @@
 
 #include "core/hash.h"
 #include "eval/journal.h"
-#include "inspect/convert.h"
+#include "inspect/convert/convert.h"
 #include "inspect/plan.h"
 #include "study/read_metrics.h"
 #include "tests/fuzz/folder.h"

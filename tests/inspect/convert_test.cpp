@@ -1,4 +1,4 @@
-#include "inspect/convert.h"
+#include "inspect/convert/convert.h"
 
 #include <regex>
 #include <set>
@@ -178,7 +178,7 @@ FOLDER_TEST("a checkpoint goes to Hugging Face's format and comes back with the 
        {R"({"window": 6})", R"({"tie_embeddings": true})", "mistral"},
        {R"({"qk_norm": "rms", "head_dim": 8})", R"({"norm_eps": 1e-6})", "qwen3"}}));
   const fs::path checkpoint = trained(folder, attention, model);
-  const std::string said = convert_checkpoint(folder / "run", folder / "hf", "");
+  const std::string said = convert_checkpoint(folder / "run", folder / "hf");
   CHECK_THAT(said, Contains("as " + type));
   const Json config = parse_json_file((folder / "hf/config.json").string());
   CHECK(config.at("model_type") == Json(type));
@@ -188,19 +188,18 @@ FOLDER_TEST("a checkpoint goes to Hugging Face's format and comes back with the 
   CHECK((hf.find("lm_head.weight") == nullptr) == (type == "mistral"));
   CHECK(hf.doubles("model.layers.1.self_attn.k_proj.weight") ==
         WeightSource(checkpoint).doubles("blocks.1.mixer.k_proj.weight"));
-  CHECK_THAT(convert_checkpoint(folder / "hf", folder / "back", ""), Contains("from " + type));
+  CHECK_THAT(convert_checkpoint(folder / "hf", folder / "back"), Contains("from " + type));
   const WeightSource before(checkpoint), after(folder / "back");
   const ModelSource source = read_model_source(folder / "back"), original = read_model_source(checkpoint);
   const Model converted(source.model);
   for (const auto& p : converted.params().all()) { CHECK(before.doubles(p->name()) == after.doubles(p->name())); }
   CHECK(hf_of_model(source.model, 19) == hf_of_model(original.model, 19));
-  CHECK_THROWS_WITH(convert_checkpoint(folder / "run", folder / "hf", ""),
-                    Contains("exists and is not an empty folder"));
+  CHECK_THROWS_WITH(convert_checkpoint(folder / "run", folder / "hf"), Contains("exists and is not an empty folder"));
 }
 
 FOLDER_TEST("shards, other number formats, computed tables and tokenizers of a foreign checkpoint", "[fast]") {
   const fs::path checkpoint = trained(folder, "{}");
-  convert_checkpoint(checkpoint, folder / "narrow", "bf16");
+  convert_checkpoint(checkpoint, folder / "narrow", {"bf16"});
   const WeightSource narrow(folder / "narrow");
   CHECK(narrow.find("model.norm.weight")->dtype == DType::bf16);
   const std::vector<double> exact = WeightSource(checkpoint).doubles("embed.weight"),
@@ -230,8 +229,8 @@ FOLDER_TEST("shards, other number formats, computed tables and tokenizers of a f
   folder.write("shards/model.safetensors.index.json", index.dump());
   fs::copy_file(folder / "narrow/config.json", folder / "shards/config.json");
   folder.write("shards/tokenizer.json", "{}");
-  convert_checkpoint(folder / "shards", folder / "kept", "");
-  convert_checkpoint(folder / "shards", folder / "wide", "fp32");
+  convert_checkpoint(folder / "shards", folder / "kept");
+  convert_checkpoint(folder / "shards", folder / "wide", {"fp32"});
   CHECK(read_file(folder / "kept/tokenizer.json") == "{}");
   CHECK(WeightSource(folder / "kept").find("embed.weight")->dtype == DType::bf16);
   CHECK(WeightSource(folder / "wide").find("embed.weight")->dtype == DType::f32);
@@ -243,16 +242,16 @@ FOLDER_TEST("shards, other number formats, computed tables and tokenizers of a f
   all.insert(all.end(), second.begin(), second.end());
   write_safetensors(folder / "shards/model.safetensors", all);
   CHECK_THROWS_WITH(
-      convert_checkpoint(folder / "shards", folder / "no", ""),
+      convert_checkpoint(folder / "shards", folder / "no"),
       Contains("1 tensor that the model of config.json has not, first model.layers.0.self_attn.q_proj.bias"));
   write_safetensors(folder / "shards/model.safetensors", first);
-  CHECK_THROWS_WITH(convert_checkpoint(folder / "shards", folder / "no", ""), Contains("is missing"));
+  CHECK_THROWS_WITH(convert_checkpoint(folder / "shards", folder / "no"), Contains("is missing"));
   Json config = parse_json_file((folder / "shards/config.json").string());
   config.set("vocab_size", 31);
   folder.write("shards/config.json", config.dump());
   write_safetensors(folder / "shards/model.safetensors", all);
   CHECK_THROWS_WITH(
-      convert_checkpoint(folder / "shards", folder / "no", ""),
+      convert_checkpoint(folder / "shards", folder / "no"),
       Contains("the tensor model.embed_tokens.weight has the wrong shape (found [29, 12], expected [31, 12])"));
   CHECK(!fs::exists(folder / "no"));
   for (const auto& entry : fs::directory_iterator(folder.path())) {
@@ -266,7 +265,7 @@ TEST_CASE("the names of the page are those of a model's tensors", "[fast]") {
   const std::regex row("\n\\| `([^`]*)` \\|([^|]*)\\| `([^`]*)` \\|");
   const TempFolder folder;
   trained(folder, "{}", kDelta);
-  convert_checkpoint(folder / "run", folder / "foreign", "");
+  convert_checkpoint(folder / "run", folder / "foreign");
   const std::vector<std::string> foreign = WeightSource(folder / "foreign").names();
   int rows = 0;
   for (std::sregex_iterator it(page.begin(), page.end(), row), end; it != end; ++it, ++rows) {

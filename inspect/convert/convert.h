@@ -15,10 +15,13 @@ Json model_of_hf(const Json& config);
 /// such a file cannot say.
 Json hf_of_model(const ModelConfig& model, int64_t length);
 
+struct ConvertOptions {
+  std::string dtype;  // of the tensors: "" as in the source (F16 becomes F32), "fp32" or "bf16"
+};
+
 /// Writes the folder `target` with config.json and model.safetensors: from a foreign folder in hebb's format, from a
-/// checkpoint or run folder of hebb in the foreign one. dtype: "" as in the source (F16 becomes F32), "fp32" or
-/// "bf16". The folder must be new or empty; it appears when it is complete. Returns what to tell.
-/// Errors: ConfigError, CheckpointError.
-std::string convert_checkpoint(const fs::path& source, const fs::path& target, const std::string& dtype);
+/// checkpoint or run folder of hebb in the foreign one. The folder must be new or empty; it appears when it is
+/// complete. Returns what to tell. Errors: ConfigError, CheckpointError.
+std::string convert_checkpoint(const fs::path& source, const fs::path& target, const ConvertOptions& options = {});
 
 }  // namespace hebb
