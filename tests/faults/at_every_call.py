@@ -130,7 +130,7 @@ class Ladder:
     """Two runs of a sweep and their report."""
     command = again = ["ladder", "sweep.json"]
     codes = (1, 4)  # of errors
-    weight = 3
+    weight = 6
 
     @staticmethod
     def prepare(work):

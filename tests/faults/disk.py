@@ -50,14 +50,21 @@ class Disk:
             folder = folder.names[name]
         return folder, parts[-1]
 
+    def folder_at(self, path):
+        """None where no folder is."""
+        if path == self.root:
+            return self.top
+        folder, name = self.find(path)
+        entry = folder.names.get(name)
+        return entry if isinstance(entry, Folder) else None
+
     def apply(self, op, inode, offset, data, path, to):
         if op == "sync":
-            if inode in self.files:
-                self.files[inode].synced = bytes(self.files[inode].content)
-            else:
-                folder, name = (self.top, None) if path == self.root else self.find(path)
-                folder = folder if name is None else folder.names[name]
+            # By its path where it is a folder: file systems give the inode of a removed file to the next folder.
+            if (folder := self.folder_at(path)) is not None:
                 folder.synced = dict(folder.names)
+            else:
+                self.files[inode].synced = bytes(self.files[inode].content)
             return
         if op in ("write", "resize"):
             content = self.files[inode].content

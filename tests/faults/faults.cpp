@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -69,14 +70,23 @@ std::atomic<long>& counter() {
   return *shared;
 }
 
-/// One call. It holds a mutex: the journal has the order of the calls.
+int journal() {
+  static const int file = static_cast<int>(
+      ::syscall(SYS_openat, AT_FDCWD, setting("FAULT_JOURNAL"), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  return file;
+}
+
+/// One call. It holds a mutex and a lock of the journal, which has the order of the calls of all threads and processes.
 class Call {
  public:
   explicit Call(const string& path, bool takes_space = true) : path_(path) {
     const char* folder = setting("FAULT_FOLDER");
     is_counted_ = *folder != 0 && path.find(folder) != string::npos;
     if (!is_counted_) { return; }
-    if (is_set("FAULT_JOURNAL")) { lock_ = std::unique_lock(mutex()); }
+    if (is_set("FAULT_JOURNAL")) {
+      lock_ = std::unique_lock(mutex());
+      while (::flock(journal(), LOCK_EX) != 0 && errno == EINTR) {}
+    }
     if (!is_this_rank()) { return; }
     const long number = ++counter(), wanted = std::atol(setting("FAULT_CALL"));
     has_fault_ = number == wanted || (is_set("FAULT_STICKS") && wanted > 0 && number > wanted);
@@ -84,6 +94,13 @@ class Call {
     error_ = has_fault_ ? std::atoi(setting("FAULT_ERRNO")) : 0;
     if (error_ == ENOSPC && !takes_space) { error_ = 0; }
   }
+  ~Call() {
+    const int error = errno;
+    if (lock_.owns_lock()) { ::flock(journal(), LOCK_UN); }
+    errno = error;
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
   bool is_counted() const { return is_counted_; }
   /// Whether the call ends with an error, which is in errno then.
   bool fails() const {
@@ -102,10 +119,8 @@ class Call {
     const size_t size = data != nullptr ? static_cast<size_t>(result) : 0;
     const string line = string(op) + "\t" + std::to_string(file.st_ino) + "\t" + std::to_string(offset) + "\t" +
                         std::to_string(size) + "\t" + path_ + "\t" + to + "\n";
-    static const int journal = static_cast<int>(
-        ::syscall(SYS_openat, AT_FDCWD, setting("FAULT_JOURNAL"), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
     const iovec parts[] = {{const_cast<char*>(line.data()), line.size()}, {const_cast<void*>(data), size}};
-    if (::syscall(SYS_writev, journal, parts, 2) != static_cast<long>(line.size() + size)) { std::abort(); }
+    if (::syscall(SYS_writev, journal(), parts, 2) != static_cast<long>(line.size() + size)) { std::abort(); }
     errno = error;
     return result;
   }
