@@ -4,6 +4,7 @@
 #include "core/stop_signals.h"
 #include "eval/evaluation.h"
 #include "eval/generate.h"
+#include "eval/result_files.h"
 #include "train/run_config.h"
 
 namespace hebb {
@@ -83,24 +84,23 @@ EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRe
   std::shared_ptr<const Tokenizer> tokenizer;
   if (!request.tokenizer.empty() || has_tokenizer(source)) { tokenizer = find_tokenizer(source, request.tokenizer); }
   const int64_t length = source.config.integer_at("train.sequence_length", 0);
-  std::vector<Json> finished;
+  EvalCounts counts;
+  std::vector<Json> finished;  // and in their places
   std::vector<const Evaluation*> to_do;
   for (const Evaluation& e : evaluations) {
-    const Json key = evaluation_key(e, from, tokenizer.get(), length, request.logs_samples);
-    const auto kept = request.again ? std::nullopt : finished_result(e, key, out, [](const std::string&) {});
-    if (kept) {
-      finished.push_back(*kept);
-    } else {
-      to_do.push_back(&e);
-    }
+    const std::string key = config_hash(evaluation_key(e, from, tokenizer.get(), length, request.logs_samples));
+    const ResultFiles files(out, e.name);
+    const auto kept = request.again ? std::nullopt : files.finished(key, [](const std::string&) {});
+    if (!kept) { to_do.push_back(&e); }
+    if (kept && files.is_current(key)) { finished.push_back(*kept); }
   }
-  EvalCounts counts;
   const bool is_finished = finished.size() == evaluations.size();  // then the model need not be loaded
   if (from_first([&] { return std::string(is_finished ? "finished" : ""); }) == "finished") {
     if (ranks.is_first()) {
       for (const Json& result : finished) { report(result_text(result, true)); }
     }
     counts.ok = static_cast<int64_t>(evaluations.size());
+    counts.results = finished;
   } else {
     for (const Evaluation* e : to_do) {
       if (ranks.is_first()) { warn_of_impossible(*e, {source, tokenizer, e->seed}, progress); }

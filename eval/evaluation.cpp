@@ -10,6 +10,7 @@
 #include "core/hash.h"
 #include "core/names.h"
 #include "core/statistics.h"
+#include "eval/result_files.h"
 #include "train/run_config.h"
 
 namespace hebb {
@@ -18,6 +19,7 @@ void fields(Fields& f, Evaluation& e) {
   f.field("name", e.name).required().help("Name of the result file.");
   f.require(is_file_name(e.name) && e.name[0] != '.', "name",
             "a name without / and control characters that can be a file and does not start with a dot");
+  f.require(!has_fingerprint(e.name), "name", "a name that does not end in a dot and 16 hexadecimal digits");
   std::vector<std::string> kinds;
   for (const EvalKind& k : eval_kinds()) { kinds.push_back(k.name); }
   f.field("kind", e.kind).required().one_of(kinds).help("What to evaluate.");

@@ -175,13 +175,17 @@ struct EvalSource {
 /// What became of a list of evaluations.
 struct EvalCounts {
   int64_t ok = 0, skipped = 0, failed = 0;
+  std::vector<Json> results = {};  // in the order of the list; of rank 0
+
+  void add(const std::string& status);
 };
 
 /// Runs all and writes OUT/NAME.json each, atomically; a missing input file gives status "skipped", a
 /// failing evaluation "failed", and the next one goes on. With context.logs_samples also OUT/NAME.samples.jsonl.
 /// A good result of the same checkpoint, configuration and input files stays, unless `again`; an interrupted evaluation
-/// goes on where it was (OUT/NAME.partial). Of several ranks each reads the data, and rank 0 alone writes results and
-/// reports; all return the same. Errors: Stopped after a signal.
+/// goes on where it was (OUT/NAME.partial). A good result of another one is not replaced (ResultFiles). Of several
+/// ranks each reads the data, and rank 0 alone writes results and reports; all return the same. Errors: Stopped after a
+/// signal.
 EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, const EvalSource& source,
                            const fs::path& out, const std::function<void(const std::string& line)>& report,
                            bool again = false);
@@ -189,11 +193,6 @@ EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext con
 /// What a result depends on: checkpoint, configuration, sizes and times of the input files, device, precision, version.
 Json evaluation_key(const Evaluation& evaluation, const EvalSource& source, const Tokenizer* tokenizer,
                     int64_t sequence_length, bool logs_samples);
-/// The good result in OUT that has this key; nothing where there is none. One of another key or a damaged one is named
-/// to `note`.
-std::optional<Json> finished_result(const Evaluation& evaluation, const Json& key, const fs::path& out,
-                                    const std::function<void(const std::string& line)>& note);
-
 /// A result for people: its line of metrics with their standard errors, and its tables by position, length and so on.
 std::string result_text(const Json& result, bool is_kept = false);
 

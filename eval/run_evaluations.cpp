@@ -8,8 +8,8 @@
 #include "core/folder_lock.h"
 #include "core/folders.h"
 #include "core/hash.h"
-#include "core/retry.h"
 #include "eval/evaluation.h"
+#include "eval/result_files.h"
 #include "train/run_config.h"
 
 namespace hebb {
@@ -46,7 +46,7 @@ std::string inputs_hash(const Json& resolved, bool with_times) {
 }
 
 Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& source, const Tokenizer* tokenizer,
-                 double seconds, const std::string& samples) {
+                 double seconds) {
   Json j = Json::object({{"format", 1}, {"name", e.name}, {"kind", e.kind}, {"status", r.status}});
   if (!r.reason.empty()) { j.set(r.status == "failed" ? "error" : "reason", r.reason); }
   j.set("checkpoint", source.checkpoint);
@@ -64,7 +64,6 @@ Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& sou
   if (!r.series.members().empty()) { j.set("series", r.series); }
   if (!r.groups.members().empty()) { j.set("groups", r.groups); }
   if (!r.source.empty()) { j.set("source", r.source); }
-  if (!samples.empty()) { j.set("samples", samples); }
   return j;
 }
 
@@ -137,15 +136,12 @@ std::unique_ptr<EvalJournal> open_journal(const EvalContext& context, const fs::
   return journal;
 }
 
-void write_result(const Evaluation& e, const EvalResult& result, const EvalContext& context, const EvalSource& source,
-                  const Json& key, double seconds, const fs::path& out,
-                  const std::function<void(const std::string& line)>& report) {
-  const std::string samples = context.samples.empty() ? "" : e.name + ".samples.jsonl";
-  if (!samples.empty()) { write_file_atomic(out / samples, context.samples); }
-  Json json = result_json(e, result, source, context.tokenizer.get(), seconds, samples);
-  json.set("fingerprint", config_hash(key));
-  write_file_atomic(out / (e.name + ".json"), json.dump(1) + "\n");
-  report(result_text(json));
+Json write_result(const Evaluation& e, const EvalResult& result, const EvalContext& context, const EvalSource& source,
+                  const std::string& fingerprint, double seconds, const ResultFiles& files) {
+  Json json = result_json(e, result, source, context.tokenizer.get(), seconds);
+  json.set("fingerprint", fingerprint);
+  files.write(json, context.samples, [&](const std::string& text) { context.progress.message(text); });
+  return json;
 }
 
 /// The lock of one evaluation in a folder: other processes may run others there. What a killed process had begun to
@@ -153,25 +149,14 @@ void write_result(const Evaluation& e, const EvalResult& result, const EvalConte
 std::unique_ptr<FolderLock> lock_of(const Evaluation& e, const fs::path& out, Progress& progress) {
   auto lock = std::make_unique<FolderLock>(out, LockOptions{.name = "evaluation " + e.name, .file = e.name + ".lock"},
                                            [&](const std::string& text) { progress.message(text); });
-  std::vector<fs::path> left;
-  for (const fs::directory_entry& entry : fs::directory_iterator(out)) {
-    const std::string file = entry.path().filename().string();
-    for (const char* kind : {".json", ".samples.jsonl", ".partial", ".partial-weights"}) {
-      if (file.starts_with(e.name + kind + ".tmp-")) { left.push_back(entry.path()); }
-    }
-  }
-  for (const fs::path& path : left) {
-    retried_or_throws([&] { return fs::remove(path); });
-  }
+  ResultFiles(out, e.name).remove_unfinished();
   remove_left_rendezvous(out);
   return lock;
 }
 
-void count(EvalCounts& counts, const std::string& status) {
-  ++(status == "ok" ? counts.ok : status == "skipped" ? counts.skipped : counts.failed);
-}
-
 }  // namespace
+
+void EvalCounts::add(const std::string& status) { ++(status == "ok" ? ok : status == "skipped" ? skipped : failed); }
 
 Json evaluation_key(const Evaluation& evaluation, const EvalSource& source, const Tokenizer* tokenizer,
                     int64_t sequence_length, bool logs_samples) {
@@ -188,31 +173,6 @@ Json evaluation_key(const Evaluation& evaluation, const EvalSource& source, cons
                        {"samples", logs_samples}});
 }
 
-std::optional<Json> finished_result(const Evaluation& evaluation, const Json& key, const fs::path& out,
-                                    const std::function<void(const std::string& line)>& note) {
-  const fs::path file = out / (evaluation.name + ".json");
-  if (!fs::exists(file)) { return std::nullopt; }
-  Json result;
-  std::string status, samples, fingerprint;
-  try {
-    result = parse_json_file(file.string());
-    samples = result.text_at("samples");
-    fingerprint = result.text_at("fingerprint");
-    status = result.text_at("status");
-  } catch (const ConfigError&) {}
-  if (status.empty()) {
-    note(file.string() + " is damaged and not used");
-    return std::nullopt;
-  }
-  if (status != "ok") { return std::nullopt; }
-  if (fingerprint != config_hash(key)) {
-    note(file.string() + " is of another checkpoint, configuration or input and not used");
-    return std::nullopt;
-  }
-  if (!samples.empty() && !fs::exists(out / samples)) { return std::nullopt; }
-  return result;
-}
-
 EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, const EvalSource& source,
                            const fs::path& out, const std::function<void(const std::string& line)>& report,
                            bool again) {
@@ -223,13 +183,19 @@ EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext con
   for (Evaluation& e : evaluations) {
     if (context.flight != nullptr) { context.flight->at(source.step, "evaluation " + e.name); }
     const Json key = evaluation_key(e, source, context.tokenizer.get(), context.sequence_length, context.logs_samples);
+    const std::string fingerprint = config_hash(key);
     const std::unique_ptr<FolderLock> lock = context.is_first() ? lock_of(e, out, context.progress) : nullptr;
-    const auto kept = again || !context.is_first() ? std::nullopt : finished_result(e, key, out, note);
+    const ResultFiles files(out, e.name);
+    const auto kept = again || !context.is_first() ? std::nullopt : files.finished(fingerprint, note);
     const fs::path partial = out / (e.name + ".partial");
     if (kept || (again && context.is_first())) { EvalJournal::remove_files(partial); }
-    if (kept) { report(result_text(*kept, true)); }
+    if (kept) {
+      if (!files.is_current(fingerprint)) { files.restore(fingerprint); }
+      counts.results.push_back(*kept);
+      report(result_text(*kept, true));
+    }
     if (from_first(context, kept ? "kept" : "") == "kept") {
-      ++counts.ok;
+      counts.add("ok");
       continue;
     }
     const auto start = std::chrono::steady_clock::now();
@@ -243,9 +209,12 @@ EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext con
     apply({}, context.model.model());
     context.model.set_reading({});
     const std::string status = from_first(context, result.status);
-    count(counts, status);
+    counts.add(status);
     if (lock) { lock->require_own(); }
-    if (context.is_first()) { write_result(e, result, context, source, key, seconds_since(start), out, report); }
+    if (context.is_first()) {
+      counts.results.push_back(write_result(e, result, context, source, fingerprint, seconds_since(start), files));
+      report(result_text(counts.results.back()));
+    }
     if (status == "ok") { journal->remove(); }
   }
   return counts;

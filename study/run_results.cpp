@@ -9,6 +9,7 @@
 
 #include "core/json_line.h"
 #include "eval/comparison.h"
+#include "eval/result_files.h"
 #include "inspect/plan.h"
 #include "study/group_by_seed.h"
 #include "study/ladder.h"
@@ -194,7 +195,8 @@ std::vector<fs::path> evaluation_files(const RunPlace& place) {
   }
   if (!steps.empty()) {
     for (const fs::directory_entry& entry : fs::directory_iterator(*std::max_element(steps.begin(), steps.end()))) {
-      if (entry.path().extension() == ".json") { files.push_back(entry.path()); }
+      const fs::path& file = entry.path();
+      if (file.extension() == ".json" && !has_fingerprint(file.stem().string())) { files.push_back(file); }
     }
   }
   std::sort(files.begin(), files.end());

@@ -63,15 +63,6 @@ void require_own_folders(const std::vector<EvalRequest>& requests) {
   }
 }
 
-CheckpointResults read_results(const std::string& label, const std::vector<Evaluation>& evaluations,
-                               const fs::path& folder) {
-  CheckpointResults results{label, {}};
-  for (const Evaluation& e : evaluations) {
-    results.results.push_back(parse_json_file((folder / (e.name + ".json")).string()));
-  }
-  return results;
-}
-
 /// What the command line asks for, checked.
 struct Job {
   Json config;  // the list
@@ -112,7 +103,7 @@ int run_job(const Options& o, const Job& job, const Ranks& ranks) {
     }
     all.ok += counts.ok;
     all.failed += counts.failed;
-    if (is_table) { results.push_back(read_results(job.labels[i], job.evaluations, results_folder(job.requests[i]))); }
+    if (is_table) { results.push_back({job.labels[i], counts.results}); }
   }
   if (is_table) { print_line(comparison_text(results)); }
   if (all.failed > 0) { return static_cast<int>(ExitCode::kOther); }

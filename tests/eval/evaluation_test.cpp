@@ -3,8 +3,10 @@
 #include <sstream>
 
 #include "eval/generate.h"
+#include "eval/result_files.h"
 #include "inspect/trace_file.h"
 #include "tests/eval/eval_fixture.h"
+#include "tests/thrown.h"
 #include "train/run_config.h"
 
 namespace {
@@ -293,6 +295,70 @@ TEST_CASE_METHOD(EvalFixture, "results are written, a missing file is skipped an
   CHECK(fine.at("step").as_int() == 7);
   CHECK(fine.at("model_hash").as_string() == "00ff");
   CHECK(fine.at("precision").as_string() == "fp64");
+}
+
+TEST_CASE_METHOD(EvalFixture, "a good result stays when another one of its name is made, good or not", "[fast]") {
+  ScoringModel s = load();
+  const fs::path out = folder / "out";
+  std::string line;
+  const auto run = [&](const std::string& keys) {
+    return run_list(s, "{\"name\": \"x\", \"kind\": \"stream_ppl\", " + keys + "}", out, nullptr, true,
+                    [&](const std::string& text) { line = text; });
+  };
+  const auto files = [&] {
+    std::map<std::string, Json> results;
+    for (const auto& entry : fs::directory_iterator(out)) {
+      if (entry.path().extension() == ".json") {
+        results[entry.path().filename().string()] = parse_json_file(entry.path().string());
+      }
+    }
+    return results;
+  };
+  REQUIRE(run(corpus()).ok == 1);
+  const Json first = result_in(out, "x");
+  const std::string fingerprint = first.text_at("fingerprint"), samples = read_file(out / "x.samples.jsonl");
+
+  const EvalCounts failed = run(R"("data": {"path": "/nowhere/x.bin"})");
+  CHECK(failed.skipped == 1);
+  CHECK(failed.results.at(0).text_at("status") == "skipped");
+  CHECK(result_in(out, "x") == first);
+  REQUIRE(files().size() == 2);
+  CHECK(result_in(out, "x." + failed.results[0].text_at("fingerprint")) == failed.results[0]);
+  CHECK(has_fingerprint("x." + fingerprint));
+
+  REQUIRE(run(corpus() + ", \"max_tokens\": 40").ok == 1);  // another configuration
+  const Json second = result_in(out, "x");
+  CHECK(second.at("config").at("max_tokens").as_int() == 40);
+  const Json kept = result_in(out, "x." + fingerprint);
+  CHECK(kept.at("metrics") == first.at("metrics"));
+  CHECK(kept.text_at("samples") == "x." + fingerprint + ".samples.jsonl");
+  CHECK(read_file(out / kept.text_at("samples")) == samples);
+  CHECK(read_file(out / "x.samples.jsonl") != samples);
+
+  REQUIRE(run(corpus()).results.at(0).at("metrics") == first.at("metrics"));  // found under its fingerprint
+  CHECK_THAT(line, Contains("x (stream_ppl): ok, kept"));
+  CHECK(result_in(out, "x") == first);
+  CHECK(read_file(out / "x.samples.jsonl") == samples);
+  CHECK_FALSE(fs::exists(out / ("x." + fingerprint + ".json")));
+  CHECK(result_in(out, "x." + second.text_at("fingerprint")).at("metrics") == second.at("metrics"));
+  CHECK_THAT(thrown<ConfigError>([&] { evaluations_of(R"({"name": "x.0123456789abcdef", "kind": "efficiency"})"); }),
+             Contains("16 hexadecimal digits"));
+}
+
+TEST_CASE_METHOD(EvalFixture, "a failure gives way to a good result of the same input", "[fast]") {
+  ScoringModel s = load();
+  const fs::path out = folder / "out";
+  const auto run = [&](const std::string& data) {
+    return run_list(s,
+                    "{\"name\": \"x\", \"kind\": \"stream_ppl\", \"data\": {\"path\": \"" + (folder / data).string() +
+                        "/train_*.bin\"}}",
+                    out);
+  };
+  CHECK(run("gone").skipped == 1);
+  CHECK(result_in(out, "x").text_at("status") == "skipped");
+  CHECK(run("corpus").ok == 1);
+  CHECK(result_in(out, "x").text_at("status") == "ok");
+  CHECK(std::distance(fs::directory_iterator(out), {}) == 1);
 }
 
 TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are asked for, and add up to the result",

@@ -56,9 +56,10 @@ TEST_CASE("finished results stay until checkpoint, configuration or input differ
   corpus.folder.write("out/rolling.json", "{\"status\": ");
   REQUIRE(corpus.run("out", INT64_MAX, 60, false));
   CHECK(kept_lines(corpus.lines) == 12);
-  REQUIRE(corpus.heard.messages.size() == 2);
+  REQUIRE(corpus.heard.messages.size() == 3);
   CHECK_THAT(corpus.heard.messages[0], Contains("cloze.json is of another checkpoint, configuration or input"));
-  CHECK_THAT(corpus.heard.messages[1], Contains("rolling.json is damaged and not used"));
+  CHECK_THAT(corpus.heard.messages[1], Contains("cloze.json is kept as cloze."));
+  CHECK_THAT(corpus.heard.messages[2], Contains("rolling.json is damaged and not used"));
 
   for (const char* result : {"[]", "{\"status\": 3}", "{\"status\": \"ok\", \"fingerprint\": []}"}) {
     corpus.folder.write("out/rolling.json", result);
