@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "core/utf8.h"
 #include "data/text/characters.h"
@@ -29,17 +28,24 @@ struct LogSum {
   }
 };
 
-/// The k ids with the largest logits; ties to the lowest id.
+/// The k ids with the largest logits, in one pass; ties to the lowest id.
 std::vector<int32_t> most_likely(std::span<const double> logits, size_t k) {
-  std::vector<int32_t> ids(logits.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  k = std::min(k, ids.size());
-  std::partial_sort(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(k), ids.end(), [&](int32_t a, int32_t b) {
+  const auto comes_first = [&](int32_t a, int32_t b) {
     const double x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
     return x > y || (x == y && a < b);
-  });
-  ids.resize(k);
-  return ids;
+  };
+  std::vector<int32_t> best;  // a heap with the last of them on top
+  for (int32_t id = 0; id < std::ssize(logits); ++id) {
+    if (best.size() == k) {
+      if (k == 0 || !comes_first(id, best.front())) { continue; }
+      std::pop_heap(best.begin(), best.end(), comes_first);
+      best.pop_back();
+    }
+    best.push_back(id);
+    std::push_heap(best.begin(), best.end(), comes_first);
+  }
+  std::sort_heap(best.begin(), best.end(), comes_first);
+  return best;
 }
 
 /// Where several ids have the same name the largest value keeps it.

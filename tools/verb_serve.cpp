@@ -31,6 +31,13 @@ struct Options {
 std::string api_key(const Options& o) {
   std::string key;
   if (!o.key_file.empty()) {
+    const fs::perms mode = fs::status(o.key_file).permissions();
+    if (fs::exists(o.key_file) && (mode & (fs::perms::group_all | fs::perms::others_all)) != fs::perms::none) {
+      throw ConfigError("--api-key-file",
+                        fmt::format("{}, which others than its owner may use (mode {:03o})", o.key_file,
+                                    static_cast<unsigned>(mode & fs::perms::all)),
+                        "a file of its owner alone: chmod 600");
+    }
     key = read_file(o.key_file);
     while (key.ends_with('\n') || key.ends_with('\r')) { key.pop_back(); }
     if (key.empty()) { throw ConfigError("--api-key-file", o.key_file + ", which holds no key", "one line"); }

@@ -4,20 +4,24 @@
 
 #include <thread>
 
+#include "core/utf8.h"
 #include "serve/http_server.h"
 #include "tests/eval/text_model.h"
 
 namespace {
 
-/// A server with an engine on a thread of its own.
+/// A server with an engine on a thread of its own. `change` may replace its options.
 struct Service {
-  explicit Service(const std::string& key = "") : model(files.load()), engine(model, files.tokenizer, {}) {
+  using Change = std::function<void(ServerOptions&)>;
+  explicit Service(const Change& change = {}) : Service(std::make_shared<const TextModel>(byte_model(false)), change) {}
+  explicit Service(std::shared_ptr<const TextModel> text_model, const Change& change = {})
+      : files(std::move(text_model)), model(files->load()), engine(model, files->tokenizer, {}) {
     ServerOptions options;
     options.port = 0;
     options.name = "small";
-    options.api_key = key;
     options.max_payload = 20000;
-    options.rules = {files.tokenizer, kByteVocab, std::nullopt, false};
+    options.rules = {files->tokenizer, kByteVocab, std::nullopt, false};
+    if (change) { change(options); }
     server = std::make_unique<HttpServer>(engine, options);
     thread = std::thread([this] { engine.run([this] { return ends.load(); }); });
   }
@@ -36,7 +40,7 @@ struct Service {
     return parse_json(result->body, path);
   }
 
-  TextModel files{byte_model(false)};
+  std::shared_ptr<const TextModel> files;
   ScoringModel model;
   Engine engine;
   std::unique_ptr<HttpServer> server;
@@ -63,7 +67,7 @@ TEST_CASE("every route answers, and errors are those of the protocol", "[fast]")
 }
 
 TEST_CASE("a key is asked for where there is one", "[fast]") {
-  const Service s("secret");
+  const Service s([](ServerOptions& options) { options.api_key = "secret"; });
   CHECK(s.post("/v1/completions", "{}", 401).at("error").at("type").as_string() == "authentication_error");
   auto client = s.client();
   CHECK(client.Get("/health")->status == 200);
@@ -89,6 +93,62 @@ TEST_CASE("a streamed answer is the whole one in pieces", "[fast]") {
   }
   CHECK(text == whole.at("choices").items()[0].at("text").as_string());
   CHECK(whole.at("usage").at("completion_tokens").as_int() == 30);
+}
+
+/// Sends a completion request, and hands each piece of the answer to `receive` until it returns false.
+void stream_from(const Service& s, const std::string& body, const std::function<bool(const std::string&)>& receive) {
+  auto client = s.client();
+  httplib::Request request;
+  request.method = "POST";
+  request.path = "/v1/completions";
+  request.set_header("Content-Type", "application/json");
+  request.body = body;
+  request.content_receiver = [&](const char* data, size_t size, uint64_t, uint64_t) {
+    return receive(std::string(data, size));
+  };
+  client.send(request);
+  client.stop();
+}
+
+constexpr const char* kEndlessStream =
+    R"({"prompt": "a", "max_tokens": 2000000000, "ignore_eos": true, "stream": true})";
+
+TEST_CASE("a server that is full says when to come again", "[fast]") {
+  const Service s([](ServerOptions& options) { options.max_concurrent = 1; });
+  stream_from(s, kEndlessStream, [&](const std::string&) {
+    auto client = s.client();
+    const auto other = client.Post("/v1/completions", R"({"prompt": "a"})", "application/json");
+    REQUIRE(other);
+    CHECK(other->status == 503);
+    CHECK(other->get_header_value("Retry-After") == "1");
+    CHECK(parse_json(other->body, "b").at("error").at("type").as_string() == "server_error");
+    return false;
+  });
+  while (s.server->running() > 0) { std::this_thread::yield(); }
+  s.post("/v1/completions", R"({"prompt": "a"})");
+}
+
+TEST_CASE("characters of several tokens come whole, and what is left of one as U+FFFD", "[fast]") {
+  const BigramModel::Table table{{{'a', 0xC3}, 50.0},  {{0xC3, 0xA9}, 50.0}, {{0xA9, 0xE2}, 50.0},
+                                 {{0xE2, 0x82}, 50.0}, {{0x82, 0xAC}, 50.0}, {{0xAC, 'a'}, 50.0}};
+  const Service s(std::make_shared<const BigramModel>(table));
+  for (const auto& [tokens, expected] :
+       {std::pair{6, "\u00e9\u20aca"}, {5, "\u00e9\u20ac"}, {4, "\u00e9\ufffd\ufffd"}, {1, "\ufffd"}}) {
+    std::string text;
+    std::string body = R"({"prompt": "a", "temperature": 0, "stream": true, "max_tokens": )" + std::to_string(tokens);
+    stream_from(s, body + "}", [&, all = std::string()](const std::string& more) mutable {
+      all += more;
+      for (size_t end = 0; (end = all.find("\n\n")) != std::string::npos; all.erase(0, end + 2)) {
+        if (!all.starts_with("data: {")) { continue; }
+        const std::string piece =
+            parse_json(all.substr(6, end - 6), "event").at("choices").items()[0].at("text").as_string();
+        CHECK(utf8_first_invalid(piece) == std::string::npos);
+        text += piece;
+      }
+      return true;
+    });
+    CHECK(text == expected);
+  }
 }
 
 TEST_CASE("a hundred kept connections hold up nobody, and a client that leaves ends its generation", "[fast]") {

@@ -27,6 +27,15 @@ std::vector<Delta> answers_of(ScoringModel& model, const std::string& body, int6
   return sums;
 }
 
+/// The error that a request ends with.
+ApiError error_of(ScoringModel& model, const std::string& body) {
+  try {
+    answers_of(model, body);
+  } catch (const ApiError& error) { return error; }
+  FAIL("no error");
+  return {0, ""};
+}
+
 std::string fault_of(const std::string& body) {
   const PromptRules rules{Tokenizer::load({"bytes", "", false, true}), kByteVocab, 20, false};
   try {
@@ -70,6 +79,41 @@ TEST_CASE("scores of an answer are those of the evaluations", "[fast]") {
   CHECK(*found[0].tokens[2].logprob == Approx(files.log_p('b', 'c')).epsilon(1e-9));
   CHECK(found[0].tokens[3].offset == 3);
   CHECK(answers_of(model, R"({"prompt": "abc", "max_tokens": 0, "echo": true, "logprobs": 0})")[0].tokens.size() == 3);
+}
+
+TEST_CASE("the most likely ids come with a token, ties from the lowest id on", "[fast]") {
+  BigramModel::Table table = random_table(7);
+  table[{'q', 'z'}] = table[{'q', 'b'}] = table[{'q', 'y'}] = 20;
+  const BigramModel files(table);
+  ScoringModel model = files.load();
+  for (int k : {0, 1, 2, 5, 20}) {
+    const Delta found = answers_of(
+        model, R"({"prompt": "q~", "max_tokens": 0, "echo": true, "logprobs": )" + std::to_string(k) + "}")[0];
+    std::vector<std::pair<double, int32_t>> all;
+    for (int32_t id = 0; id < kByteVocab; ++id) { all.emplace_back(-files.log_p('q', id), id); }
+    std::sort(all.begin(), all.end());
+    const auto& top = found.tokens[1].top;
+    REQUIRE(std::ssize(top) == k + 1);  // and the token itself
+    const auto tokenizer = Tokenizer::load({"bytes", "", false, true});
+    for (size_t i = 0; i < static_cast<size_t>(k); ++i) {
+      CHECK(top[i].first == token_name(*tokenizer, all[i].second));
+      CHECK(top[i].second == Approx(-all[i].first).epsilon(1e-9));
+    }
+    CHECK(top.back().first == "~");
+  }
+}
+
+TEST_CASE("logits that are not finite end their own request with 500", "[fast]") {
+  const TextModel files(byte_model(false), [](Param& p, double* values) {
+    if (p.name() == "embed.weight") { values['x' * 12] = std::nan(""); }
+  });
+  ScoringModel model = files.load();
+  for (const char* rest : {R"(, "max_tokens": 3})", R"(, "max_tokens": 0, "echo": true, "logprobs": 0})"}) {
+    const ApiError error = error_of(model, R"({"prompt": ["good", "a x", "fine"])" + std::string(rest));
+    CHECK(error.status == 500);
+    CHECK_THAT(error.what(), Contains("no finite number"));
+    CHECK(answers_of(model, R"({"prompt": ["good", "fine"])" + std::string(rest)).size() == 2);
+  }
 }
 
 TEST_CASE("several prompts in a request give what each gives alone", "[fast]") {
