@@ -13,7 +13,7 @@ std::vector<int64_t> dependence(const ModelState& state, const NextToken& next, 
   std::vector<int64_t> depends{static_cast<int64_t>(options.fast.update), options.fast.freeze, options.fast.chunk};
   if (const YarnConfig* yarn = options.attention.yarn; yarn != nullptr) {
     for (const double value : {yarn->factor, yarn->beta_fast, yarn->beta_slow, yarn->attention_factor.value_or(0),
-                               static_cast<double>(yarn->original)}) {
+                               static_cast<double>(yarn->original), yarn->truncate.value_or(true) ? 1.0 : 0.0}) {
       depends.push_back(std::bit_cast<int64_t>(value));
     }
   }

@@ -5,13 +5,14 @@
 namespace hebb {
 namespace {
 
-/// Puts `yarn` into every rope object of a layer definition; returns how many there are.
+/// Puts `yarn` into every rope object of a layer definition, in place of its own extension; returns how many there are.
 int extend_ropes(Json& value, const Json& yarn) {
   int found = 0;
   for (auto& [key, member] : value.members()) {
     if (!member.is_object()) { continue; }
     if (key == "rope") {
       member.set("yarn", yarn);
+      member.erase("llama3");
       ++found;
     } else {
       found += extend_ropes(member, yarn);

@@ -12,14 +12,20 @@ namespace hebb {
 double RopeSpec::frequency(int64_t i) const {
   const double at = static_cast<double>(i), pairs = static_cast<double>(dims) / 2;
   const double plain = std::pow(theta, endpoint ? -at / (pairs - 1) : -at / pairs);
+  if (llama3) {
+    const double turns = static_cast<double>(original) * plain / (2 * std::numbers::pi);
+    const double kept = std::clamp((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0.0, 1.0);
+    return plain * (kept + (1 - kept) / factor);
+  }
   if (!yarn) { return plain; }
   // The pair whose wavelength fits r times into the training length.
   const double channels = static_cast<double>(dims);
   const auto pair_of = [&](double r) {
     return channels * std::log(static_cast<double>(original) / (2 * std::numbers::pi * r)) / (2 * std::log(theta));
   };
-  const double low = std::max(std::floor(pair_of(beta_fast)), 0.0);
-  double high = std::min(std::ceil(pair_of(beta_slow)), channels - 1);
+  const double first = pair_of(beta_fast), last = pair_of(beta_slow);
+  const double low = std::max(truncate ? std::floor(first) : first, 0.0);
+  double high = std::min(truncate ? std::ceil(last) : last, channels - 1);
   high += low == high ? 0.001 : 0.0;
   const double w = std::clamp((at - low) / (high - low), 0.0, 1.0);
   return plain * ((1 - w) + w / factor);

@@ -10,11 +10,14 @@ struct RopeSpec {
   double theta = 10000.0;
   int64_t dims = 0;       // rotated channels, even
   bool endpoint = false;  // theta^(-i / (dims/2 - 1)) instead of theta^(-2i / dims)
-  bool yarn = false;      // YaRN extension; the rest is ignored without it
-  double factor = 1.0;
-  int64_t original = 0;  // training length L0
+  bool yarn = false;      // YaRN's extension
+  bool llama3 = false;    // Llama 3.1's; not both
+  double factor = 1.0;    // of either; the rest is ignored without one
+  int64_t original = 0;   // training length L0
   double beta_fast = 32.0, beta_slow = 1.0;
   double attention_factor = 1.0;  // multiplies cos and sin
+  bool truncate = true;           // YaRN's first and last slowed pair are whole numbers
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;
 
   bool operator==(const RopeSpec&) const = default;
   /// Radians per position of pair i, 0 <= i < dims/2.

@@ -35,7 +35,11 @@ struct Positions {
 std::string table_key(const RopeSpec& s) {
   std::string key = fmt::format("rope/{:a}/{}/{}", s.theta, s.dims, s.endpoint);
   if (s.yarn) {
-    key += fmt::format("/{:a}/{}/{:a}/{:a}/{:a}", s.factor, s.original, s.beta_fast, s.beta_slow, s.attention_factor);
+    key += fmt::format("/yarn/{:a}/{}/{:a}/{:a}/{:a}/{}", s.factor, s.original, s.beta_fast, s.beta_slow,
+                       s.attention_factor, s.truncate);
+  }
+  if (s.llama3) {
+    key += fmt::format("/llama3/{:a}/{}/{:a}/{:a}", s.factor, s.original, s.low_freq_factor, s.high_freq_factor);
   }
   return key;
 }

@@ -77,12 +77,15 @@ TEST_CASE("rope_scaling reads as a model does that is configured with it", "[fas
     const size_t rope = layer.find("\"theta\": 100.0");
     if (rope == std::string::npos) { continue; }
     CAPTURE(layer);
-    std::string stretched = layer;
+    std::string stretched = layer, llama3 = layer;
+    llama3.insert(rope, R"("llama3": {"factor": 4.0, "original": 32, "low_freq_factor": 1, "high_freq_factor": 4}, )");
     stretched.insert(rope, R"("yarn": {"factor": 4.0, "original": 32}, )");
     const double plain = nll_of(hybrid(role, layer), ""), expected = nll_of(hybrid(role, stretched), "");
     CHECK(std::abs(plain - expected) > 1e-6);
     CHECK(nll_of(hybrid(role, layer), std::string(", ") + kScaled) == expected);
     // It replaces an extension that the model has.
+    CHECK(nll_of(hybrid(role, llama3), "") != plain);
+    CHECK(nll_of(hybrid(role, llama3), std::string(", ") + kScaled) == expected);
     CHECK(nll_of(hybrid(role, stretched),
                  R"(, "rope_scaling": {"factor": 2.0, "original": 64, "beta_fast": 8.0, "attention_factor": 1.0})") !=
           expected);

@@ -38,6 +38,18 @@ TEST_CASE("attention refuses impossible configurations", "[fast]") {
   check_refused(one(R"("num_heads": 1, "head_dim": 2, "rope": {"theta": 10.0, "endpoint": true})"),
                 "x.rope.dims: found 2, expected an even integer >= 4 together with endpoint");
   const std::string yarn = R"("yarn": {"factor": 2.0, "original": 4}})";
+  const std::string llama3 =
+      R"("llama3": {"factor": 2.0, "original": 4, "low_freq_factor": 1.0, "high_freq_factor": 4.0})";
+  check_refused(one(R"("num_heads": 1, "head_dim": 8, "rope": {"theta": 10.0, )" + llama3 + ", " + yarn),
+                "x.rope.llama3: found an object, expected nothing together with yarn");
+  check_refused(one(R"("num_heads": 1, "head_dim": 8, "rope": {"theta": 10.0, "endpoint": true, )" + llama3 + "}"),
+                "x.rope.endpoint: found true, expected false together with llama3");
+  check_refused(
+      one(R"("num_heads": 1, "head_dim": 8, "rope": {"theta": 10.0, "llama3": {"factor": 2.0, "original": 4}})"),
+      "x.rope.llama3.low_freq_factor");
+  check_refused(one(R"("num_heads": 1, "head_dim": 8, "rope": {"theta": 10.0, "llama3": {"factor": 2.0, "original": 4,
+      "low_freq_factor": 4.0, "high_freq_factor": 4.0}})"),
+                "x.rope.llama3.high_freq_factor: found 4.0, expected a number > low_freq_factor");
   check_refused(one(R"("num_heads": 1, "head_dim": 8, "rope": {"theta": 10.0, "endpoint": true, )" + yarn),
                 "x.rope.endpoint: found true, expected false together with yarn");
   check_refused(one(R"("num_heads": 1, "head_dim": 8, "rope": {"theta": 1.0, )" + yarn),

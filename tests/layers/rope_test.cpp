@@ -69,6 +69,39 @@ TEST_CASE("frequencies of YaRN equal the table of the page", "[fast]") {
   }
 }
 
+TEST_CASE("YaRN without truncation slows channels down between fractions of pairs", "[fast]") {
+  RopeSpec s = yarn(1e4, 16, 8.0, 4096, 1.0);
+  s.truncate = false;
+  const auto pair_of = [](double turns) { return 8 * std::log(4096 / (2 * M_PI * turns)) / std::log(1e4); };
+  const double low = pair_of(32), high = pair_of(1);
+  REQUIRE(low > 2);
+  REQUIRE(high < 6);
+  for (int i = 0; i < 8; ++i) {
+    const double plain = std::pow(10.0, -0.5 * i), w = std::clamp((i - low) / (high - low), 0.0, 1.0);
+    CHECK(s.frequency(i) == Approx(plain * (1 - w + w / 8)).epsilon(1e-14));
+  }
+  CHECK(s.frequency(3) != Approx(yarn(1e4, 16, 8.0, 4096, 1.0).frequency(3)).epsilon(1e-3));
+}
+
+TEST_CASE("frequencies of Llama 3.1 equal those of transformers", "[fast]") {
+  // ROPE_INIT_FUNCTIONS["llama3"] of transformers 5.24 in float64.
+  RopeSpec s = spec(500000.0, 16);
+  s.llama3 = true;
+  s.factor = 8;
+  s.original = 8192;
+  s.low_freq_factor = 1;
+  s.high_freq_factor = 4;
+  const double expected[] = {1,
+                             0.1939227447486858,
+                             0.03760603093086393,
+                             0.007292664737217108,
+                             0.0005248461609929547,
+                             3.428102195952591e-05,
+                             6.647869871181236e-06,
+                             1.289173172151557e-06};
+  for (int i = 0; i < 8; ++i) { CHECK(s.frequency(i) == Approx(expected[i]).epsilon(1e-12)); }
+}
+
 TEST_CASE("YaRN with factor 1 is RoPE, and its attention factor scales rotated channels only", "[fast]") {
   const std::vector<double> x = random_values(8, "4");
   CHECK(rotated(x, 8, {12}, yarn(50.0, 6, 1.0, 64, 1.0)) == rotated(x, 8, {12}, spec(50.0, 6)));

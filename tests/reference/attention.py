@@ -90,6 +90,11 @@ def frequencies(rope, R):
     if rope.get("endpoint"):
         return torch.tensor([theta ** (-i / (R // 2 - 1)) for i in range(R // 2)]), 1.0
     plain = [theta ** (-2 * i / R) for i in range(R // 2)]
+    if llama3 := rope.get("llama3"):
+        low, high, f = llama3["low_freq_factor"], llama3["high_freq_factor"], llama3["factor"]
+        turns = [llama3["original"] * p / (2 * math.pi) for p in plain]
+        kept = [min(max((t - low) / (high - low), 0.0), 1.0) for t in turns]
+        return torch.tensor([p * (s + (1 - s) / f) for p, s in zip(plain, kept)]), 1.0
     yarn = rope.get("yarn")
     if yarn is None:
         return torch.tensor(plain), 1.0
@@ -98,8 +103,10 @@ def frequencies(rope, R):
     def dim(turns):
         return R * math.log(yarn["original"] / (2 * math.pi * turns)) / (2 * math.log(theta))
 
-    low = max(math.floor(dim(yarn.get("beta_fast", 32))), 0)
-    high = min(math.ceil(dim(yarn.get("beta_slow", 1))), R - 1)
+    low, high = dim(yarn.get("beta_fast", 32)), dim(yarn.get("beta_slow", 1))
+    if yarn.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, R - 1)
     if low == high:
         high += 0.001
     slow = [min(max((i - low) / (high - low), 0.0), 1.0) for i in range(R // 2)]

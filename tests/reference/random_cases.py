@@ -42,6 +42,11 @@ def rope(rng, dims, required=False, dims_below=None):
         out["yarn"].update(maybe(rng, "beta_fast", [4.0, 16.0, 32.0], 0.3))
         out["yarn"].update(maybe(rng, "beta_slow", [0.5, 1.0, 2.0], 0.3))
         out["yarn"].update(maybe(rng, "attention_factor", [0.7, 1.3], 0.3))
+        out["yarn"].update(maybe(rng, "truncate", [True, False], 0.4))
+    elif kind < 0.6:
+        low = rng.choice([0.5, 1.0, 2.0])
+        out["llama3"] = {"factor": rng.choice([1, 2.5, 8]), "original": rng.choice([16, 64, 4096]), "low_freq_factor": low,
+                         "high_freq_factor": low * rng.choice([1.5, 4])}
     return {"rope": out}
 
 
