@@ -14,7 +14,7 @@
 #include "core/tape.h"
 #include "layers/all_rows.h"
 #include "layers/attention_control.h"
-#include "layers/fast_weight_control.h"
+#include "layers/fast/control.h"
 #include "layers/inspector.h"
 #include "layers/overrides.h"
 #include "layers/rows.h"

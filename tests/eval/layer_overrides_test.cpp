@@ -1,6 +1,6 @@
 #include "eval/layer_overrides.h"
 
-#include "layers/ham_override.h"
+#include "layers/ham/override.h"
 #include "tests/eval/eval_fixture.h"
 #include "tests/test.h"
 

@@ -1,8 +1,8 @@
 #pragma once
 // Small models with HAM layers, one for each group of options.
 #include "core/join.h"
-#include "layers/ham_cache.h"
-#include "layers/ham_override.h"
+#include "layers/ham/cache.h"
+#include "layers/ham/override.h"
 #include "tests/layers/properties.h"
 
 namespace hebb::testing {

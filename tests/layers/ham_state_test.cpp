@@ -1,7 +1,7 @@
 // Decoding, thresholds, statistics and configuration of HAM (docs/layers/ham.md).
 #include "inspect/plan.h"
 #include "kernels/adamw/adamw.h"
-#include "layers/ham_thresholds.h"
+#include "layers/ham/thresholds.h"
 #include "layers/ops/host_values.h"
 #include "tests/layers/ham_models.h"
 

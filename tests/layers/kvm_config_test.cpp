@@ -1,6 +1,6 @@
 // kvm: configuration, forced decisions, counts of parameters, rows, FLOPs and bytes.
 #include "inspect/plan.h"
-#include "layers/kvm_budget.h"
+#include "layers/kvm/budget.h"
 #include "tests/layers/kvm_models.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // The core of kvm on given queries, keys and values: dense attention, sums, ties, order of rows.
-#include "layers/ops/kvm.h"
+#include "layers/kvm/op.h"
 #include "tests/kernels/tensors.h"
 #include "tests/layers/kvm_models.h"
 

@@ -1,5 +1,5 @@
 // The fast weights of lact on given queries, keys and values: one head of one row.
-#include "layers/ops/lact.h"
+#include "layers/lact/op.h"
 
 #include "kernels/lact/newton_schulz.h"
 #include "tests/kernels/tensors.h"

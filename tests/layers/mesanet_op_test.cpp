@@ -1,5 +1,5 @@
 // The solves of mesa on given queries, keys and values: one head of one row.
-#include "layers/ops/mesanet.h"
+#include "layers/mesanet/op.h"
 
 #include <map>
 

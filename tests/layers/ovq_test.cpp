@@ -1,5 +1,5 @@
-#include "layers/ops/ovq.h"
 #include "kernels/ovq/dictionary.h"
+#include "layers/ovq/op.h"
 #include "tests/kernels/tensors.h"
 #include "tests/layers/every_layer.h"
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <set>
 
-#include "layers/ops/sparse_delta_statistics.h"
+#include "layers/sdm/op_statistics.h"
 #include "tests/kernels/tensors.h"
 #include "tests/layers/every_layer.h"
 
