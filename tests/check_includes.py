@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks that folders include only what they may depend on:
-tools -> {study, serve} -> eval -> inspect -> train -> {layers, optim, data, comm} -> kernels -> core, and heavy headers only in .cpp files."""
+tools -> {study, serve} -> eval -> inspect -> train -> {layers, optim, data, comm} -> kernels -> core, study/ladder -> study/report, and heavy headers only in .cpp files."""
 import pathlib
 import re
 import sys
@@ -19,6 +19,7 @@ ALLOWED = {
     "study": {"study", "eval", "inspect", "train", "layers", "optim", "data", "comm", "kernels", "core"},
     "tools": {"tools", "serve", "inspect", "study", "eval", "train", "layers", "optim", "data", "comm", "kernels", "core"},
 }
+BELOW = {"study/report": "study/ladder"}  # folders and those above them in the same folder
 HEAVY = ("nlohmann/", "spdlog/", "fmt/", "sentencepiece", "zstd.h", "zlib.h", "CLI/", "httplib.h")
 
 
@@ -38,6 +39,9 @@ def main() -> int:
                 where = f"{path.relative_to(root)}:{number}"
                 if top in ALLOWED and "/" in name and top not in allowed:
                     wrong.append(f"{where}: {folder} must not include {name}")
+                above = BELOW.get(str(path.parent.relative_to(root)), "/")
+                if name.startswith(above):
+                    wrong.append(f"{where}: {above} is above {path.parent.relative_to(root)}")
                 if name == "CLI/CLI.hpp" and path.name != "command_line.cpp":
                     wrong.append(f"{where}: {name} costs seconds wherever it is read; declare options through tools/command_line.h")
                 if top == "tests":

@@ -4,10 +4,10 @@
 #include <memory>
 
 #include "core/names.h"
-#include "study/ladder.h"
-#include "study/ladder_task.h"
-#include "study/launcher.h"
-#include "study/shrink.h"
+#include "study/ladder/ladder.h"
+#include "study/ladder/launcher.h"
+#include "study/ladder/shrink.h"
+#include "study/ladder/task.h"
 #include "tools/command_line.h"
 #include "tools/console.h"
 #include "tools/verbs.h"

@@ -5,7 +5,7 @@
 #include "inspect/plan.h"
 #include "inspect/rank_plan.h"
 #include "kernels/common/cores.h"
-#include "study/ladder.h"
+#include "study/ladder/ladder.h"
 #include "tools/command_line.h"
 #include "tools/config_arguments.h"
 #include "tools/verbs.h"

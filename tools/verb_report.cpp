@@ -7,11 +7,12 @@
 #include <set>
 
 #include "core/names.h"
-#include "study/ladder.h"
-#include "study/report.h"
-#include "study/report_parts.h"
-#include "study/run_identity.h"
-#include "study/run_results.h"
+#include "study/ladder/ladder.h"
+#include "study/report/name_pattern.h"
+#include "study/report/parts.h"
+#include "study/report/report.h"
+#include "study/report/run_identity.h"
+#include "study/report/run_results.h"
 #include "tools/command_line.h"
 #include "tools/verbs.h"
 

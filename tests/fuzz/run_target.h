@@ -6,7 +6,7 @@
 #include "eval/journal.h"
 #include "inspect/convert/convert.h"
 #include "inspect/plan.h"
-#include "study/read_metrics.h"
+#include "study/report/read_metrics.h"
 #include "tests/fuzz/folder.h"
 #include "train/checkpoint.h"
 #include "train/metrics_file.h"

@@ -3,12 +3,13 @@
 #include <cmath>
 #include <regex>
 
-#include "study/expression.h"
-#include "study/ladder_runs.h"
-#include "study/launcher.h"
-#include "study/run_results.h"
-#include "study/submission.h"
-#include "study/sweep.h"
+#include "study/ladder/expression.h"
+#include "study/ladder/launcher.h"
+#include "study/ladder/runs.h"
+#include "study/ladder/submission.h"
+#include "study/ladder/sweep.h"
+#include "study/report/name_pattern.h"
+#include "study/report/run_results.h"
 #include "tests/fuzz/run_target.h"
 
 namespace hebb::fuzz {

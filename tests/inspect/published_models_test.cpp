@@ -4,9 +4,9 @@
 
 #include "eval/evaluation.h"
 #include "inspect/plan.h"
-#include "study/ladder.h"
-#include "study/shrink.h"
-#include "study/sweep.h"
+#include "study/ladder/ladder.h"
+#include "study/ladder/shrink.h"
+#include "study/ladder/sweep.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 #include "tests/train/run_fixture.h"

@@ -1,6 +1,6 @@
 #pragma once
 // A base configuration and sweeps that train in a moment.
-#include "study/sweep.h"
+#include "study/ladder/sweep.h"
 #include "tests/train/process.h"
 #include "tests/train/run_fixture.h"
 

@@ -1,6 +1,6 @@
-#include "study/ladder_progress.h"
+#include "study/ladder/progress.h"
 
-#include "study/read_metrics.h"
+#include "study/report/read_metrics.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 

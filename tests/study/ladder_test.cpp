@@ -1,10 +1,10 @@
-#include "study/ladder.h"
+#include "study/ladder/ladder.h"
 
 #include <fmt/core.h>
 
 #include "core/parallel.h"
-#include "study/read_metrics.h"
-#include "study/run_results.h"
+#include "study/report/read_metrics.h"
+#include "study/report/run_results.h"
 #include "tests/study/ladder_fixture.h"
 
 namespace {

@@ -1,10 +1,10 @@
-#include "study/launcher.h"
+#include "study/ladder/launcher.h"
 
 #include <chrono>
 #include <fstream>
 #include <thread>
 
-#include "study/ladder.h"
+#include "study/ladder/ladder.h"
 #include "tests/study/launcher_fixture.h"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "study/name_pattern.h"
+#include "study/report/name_pattern.h"
 
 #include "tests/test.h"
 

@@ -1,4 +1,4 @@
-#include "study/power_law.h"
+#include "study/report/power_law.h"
 
 #include <cmath>
 

@@ -1,7 +1,7 @@
 // Published numbers beside those of a ladder's runs (docs/verbs/report.md).
-#include "study/published.h"
+#include "study/report/published.h"
 
-#include "study/report_parts.h"
+#include "study/report/parts.h"
 #include "tests/study/sweep_fixture.h"
 
 namespace {

@@ -1,11 +1,11 @@
 // Sections of a report that come from evaluations (docs/verbs/report.md).
-#include "study/report_parts.h"
+#include "study/report/parts.h"
 
 #include <regex>
 
-#include "study/chart_blocks.h"
-#include "study/page.h"
-#include "study/run_results.h"
+#include "study/report/chart_blocks.h"
+#include "study/report/page.h"
+#include "study/report/run_results.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 #include "tests/thrown.h"

@@ -1,14 +1,14 @@
-#include "study/report.h"
+#include "study/report/report.h"
 
 #include <cmath>
 #include <regex>
 #include <set>
 
-#include "study/group_by_seed.h"
-#include "study/ladder.h"
-#include "study/report_fit.h"
-#include "study/run_identity.h"
-#include "study/run_results.h"
+#include "study/ladder/ladder.h"
+#include "study/report/fit.h"
+#include "study/report/group_by_seed.h"
+#include "study/report/run_identity.h"
+#include "study/report/run_results.h"
 #include "tests/study/ladder_fixture.h"
 #include "tests/thrown.h"
 

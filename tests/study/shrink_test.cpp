@@ -1,4 +1,4 @@
-#include "study/shrink.h"
+#include "study/ladder/shrink.h"
 
 #include <cmath>
 #include <map>
@@ -6,8 +6,8 @@
 #include "inspect/bench.h"
 #include "inspect/plan.h"
 #include "layers/model.h"
-#include "study/ladder.h"
-#include "study/shrink_sizes.h"
+#include "study/ladder/ladder.h"
+#include "study/ladder/shrink_sizes.h"
 #include "tests/study/sweep_fixture.h"
 #include "tests/train/process.h"
 

@@ -1,8 +1,8 @@
-#include "study/sweep.h"
+#include "study/ladder/sweep.h"
 
 #include <algorithm>
 
-#include "study/expression.h"
+#include "study/ladder/expression.h"
 #include "tests/study/sweep_fixture.h"
 #include "tests/thrown.h"
 

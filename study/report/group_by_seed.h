@@ -1,0 +1,30 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+
+namespace hebb {
+
+/// What runs share that differ in nothing but name, seeds and what results do not depend on (threads, device,
+/// checkpoints): the hash of the rest of their configuration.
+std::string setting_of(const Json& config);
+
+/// Results (study/report/run_results.h) with one row for each `setting`, in order of first appearance: "id" is what the
+/// ids share, "runs" their number; measured values (loss.*, val.*, eval.*, tokens_per_s) are means over the runs that
+/// have them, KEY.std beside them is the sample standard deviation (two runs or more); everything else is kept where it
+/// is the same in all runs. Results without a setting stay alone. A run with the setting and the seeds of one before
+/// repeats it and is left out.
+std::vector<Json> over_seeds(const std::vector<Json>& results);
+
+/// Whether one of two runs repeats the other: the same setting and the same seeds.
+bool has_same_seeds(const Json& a, const Json& b);
+
+/// Whether any row of over_seeds() is of several runs.
+bool has_seeds(const std::vector<Json>& rows);
+
+/// "4.757 ± 0.018": the deviation with two significant digits, the mean with as many decimals, five significant digits
+/// at most.
+std::string mean_text(double mean, double deviation);
+
+}  // namespace hebb

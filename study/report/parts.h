@@ -1,0 +1,98 @@
+#pragma once
+// What sections of a report about evaluations are made of.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "study/report/chart.h"
+#include "study/report/report.h"
+#include "study/report/table.h"
+
+namespace hebb {
+
+/// A section of a report.
+struct ReportPart {
+  std::string title, text;
+  Table table;                                                // the last column names the result files
+  std::string csv_file{};                                     // of the table; empty: none of its own
+  bool is_long = false;                                       // the table is left to the file
+  std::vector<std::pair<std::string, std::string>> charts{};  // file names and SVG
+  std::vector<std::pair<std::string, Table>> files{};         // further tables, for programs
+};
+
+/// One result file. Results on different data, or per token of different tokenizers, have different labels.
+struct Evaluated {
+  std::string run, file, kind, label;  // file: RUN/evals/...; label: the name, and the source where the file says one
+  Json json;
+
+  /// The object under `key`, or an empty one.
+  const Json& object(const std::string& key) const;
+  /// The points of a series; none where there is no such series.
+  const std::vector<Json>& series(const std::string& key) const;
+};
+using Results = std::vector<Evaluated>;
+
+/// Evaluations of the runs that went well.
+Results load_evaluations(const std::vector<ReportRun>& runs);
+Results of_kind(const Results& all, const std::set<std::string>& kinds);
+/// Those of the same label together, in order of first appearance.
+std::vector<Results> by_label(const Results& results);
+bool has_several_runs(const Results& results);
+
+/// A member as text; "" where there is none.
+std::string member_text(const Json& json, const std::string& key);
+/// An integer member of a point; 0 where there is none. Errors: DataError.
+int64_t integer_of(const Json& point, const std::string& key);
+/// The value of a metric {"value": …}, or NaN.
+double value_of(const Json& metrics, const std::string& name);
+/// A label that can be part of a file name.
+std::string file_name(const std::string& label);
+
+/// The place of a value in a list, to whose end it is added where it is not in it.
+template <class T> size_t add_once(std::vector<T>& list, const T& value) {
+  const auto at = std::find(list.begin(), list.end(), value);
+  const auto place = static_cast<size_t>(at - list.begin());
+  if (at == list.end()) { list.push_back(value); }
+  return place;
+}
+
+/// A table of numbers that fills up in any order: a row per key, a column per name, and the files of each row.
+class Pivot {
+ public:
+  using Row = std::vector<std::string>;
+  explicit Pivot(std::vector<TableColumn> keys) : keys_(std::move(keys)) {}
+
+  void set(const Row& row, const std::string& column, double value);
+  /// The same, and the row names the file.
+  void set(const Row& row, const std::string& column, double value, const Evaluated& from);
+  const std::vector<Row>& rows() const { return rows_; }
+  /// The rows, with their files where they name any.
+  Table table() const;
+
+ private:
+  std::vector<TableColumn> keys_;
+  std::vector<std::string> columns_;
+  std::vector<Row> rows_;
+  std::map<std::pair<Row, std::string>, double> values_;
+  std::map<Row, std::vector<std::string>> files_;
+};
+
+/// All points of a series as they are, for programs.
+Table points_table(const Results& results, const std::string& series);
+
+/// How a series is drawn: a curve for every run, label and value of `by` ("": none).
+struct SeriesChart {
+  std::string series, x, y, by;
+  ChartStyle style;
+};
+/// Adds the drawing FILE.svg where there is anything to draw.
+void add_series_chart(ReportPart& part, const Results& results, const SeriesChart& how, const std::string& file);
+
+// The sections (docs/verbs/report.md). Results of different `source` have columns and curves of their own.
+std::vector<ReportPart> report_tasks(const Results& all);     // by position, short context, needles, RULER
+std::vector<ReportPart> report_memories(const Results& all);  // adaptation, use of memories
+
+}  // namespace hebb

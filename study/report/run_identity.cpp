@@ -1,0 +1,155 @@
+#include "study/report/run_identity.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+
+#include "core/files.h"
+#include "data/tokenizer/tokenizer.h"
+#include "eval/comparison.h"
+#include "study/report/parts.h"
+#include "train/run_config.h"
+
+namespace hebb {
+namespace {
+
+constexpr size_t kFewColumns = 4;  // more runs are rows
+
+/// Names and sizes of the files, which stay where data moves; the path itself where they are gone.
+std::string files_text(const std::string& path) {
+  std::string text;
+  try {
+    for (const fs::path& file : expand_paths(path)) {
+      text += fmt::format("{} {:d}\n", file.filename().string(), fs::file_size(file));
+    }
+  } catch (const std::exception&) { return path; }
+  return text;
+}
+
+std::string tokenizer_text(const Json& config, const fs::path& run) {
+  const Json* type = config.find_path("data.tokenizer.type");
+  if (type == nullptr || !type->is_string()) { return ""; }
+  TokenizerConfig own;
+  own.type = type->as_string();
+  const fs::path copy = run / tokenizer_copy_name(own);
+  return own.type + " " + (fs::is_regular_file(copy) ? config_hash(Json(read_file(copy))) : "");
+}
+
+/// A source without what does not change its text: seeds, name.
+Json source_text(Json source) {
+  for (const char* key : {"seed", "name", "allow_training_data"}) { source.erase(key); }
+  if (const Json* path = source.find("path"); path != nullptr && path->is_string()) {
+    source.set("path", files_text(path->as_string()));
+  }
+  return source;
+}
+
+void flatten(const Json& json, const std::string& path, std::map<std::string, std::string>& values,
+             std::vector<std::string>& keys) {
+  const bool is_list = json.is_array() && std::any_of(json.items().begin(), json.items().end(),
+                                                      [](const Json& item) { return item.is_object(); });
+  if (json.is_object() || is_list) {
+    const std::string front = path.empty() ? "" : path + ".";
+    for (size_t i = 0; is_list && i < json.items().size(); ++i) {
+      flatten(json.items()[i], fmt::format("{}{:d}", front, i), values, keys);
+    }
+    for (size_t i = 0; !is_list && i < json.members().size(); ++i) {
+      flatten(json.members()[i].second, front + json.members()[i].first, values, keys);
+    }
+    return;
+  }
+  if (json.is_null()) { return; }  // like an absent key
+  add_once(keys, path);
+  values[path] = json.text();
+}
+
+/// Paths without their folders: data may lie elsewhere.
+Json without_folders(Json json) {
+  if (json.is_string()) { return json.as_string().substr(json.as_string().rfind('/') + 1); }
+  if (json.is_array()) {
+    for (Json& item : json.items()) { item = without_folders(item); }
+  }
+  if (json.is_object()) {
+    for (auto& [key, value] : json.members()) { value = without_folders(value); }
+  }
+  return json;
+}
+
+/// Nothing that a comparison is about: a run's name and where it keeps its tokenizer.
+bool is_place(const std::string& key) { return key == "name" || key == "data.tokenizer.file"; }
+
+}  // namespace
+
+void add_identity(Json& result, const Json& config, const fs::path& run) {
+  const std::string tokenizer = tokenizer_text(config, run);
+  Json text = Json::array({tokenizer});
+  std::string seeds;
+  const auto add_seed = [&](const Json* seed) { seeds += (seed != nullptr ? seed->dump() : "-") + " "; };
+  for (const char* path : {"train.seed", "data.seed"}) { add_seed(config.find_path(path)); }
+  if (const Json* sources = config.find_path("data.sources"); sources != nullptr && sources->is_array()) {
+    for (const Json& source : sources->items()) {
+      text.push(source_text(source));
+      add_seed(source.child("seed"));
+    }
+  }
+  result.set("loss@data", config_hash(text));
+  if (const Json* list = config.find_path("data.validation"); list != nullptr && list->is_array()) {
+    for (const Json& source : list->items()) {
+      const Json* name = source.child("name");
+      if (name == nullptr || !name->is_string()) { continue; }
+      result.set("val." + name->as_string() + "@data", config_hash(Json::array({tokenizer, source_text(source)})));
+    }
+  }
+  result.set("seeds", seeds);
+}
+
+std::string evaluation_data(const Json& result_file, bool per_token) {
+  Json text = Json::array();
+  for (const char* key : {"inputs", "config"}) {
+    const Json* value = result_file.find(key);
+    text.push(value != nullptr ? without_folders(*value) : Json());
+  }
+  const Json* tokenizer = result_file.find("tokenizer");
+  text.push(per_token && tokenizer != nullptr ? *tokenizer : Json());
+  return config_hash(text);
+}
+
+std::string data_letter(const std::vector<std::string>& all, const std::string& own) {
+  std::vector<std::string> different;
+  for (const std::string& one : all) { add_once(different, one); }
+  if (different.size() < 2) { return ""; }
+  const auto place = std::find(different.begin(), different.end(), own) - different.begin();
+  return std::string(" [data ") +
+         (place < 26 ? std::string(1, static_cast<char>('A' + place)) : std::to_string(place)) + "]";
+}
+
+Table config_differences(const std::vector<std::string>& ids, const std::vector<Json>& configs) {
+  std::vector<std::string> keys;
+  std::vector<std::map<std::string, std::string>> values(configs.size());
+  for (size_t i = 0; i < configs.size(); ++i) { flatten(configs[i], "", values[i], keys); }
+  const auto value = [&](size_t run, const std::string& key) {
+    const auto at = values[run].find(key);
+    return at != values[run].end() ? Json(at->second) : Json();
+  };
+  std::erase_if(keys, [&](const std::string& key) {
+    for (size_t i = 1; i < configs.size(); ++i) {
+      if (value(i, key) != value(0, key)) { return is_place(key); }
+    }
+    return true;
+  });
+  const bool has_columns = ids.size() <= kFewColumns;
+  Table table{{has_columns ? "key" : "id"}, {}};
+  add_number_columns(table, has_columns ? ids : keys);
+  const size_t rows = keys.empty() ? 0 : has_columns ? keys.size() : ids.size();
+  for (size_t row = 0; row < rows; ++row) {
+    std::vector<Json> cells{has_columns ? keys[row] : ids[row]};
+    for (size_t column = 1; column < table.columns.size(); ++column) {
+      cells.push_back(has_columns ? value(column - 1, keys[row]) : value(row, keys[column - 1]));
+    }
+    table.rows.push_back(std::move(cells));
+  }
+  return table;
+}
+
+}  // namespace hebb

@@ -1,0 +1,47 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/files.h"
+#include "core/json.h"
+#include "study/report/table.h"
+
+namespace hebb {
+
+/// A run, or one of its checkpoints.
+struct RunPlace {
+  fs::path run;                   // its folder
+  std::optional<int64_t> step{};  // of the checkpoint; absent: all of the run
+
+  fs::path config() const;  // the configuration
+};
+/// The run in whose checkpoints/ a folder lies, and its step; any other path as a run.
+RunPlace run_place(const fs::path& path);
+
+/// What a run folder holds as one flat object: id, the tags, loss.final (mean of the last ten logged training losses),
+/// val.NAME, setting (study/report/group_by_seed.h), params.*, flops.*, tokens, step, eval.NAME.METRIC,
+/// eval.NAME.source where there is one, what they were measured on (study/report/run_identity.h), and the measured
+/// tokens_per_s and mem_bytes. That of a checkpoint ends at its step, and its evaluations are its own. Errors:
+/// DataError for a folder without config.json or with a damaged metrics.jsonl.
+Json result_of(const RunPlace& place, const std::string& id, const Json& tags);
+
+/// Result files of a checkpoint, or of the last step of a run that was evaluated, by name.
+std::vector<fs::path> evaluation_files(const RunPlace& place);
+/// One of them, of objects and lists where a result has them. Errors: DataError with the place of what is another.
+Json read_evaluation(const fs::path& file);
+
+/// The value under `key`, or NaN where there is no number.
+double result_number(const Json& result, const std::string& key);
+
+/// Keys of all results in order of first appearance.
+std::vector<std::string> result_keys(const std::vector<Json>& results);
+std::string results_jsonl(const std::vector<Json>& results);
+/// All values, a row for each run, for programs. Values from different sources, data or tokenizers never share a
+/// column.
+Table results_table(const std::vector<Json>& results);
+/// The keys that people compare: a row for each run, or a column where runs are few; KEY beside its KEY.std as
+/// "mean ± deviation".
+Table comparison_table(const std::vector<Json>& results);
+
+}  // namespace hebb
