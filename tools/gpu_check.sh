@@ -75,19 +75,26 @@ if [ "${1:-}" = --program ]; then  # of nothing that another machine may lack: o
   exit
 fi
 said() {  # said FILE FOLDER: of the operations in a folder of kernels, how many of FILE's agree, and which do not
-  local args all=0 agree=0 wrong=""
+  local args all=0 agree=0 without=0 wrong=""
   [ -s "$1" ] || { echo "not run"; return; }
   for args in $(sed -n 's/^ *HEBB_KERNEL[A-Z_]*(\([A-Za-z0-9]*\)).*/\1/p' "$2"*.h | sort -u); do
     grep -q "HEBB_KERNEL_CPU($args)" "$2"*.h && continue
     all=$((all + 1))
-    if ! grep -q " $args\$" "$1"; then continue; fi
+    if ! grep -q " $args\$" "$1"; then
+      without=$((without + 1))
+      continue
+    fi
     if grep -q "^differs $args\$" "$1" || [ "$(grep -c "^begins $args\$" "$1")" != "$(grep -c "^agrees $args\$" "$1")" ]; then
       wrong="$wrong \`$args\`"
     else
       agree=$((agree + 1))
     fi
   done
-  echo "$agree of $all agree${wrong:+; not:$wrong}"
+  [ $all != 0 ] || { echo "no operation of its own"; return; }
+  local text="$agree of $((all - without)) agree"
+  [ $all != $without ] || text=""
+  [ $without = 0 ] || text="$text${text:+, }$without without cases"
+  echo "$text${wrong:+; not:$wrong}"
 }
 if [ "${1:-}" = --status ]; then
   check=${2:-gpu-check} simt=${SIMT:-build/tests/simt/test_simt}
@@ -109,7 +116,7 @@ if [ "${1:-}" = --status ]; then
     echo
     echo "Written by \`tools/gpu_check.sh --status\` from what ran: the cases of each operation ([cases](emulator.md#cases-of-operations)), in the"
     echo "[emulator](emulator.md) by \`test_simt\` and on hardware by the step \`cases\` of \`tools/gpu_check.sh\`. An operation agrees where all results of all"
-    echo "its cases are within their limits of the CPU in fp64. An operation without cases counts, and does not agree."
+    echo "its cases are within their limits of the CPU in fp64. What has no cases is compared by tests that this page does not count."
     echo
     echo "Hardware: $ran."
     echo
