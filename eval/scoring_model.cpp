@@ -188,19 +188,27 @@ std::vector<ScoringModel::Answer> ScoringModel::answers(std::span<const int32_t>
 
 std::vector<double> ScoringModel::read(std::span<const int32_t> tokens, ModelState& state, Reading reading) {
   HEBB_ASSERT(!tokens.empty());
-  if (tokens.size() == 1) {
-    const FastWeightControl fast{.update = reading.update, .freeze = reading.freeze};
-    const AttentionControl attention{.yarn = settings_.yarn ? &*settings_.yarn : nullptr};
-    const Tensor logits =
-        read_token(model_, stream_, token_arena_, state, tokens, {fast, attention, compute_.cuda_graphs});
-    if (after_segment_) { after_segment_(); }
-    return finite(host_values(stream_, logits));
-  }
+  if (tokens.size() == 1) { return finite(read_next(tokens, state, reading)); }
   std::vector<double> last;
   each_segment(tokens, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
     if (begin + n == tokens.size()) { last = finite(logits(pass, hidden, n - 1, 1)); }
   });
   return last;
+}
+
+std::vector<double> ScoringModel::read_next(std::span<const int32_t> tokens, ModelState& state, Reading reading) {
+  const FastWeightControl fast{.update = reading.update, .freeze = reading.freeze};
+  const AttentionControl attention{.yarn = settings_.yarn ? &*settings_.yarn : nullptr};
+  const Tensor logits =
+      read_token(model_, stream_, token_arena_, state, tokens, {fast, attention, compute_.cuda_graphs});
+  if (after_segment_) { after_segment_(); }
+  return host_values(stream_, logits);
+}
+
+bool ScoringModel::can_join() { return rows_move(*new_state()); }
+
+std::unique_ptr<ModelState> ScoringModel::join(std::span<const StateRow> rows, bool uses_up) {
+  return join_rows(stream_, model_, arena_, rows, uses_up);
 }
 
 void ScoringModel::read_rows(std::span<const int32_t> tokens, const RowReading& reading) {

@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "core/error.h"
-#include "layers/model.h"
+#include "layers/join_rows.h"
 #include "train/choose_device.h"
 #include "train/model_source.h"
 #include "train/read_settings.h"
 
 namespace hebb {
 
-/// A model with weights, ready to score and to generate; one row at a time, so that no score depends
+/// A model with weights, ready to score and to generate; scores one row at a time, so that none depends
 /// on a batch. Errors of all that reads logits: NumericError where one is NaN or infinite.
 class ScoringModel {
  public:
@@ -58,6 +58,12 @@ class ScoringModel {
   /// Reads tokens and returns the logits [V] after the last one. Long inputs go in segments; single tokens as
   /// read_token() does it.
   std::vector<double> read(std::span<const int32_t> tokens, ModelState& state, Reading reading);
+  /// Whether texts can go on together (join): no layer has fast weights.
+  bool can_join();
+  /// A state of these rows, for read_next() (join_rows).
+  std::unique_ptr<ModelState> join(std::span<const StateRow> rows, bool uses_up);
+  /// Reads the next token of each row of `state`. Returns the logits [rows, V] behind them, which the caller checks.
+  std::vector<double> read_next(std::span<const int32_t> tokens, ModelState& state, Reading reading);
   /// Reads tokens on from `state` and calls visit(i, logits [V] behind token i) for each i from `first` on, in order.
   using Visit = std::function<void(size_t i, std::span<const double> logits)>;
   void read_each(std::span<const int32_t> tokens, size_t first, ModelState& state, Reading reading, const Visit& visit);

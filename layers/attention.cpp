@@ -57,6 +57,10 @@ struct AttentionConfig final : LayerConfig, ValueResidualMember {
 struct AttentionState final : AttentionCache {
   QkvState qkv;
   AttentionState(AttentionCache c, QkvState q) : AttentionCache(std::move(c)), qkv(std::move(q)) {}
+  void take_row(Stream& stream, int64_t row, const LayerState& from, int64_t from_row, int64_t tokens) override {
+    AttentionCache::take_row(stream, row, from, from_row, tokens);
+    copy_rows(stream, qkv.by_row(), row, static_cast<const AttentionState&>(from).qkv.by_row(), from_row);
+  }
 };
 
 class Attention final : public Layer {

@@ -30,6 +30,22 @@ Var AttentionCache::attend(Pass& pass, Var q, Var k, Var v, int64_t heads, doubl
                             : attend_line(pass, q, k, v, heads, scale);
 }
 
+void AttentionCache::take_row(Stream& stream, int64_t row, const LayerState& other, int64_t from_row, int64_t tokens) {
+  const auto& from = static_cast<const AttentionCache&>(other);
+  if (!range_.full()) { return copy_rows(stream, {k_, v_}, row, {from.k_, from.v_}, from_row); }
+  HEBB_ASSERT(from.is_moved_ || from.length_ == tokens);
+  make_room(stream, tokens - length_);
+  length_ = std::max(length_, tokens);
+  is_moved_ = true;
+  const auto take = [&](const Tensor& to, const Tensor& cache) {
+    const Shape held{tokens, to.size(2)};
+    copy(stream, to.slice(row * to.size(1) * to.size(2), held),
+         cache.slice(from_row * cache.size(1) * to.size(2), held));
+  };
+  take(k_, from.k_);
+  take(v_, from.v_);
+}
+
 std::optional<int64_t> AttentionCache::launches(const NextToken& next) const {
   if (!range_.full()) { return 0; }
   const int64_t capacity = k_.tensor().size(1);
@@ -72,8 +88,9 @@ void AttentionCache::make_room(Stream& stream, int64_t tokens) {
 
 Var AttentionCache::attend_all(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale) {
   const int64_t length = pass.length();
-  if (pass.rows.in_step() &&
-      pass.rows.offset() == length_) {  // a ring that is never full: no address depends on length_
+  HEBB_ASSERT(!is_moved_ || length == 1);
+  if (is_moved_ || (pass.rows.in_step() &&
+                    pass.rows.offset() == length_)) {  // a ring that is never full: no address depends on length_
     make_room(pass.stream(), length);
     ++length_;
     return attend_ring(pass, q, k, v, {KeyRange{.window = k_.tensor().size(1)}}, heads, scale);

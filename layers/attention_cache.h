@@ -20,6 +20,8 @@ class AttentionCache : public LayerState {
 
   std::optional<int64_t> launches(const NextToken& next) const override;
   void count_token(const NextToken&) override { ++length_; }
+  bool rows_move() const override { return true; }
+  void take_row(Stream& stream, int64_t row, const LayerState& from, int64_t from_row, int64_t tokens) override;
 
  private:
   Shape items(int64_t count, const Tensor& like) const { return {rows_, count, like.size(2)}; }
@@ -34,8 +36,9 @@ class AttentionCache : public LayerState {
   Arena& arena_;
   int64_t rows_, kv_heads_, head_dim_, value_dim_;
   KeyRange range_;
-  Buffer k_, v_;        // [B, tokens, K D], [B, tokens, K Dv]
-  int64_t length_ = 0;  // full range: tokens held; all rows hold the same ones
+  Buffer k_, v_;           // [B, tokens, K D], [B, tokens, K Dv]
+  int64_t length_ = 0;     // full range: tokens held; all rows hold the same ones
+  bool is_moved_ = false;  // rows were taken: each holds its own tokens, length_ at most, at their positions
 };
 
 }  // namespace hebb

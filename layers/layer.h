@@ -55,7 +55,8 @@ struct Pass {
   Var param(Param* p) const { return p != nullptr ? param(*p) : Var{}; }
 };
 
-/// The next token of every row: its position in the row's one document, and how it is read.
+/// The next token of every row: its position in the row's one document (where they differ, the largest), and how it is
+/// read.
 struct NextToken {
   int64_t position = 0;
   FastWeightControl fast{};
@@ -75,11 +76,23 @@ struct LayerState {
   virtual std::optional<int64_t> launches(const NextToken&) const { return std::nullopt; }
   /// Takes note of a token that a recorded graph has read.
   virtual void count_token(const NextToken&) {}
+
+  /// Whether rows of several states of a layer can stand in one, each at a position of its own (layers/join_rows.h).
+  virtual bool rows_move() const { return false; }
+  /// Row `row` becomes row `from_row` of `from`, a state of the same layer, which has seen the `tokens` first tokens of
+  /// one document. From then on all rows read one token at a time. Only where rows_move().
+  virtual void take_row(Stream&, int64_t row, const LayerState& from, int64_t from_row, int64_t tokens) {}
 };
 
 /// A state that the host knows nothing of: launches depend on device memory alone.
 struct DeviceState : LayerState {
   std::optional<int64_t> launches(const NextToken&) const override { return 0; }
+  /// All that is carried, [B, ...] each.
+  virtual std::vector<Tensor> by_row() const = 0;
+  bool rows_move() const override { return true; }
+  void take_row(Stream& stream, int64_t row, const LayerState& from, int64_t from_row, int64_t) override {
+    copy_rows(stream, by_row(), row, static_cast<const DeviceState&>(from).by_row(), from_row);
+  }
 };
 
 /// One layer of one block.

@@ -133,7 +133,7 @@ Var Model::hidden(Pass& pass, const Tensor& tokens, ModelState* state) {
   }
   tape.set_scope("head");
   reads(pass, params_.all().size());
-  if (state != nullptr) { state->tokens += pass.length(); }
+  if (state != nullptr) { state->count(pass.length()); }
   return whole.keep(apply_norm(pass, final_norm_, s).y);
 }
 

@@ -31,14 +31,20 @@ struct ModelState {
   Arena* arena;  // that its memory comes from
   int64_t rows;
   std::vector<Block> blocks{};
-  int64_t tokens = 0;      // tokens seen so far; rows of the next segment must be built with this offset
-  TokenPass token_pass{};  // of read_token()
+  int64_t tokens = 0;                // tokens seen so far; rows of the next segment must be built with this offset
+  std::vector<int64_t> positions{};  // the same by row, where join_rows() has made the state; `tokens` is the largest
+  TokenPass token_pass{};            // of read_token()
 
   /// Calls f(state) for the state of each layer that has one.
   template <class F> void each(F&& f) const {
     for (const Block& block : blocks) {
       block.each([&](const char*, LayerState& state) { f(state); });
     }
+  }
+  /// So many tokens more have been seen.
+  void count(int64_t more) {
+    tokens += more;
+    for (int64_t& position : positions) { position += more; }
   }
   /// End of a segment in FastUpdate::streaming.
   void flush(Stream& stream) {

@@ -24,6 +24,9 @@ struct QkvConfig : HeadsConfig {
 /// What Qkv carries: the last token's channels before their shift.
 struct QkvState {
   std::optional<TokenShiftState> q, k, v;
+  std::vector<Tensor> by_row() const {
+    return q ? std::vector<Tensor>{q->previous, k->previous, v->previous} : std::vector<Tensor>{};
+  }
 };
 
 /// From the mixer's input to queries, keys and values, in the order projection, value residual, token

@@ -39,7 +39,9 @@ Tensor read_token(Model& model, Stream& stream, Arena& work, ModelState& state, 
     pass.logits = Buffer(*state.arena, {rows, vocab}, sum_dtype(model.params().dtype()), "logits");
   }
   const NextToken next{state.tokens, options.fast};
-  const Rows structure = Rows::tokens(pass.starts, next.position);
+  const Rows structure =
+      Rows::tokens(pass.starts, state.positions.empty() ? std::vector<int64_t>(static_cast<size_t>(rows), state.tokens)
+                                                        : state.positions);
   copy_to_device(stream, pass.tokens, tokens.data());
   copy_to_device(stream, pass.starts, structure.host_doc_start().data());
   const auto run = [&] {
@@ -69,7 +71,7 @@ Tensor read_token(Model& model, Stream& stream, Arena& work, ModelState& state, 
   if (work.reserved_bytes() > reserved) { pass.graph = LaunchGraph(); }
   if (is_recorded) {  // host code did not run
     state.each([&](LayerState& layer) { layer.count_token(next); });
-    ++state.tokens;
+    state.count(1);
   }
   return pass.logits;
 }

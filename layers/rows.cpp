@@ -25,10 +25,13 @@ Rows::Rows(Stream& stream, Arena& arena, int64_t rows, int64_t length, std::vect
   copy_to_device(stream, starts_, host_.data());
 }
 
-Rows Rows::tokens(const Tensor& starts, int64_t offset) {
-  HEBB_ASSERT(offset >= 0 && offset <= kLongestDocument);
-  Rows result(starts.size(0), 1,
-              std::vector<int32_t>(static_cast<size_t>(starts.size(0)), static_cast<int32_t>(-offset)));
+Rows Rows::tokens(const Tensor& starts, const std::vector<int64_t>& offsets) {
+  std::vector<int32_t> host;
+  for (const int64_t offset : offsets) {
+    HEBB_ASSERT(offset >= 0 && offset <= kLongestDocument);
+    host.push_back(static_cast<int32_t>(-offset));
+  }
+  Rows result(starts.size(0), 1, std::move(host));
   result.starts_ = starts;
   return result;
 }
@@ -76,6 +79,16 @@ void copy_tokens(Stream& stream, const Tensor& to, int64_t to_begin, const Tenso
 
 void keep_last(Stream& stream, const Tensor& last, const Tensor& x) {
   copy_tokens(stream, last.view({x.size(0), 1, x.size(2)}), 0, x, x.size(1) - 1, 1);
+}
+
+void copy_rows(Stream& stream, const std::vector<Tensor>& to, int64_t row, const std::vector<Tensor>& from,
+               int64_t from_row) {
+  HEBB_ASSERT(to.size() == from.size());
+  for (size_t i = 0; i < to.size(); ++i) {
+    const int64_t size = to[i].numel() / to[i].size(0);
+    HEBB_ASSERT(from[i].numel() / from[i].size(0) == size);
+    if (size > 0) { copy(stream, to[i].slice(row * size, {size}), from[i].slice(from_row * size, {size})); }
+  }
 }
 
 }  // namespace hebb

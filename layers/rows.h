@@ -23,9 +23,9 @@ class Rows {
  public:
   /// One stream per row that began `offset` tokens ago.
   static Rows streams(Stream& stream, Arena& arena, int64_t rows, int64_t length, int64_t offset = 0);
-  /// One token a row, `offset` tokens after its stream began; doc_start() is `starts` [rows, 1] i32, which the caller
+  /// One token a row, so many tokens after its stream began; doc_start() is `starts` [rows, 1] i32, which the caller
   /// has filled.
-  static Rows tokens(const Tensor& starts, int64_t offset);
+  static Rows tokens(const Tensor& starts, const std::vector<int64_t>& offsets);
   /// Documents by id [B, T] (a document starts wherever the id differs from the one before);
   /// offset: how long ago the first document of each row began.
   static Rows documents(Stream& stream, Arena& arena, int64_t rows, int64_t length, const std::vector<int64_t>& ids,
@@ -66,5 +66,8 @@ void copy_tokens(Stream& stream, const Tensor& to, int64_t to_begin, const Tenso
                  int64_t count);
 /// last [B, C] = the last token of every row of x [B, T, C].
 void keep_last(Stream& stream, const Tensor& last, const Tensor& x);
+/// Row `row` of each tensor [B, ...] becomes row `from_row` of the one at its place in `from`, which has equal rows.
+void copy_rows(Stream& stream, const std::vector<Tensor>& to, int64_t row, const std::vector<Tensor>& from,
+               int64_t from_row);
 
 }  // namespace hebb

@@ -7,12 +7,13 @@ namespace {
 
 constexpr int64_t kPage = 64;  // tokens
 
-/// Copies `count` tokens from token `begin` of one list to token 0 of the other, both [B, slots, C].
-void copy_list(Stream& stream, const Tensor& to, const Tensor& from, int64_t row, int64_t begin, int64_t count) {
+/// Copies `count` tokens from token `begin` of row `from_row` to token 0 of row `row`, both [B, slots, C].
+void copy_list(Stream& stream, const Tensor& to, int64_t row, const Tensor& from, int64_t from_row, int64_t begin,
+               int64_t count) {
   if (count > 0) {
     const int64_t channels = to.size(2);
     copy(stream, to.slice(row * to.size(1) * channels, {count, channels}),
-         from.slice((row * from.size(1) + begin) * channels, {count, channels}));
+         from.slice((from_row * from.size(1) + begin) * channels, {count, channels}));
   }
 }
 
@@ -52,8 +53,26 @@ void HamCache::make_room(Stream& stream) {
     const Tensor old = cache->tensor();
     Buffer grown(arena_, {old.size(0), larger, old.size(2)}, old.dtype,
                  cache == &k_ ? "selected keys" : "selected values");
-    for (int64_t b = 0; b < old.size(0); ++b) { copy_list(stream, grown, old, b, 0, slots); }
+    for (int64_t b = 0; b < old.size(0); ++b) { copy_list(stream, grown, b, old, b, 0, slots); }
     *cache = std::move(grown);
+  }
+}
+
+void HamCache::take_row(Stream& stream, int64_t row, const HamCache& from, int64_t from_row) {
+  const List list = from.lists_[static_cast<size_t>(from_row)];
+  const int64_t count = list.end - list.begin;
+  lists_[static_cast<size_t>(row)] = {0, count};
+  make_room(stream);
+  copy_list(stream, k_, row, from.k_, from_row, list.begin, count);
+  copy_list(stream, v_, row, from.v_, from_row, list.begin, count);
+}
+
+void HamState::take_row(Stream& stream, int64_t row, const LayerState& other, int64_t from_row, int64_t tokens) {
+  const auto& from = static_cast<const HamState&>(other);
+  delta.take_row(stream, row, from.delta, from_row, tokens);
+  cache.take_row(stream, row, from.cache, from_row);
+  if (q_tail.tensor().defined()) {
+    copy_rows(stream, {q_tail, k_tail, v_tail}, row, {from.q_tail, from.k_tail, from.v_tail}, from_row);
   }
 }
 
@@ -67,8 +86,9 @@ void HamCache::forget(Pass& pass, const Tensor& lo) {
     list.begin = first[(b + 1) * static_cast<size_t>(pass.length()) - 1];
     const int64_t count = list.end - list.begin;
     if (count <= list.begin) {
-      copy_list(pass.stream(), k_, k_, static_cast<int64_t>(b), list.begin, count);
-      copy_list(pass.stream(), v_, v_, static_cast<int64_t>(b), list.begin, count);
+      const auto row = static_cast<int64_t>(b);
+      copy_list(pass.stream(), k_, row, k_, row, list.begin, count);
+      copy_list(pass.stream(), v_, row, v_, row, list.begin, count);
       list = {0, count};
     }
   }

@@ -16,6 +16,8 @@ class HamCache {
   /// with q [B T, H D]. Returns [B T, H Dv].
   Var attend(Pass& pass, Var q, Var k, Var v, Var factor, const HamSelection& selection, double scale);
 
+  void take_row(Stream& stream, int64_t row, const HamCache& from, int64_t from_row);
+
   /// Tokens of the current document that row `row` holds.
   int64_t tokens(int64_t row) const;
 
@@ -39,6 +41,8 @@ struct HamState final : LayerState {
   DeltaState delta;               // its convolutions are set for the time of a pass
   HamCache cache;
   HamState(DeltaState d, HamCache c) : delta(std::move(d)), cache(std::move(c)) {}
+  bool rows_move() const override { return true; }
+  void take_row(Stream& stream, int64_t row, const LayerState& from, int64_t from_row, int64_t tokens) override;
 };
 
 }  // namespace hebb

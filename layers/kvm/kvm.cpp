@@ -92,6 +92,12 @@ struct State final : LayerState {
   State(KvmState c, QkvState q, int64_t tokens) : core(std::move(c)), qkv(std::move(q)), chunk(tokens) {}
   /// Tables and counts of slots are those of the chunk.
   std::optional<int64_t> launches(const NextToken& next) const override { return next.position / chunk; }
+  bool rows_move() const override { return true; }
+  void take_row(Stream& stream, int64_t row, const LayerState& from, int64_t from_row, int64_t) override {
+    const auto& other = static_cast<const State&>(from);
+    core.take_row(stream, row, other.core, from_row);
+    copy_rows(stream, qkv.by_row(), row, other.qkv.by_row(), from_row);
+  }
 };
 
 /// y = Wo o, o the softmax reading of state rows and window. Parameters: docs/layers/kvm.md.

@@ -155,6 +155,22 @@ void KvmState::reserve(Stream& stream, int64_t slots) {
   }
 }
 
+void KvmState::take_row(Stream& stream, int64_t row, const KvmState& from, int64_t from_row) {
+  reserve(stream, from.room());
+  copy_rows(stream, {window_k, window_v, window_gates}, row, {from.window_k, from.window_v, from.window_gates},
+            from_row);
+  const Buffer KvmState::*const parts[] = {&KvmState::keys,   &KvmState::values,   &KvmState::radii,
+                                           &KvmState::counts, &KvmState::key_hats, &KvmState::value_hats};
+  for (const auto part : parts) {
+    const Tensor to = this->*part, old = from.*part;
+    const int64_t heads = to.size(1), width = old.numel() / (old.size(0) * heads * from.room());
+    for (int64_t head = 0; head < heads; ++head) {
+      copy(stream, to.slice((row * heads + head) * room() * width, {from.room() * width}),
+           old.slice((from_row * heads + head) * from.room() * width, {from.room() * width}));
+    }
+  }
+}
+
 Var kvm_attention(Pass& pass, const KvmVars& in, const HeadSizes& shape, const KvmRule& rule, const KvmBudget& budget,
                   KvmState* state, const std::string& name) {
   Tape& tape = pass.tape;

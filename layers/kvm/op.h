@@ -20,6 +20,8 @@ struct KvmState {
   KvmState(Arena& memory, int64_t batch, const HeadSizes& shape, int64_t room, const KvmRule& rule, DType dtype);
   /// Makes room for `slots` slots; what is held is kept.
   void reserve(Stream& stream, int64_t slots);
+  /// Row `row` becomes row `from_row` of `from`.
+  void take_row(Stream& stream, int64_t row, const KvmState& from, int64_t from_row);
   int64_t room() const { return keys.tensor().size(2); }
   KvmSlots slots() const { return {keys, values, radii, counts, key_hats, value_hats}; }
   KvmWindow window() const { return {window_k, window_v, window_gates}; }

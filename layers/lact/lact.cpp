@@ -86,6 +86,10 @@ void LactConfig::check(const Fields& f, const std::string& key, const ModelConfi
 struct State final : AttentionCache {
   LactState fast;
   State(AttentionCache c, LactState f) : AttentionCache(std::move(c)), fast(std::move(f)) {}
+  void take_row(Stream& stream, int64_t row, const LayerState& from, int64_t from_row, int64_t tokens) override {
+    AttentionCache::take_row(stream, row, from, from_row, tokens);
+    copy_rows(stream, fast.by_row(), row, static_cast<const State&>(from).fast.by_row(), from_row);
+  }
 };
 
 /// y = Wo (attention + silu(Ws x) * rms(fast reading)). Parameters: docs/layers/lact.md.

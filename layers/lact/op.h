@@ -16,6 +16,7 @@ struct LactState {
   Buffer mix_sums;                 // [B, F]
   /// dtype: that of the readings.
   LactState(Arena& arena, int64_t rows, const LactShape& shape, DType dtype);
+  std::vector<Tensor> by_row() const { return {weights, momentum, sums, mix_sums}; }
 };
 
 /// N = B T tokens.

@@ -23,6 +23,13 @@ struct MesanetState final : DeviceState {
   std::unique_ptr<ShortConvState> q, k;  // null without convolutions
   Buffer keys, values;                   // [B, H, dk, dk] [B, H, dk, dv]
   MesanetState(Arena& arena, int64_t rows, const MesanetOptions& config, DType dtype);
+  std::vector<Tensor> by_row() const override {
+    std::vector<Tensor> all{keys, values};
+    for (const ShortConvState* path : {q.get(), k.get()}) {
+      if (path != nullptr) { all.push_back(path->previous); }
+    }
+    return all;
+  }
 };
 
 /// N = B T tokens.

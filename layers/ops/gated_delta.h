@@ -25,6 +25,13 @@ struct DeltaState final : DeviceState {
   std::unique_ptr<ShortConvState> q, k, v;  // null without convolutions
   Buffer memory;                            // [B, HV, dk, dv]
   DeltaState(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype);
+  std::vector<Tensor> by_row() const override {
+    std::vector<Tensor> all{memory};
+    for (const ShortConvState* path : {q.get(), k.get(), v.get()}) {
+      if (path != nullptr) { all.push_back(path->previous); }
+    }
+    return all;
+  }
 };
 
 /// N = B T tokens; all of one type, parameters as pass.param gives them.

@@ -8,6 +8,7 @@ struct TokenShiftState final : DeviceState {
   Buffer previous;  // [B, C]
   TokenShiftState(Arena& arena, int64_t rows, int64_t channels, DType dtype)
       : previous(arena, {rows, channels}, dtype, "token shift state") {}
+  std::vector<Tensor> by_row() const override { return {previous}; }
 };
 
 /// x_t + mu * (x_{t-1} - x_t), x [B T, C], mu [C]; x_{t-1} is 0 (zero_start) or x_t at a document's

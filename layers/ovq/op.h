@@ -15,6 +15,11 @@ struct OvqState {
   Buffer key_copies, value_copies;          // of keys and values in bf16, where queries are
   /// room: centroids, at least the rule's max_centroids in any pass; dtype: of queries, keys and values.
   OvqState(Arena& arena, int64_t rows, const HeadSizes& shape, int64_t room, int64_t chunk, DType dtype);
+  std::vector<Tensor> by_row() const {
+    std::vector<Tensor> all{keys, values, log_counts, counts, pending_k, pending_v};
+    if (key_copies.tensor().defined()) { all.insert(all.end(), {key_copies, value_copies}); }
+    return all;
+  }
   OvqDictionary dictionary() const { return {keys, values, log_counts, counts, key_copies, value_copies}; }
 };
 

@@ -88,6 +88,12 @@ struct State final : DeviceState {
   std::optional<ShortConvState> q_conv, k_conv;
   std::optional<PairShiftState> shift;
   explicit State(OvqState s) : core(std::move(s)) {}
+  std::vector<Tensor> by_row() const override {
+    std::vector<Tensor> all = core.by_row();
+    if (q_conv) { all.insert(all.end(), {q_conv->previous, k_conv->previous}); }
+    if (shift) { all.insert(all.end(), {shift->k, shift->v}); }
+    return all;
+  }
 };
 
 /// y = Wo o, o the softmax reading of centroids and the own chunk. Parameters: docs/layers/ovq.md.

@@ -36,6 +36,7 @@ struct SparseDeltaState final : DeviceState {
   Buffer memory;
   SparseDeltaState(Arena& arena, int64_t rows, const SparseDeltaConfig& config, DType dtype)
       : memory(arena, {rows, config.heads, config.slots(), config.value_dim}, dtype, "sparse delta state") {}
+  std::vector<Tensor> by_row() const override { return {memory}; }
 };
 
 /// Readings [N, H D] of a gated delta rule on the selected slots of a table (docs/layers/sdm.md, Update). M begins

@@ -36,6 +36,7 @@ struct VqState final : DeviceState {
   Buffer counts, log_counts, means;  // [B, K, N] i32, [B, K, N], [B, K, N, Dv]
   VqState(Arena& arena, int64_t rows, const VqShape& shape, DType dtype);
   VqDictionary dictionary() const { return {counts, log_counts, means}; }
+  std::vector<Tensor> by_row() const override { return {counts, log_counts, means}; }
 };
 
 /// Nearest codewords of k [B T, K D], [B, K, T] i32; dumped and forced like vq_keys where `inspects`.
