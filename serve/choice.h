@@ -50,6 +50,7 @@ class Choice {
   /// The prompt has been read, and nothing is to be drawn.
   void end_without_drawing();
   int32_t last_token() const { return text_.tokens().back(); }
+  int64_t drawn() const { return std::ssize(text_.tokens()); }
   bool is_done() const { return !finish_reason_.empty(); }
 
   /// What has become certain since the last call; nothing: no character, no token.

@@ -15,6 +15,8 @@ namespace {
 
 constexpr int64_t kMostLogprobs = 20;
 constexpr int64_t kMostTokens = INT32_MAX;
+constexpr int64_t kMostPerPrompt = 128;  // choices
+constexpr size_t kMostChoices = 4096;    // of a request
 
 [[noreturn]] void refuse(const std::string& path, const Json& found, const std::string& expected) {
   throw ApiError(400, fmt::format("{}: found {}, expected {}", path, found.found(), expected), path);
@@ -143,11 +145,10 @@ std::vector<std::string> read_stops(const Json* json) {
 }
 
 /// What the protocol has and this server does not: nothing of it is ignored.
-void refuse_unsupported(Members& members) {
-  const auto is_one = [](const Json& json) { return Members::is_integer(json, 1, 1); };
+void refuse_unsupported(Members& members, int64_t choices_per_prompt) {
   const auto is_zero = [](const Json& json) { return json.is_number() && json.as_double() == 0; };
-  members.only("n", "1: one choice per prompt", is_one);
-  members.only("best_of", "1: one choice per prompt", is_one);
+  members.only("best_of", "n: all choices are returned",
+               [&](const Json& json) { return Members::is_integer(json, choices_per_prompt, choices_per_prompt); });
   members.only("suffix", "no suffix", [](const Json& json) { return json.is_string() && json.as_string().empty(); });
   members.only("logit_bias", "no biases", [](const Json& json) { return json.is_object() && json.members().empty(); });
   members.only("presence_penalty", "0", is_zero);
@@ -184,15 +185,24 @@ CompletionRequest read_completion_request(std::string_view body, const PromptRul
   if (const Json* user = members.find("user"); user != nullptr && !user->is_string()) {
     refuse("user", *user, "a string");
   }
-  refuse_unsupported(members);
-  request.prompts = read_prompts(members.find("prompt"), rules);
+  request.choices_per_prompt = members.integer("n", 1, kMostPerPrompt).value_or(1);
+  refuse_unsupported(members, request.choices_per_prompt);
+  for (const CompletionRequest::Prompt& prompt : read_prompts(members.find("prompt"), rules)) {
+    request.prompts.insert(request.prompts.end(), static_cast<size_t>(request.choices_per_prompt), prompt);
+    if (request.prompts.size() > kMostChoices) {
+      throw ApiError(
+          400, fmt::format("prompt: found more than {:d} choices, expected fewer prompts or a smaller n", kMostChoices),
+          "prompt");
+    }
+  }
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     const auto tokens = std::ssize(request.prompts[i].ids);
     if (tokens + request.max_tokens > rules.max_length.value_or(INT64_MAX)) {
       throw ApiError(400,
                      fmt::format("prompt.{:d}: found {:d} tokens and max_tokens {:d}, expected at most {:d} together "
                                  "(--max-length)",
-                                 i, tokens, request.max_tokens, *rules.max_length),
+                                 static_cast<int64_t>(i) / request.choices_per_prompt, tokens, request.max_tokens,
+                                 *rules.max_length),
                      "prompt");
     }
   }

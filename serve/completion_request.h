@@ -25,7 +25,8 @@ struct CompletionRequest {
     std::vector<int32_t> ids;
     bool hides_first = false;  // the first id is not the client's
   };
-  std::vector<Prompt> prompts;
+  std::vector<Prompt> prompts;  // one for each choice: those of a prompt of the client follow each other
+  int64_t choices_per_prompt = 1;
   int64_t max_tokens = 16;
   Sampling sampling;
   uint64_t seed = 0;

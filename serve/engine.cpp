@@ -17,7 +17,7 @@ constexpr int64_t kTokensInTurn = 256;  // that a choice draws before it makes r
 struct Engine::Growing {
   std::shared_ptr<Job> job;
   Choice* choice;
-  std::unique_ptr<ModelState> state;
+  std::unique_ptr<ModelState> state;         // null: a row of the batch
   size_t read = 0;                           // tokens of the prompt that have been read
   int64_t drawn = 0;                         // tokens since it got its place
   std::vector<std::vector<char>> weights{};  // fast weights, while the model has others; empty: those of the beginning
@@ -28,6 +28,7 @@ Engine::Engine(ScoringModel& model, std::shared_ptr<const Tokenizer> tokenizer, 
       tokenizer_(std::move(tokenizer)),
       options_(options),
       has_fast_weights_(model.has_fast_weights()),
+      joins_(model.can_join()),
       reading_mode_{FastUpdate::streaming, options.freeze_fast_weights},
       weights_(model.save_fast_weights()) {}
 
@@ -66,6 +67,7 @@ bool Engine::turn() {
   const bool has_scored = score();
   const bool has_read = read_prompt();
   const bool has_grown = step();
+  count();
   return has_scored || has_read || has_grown;
 }
 
@@ -166,6 +168,7 @@ bool Engine::score() {
       continue;
     }
     tokens += choice->prompt().size();
+    counts_.prompt_tokens += std::ssize(choice->prompt());
     texts.push_back({std::move(job), choice});
   }
   if (texts.empty()) { return has_worked; }
@@ -180,7 +183,9 @@ bool Engine::score() {
       refuse(some[text]);
     });
     for (size_t i = 0; i < some.size(); ++i) {
-      if (!is_refused[i]) { publish(*some[i].job, *some[i].choice); }
+      if (is_refused[i]) { continue; }
+      counts_.generated_tokens += some[i].choice->drawn();
+      publish(*some[i].job, *some[i].choice);
     }
   };
   std::vector<Text> again;  // what another text may have spoilt is read alone
@@ -201,19 +206,30 @@ void Engine::enter(Growing& growing) {
 }
 
 void Engine::leave(const Growing& growing) {
+  std::replace(rows_.begin(), rows_.end(), &growing, static_cast<const Growing*>(nullptr));
   if (inside_ != &growing) { return; }
   inside_ = nullptr;
   model_.restore_fast_weights(weights_);
 }
 
+/// The first of those that made room whose client keeps up.
+Engine::Growings::iterator Engine::first_ready() {
+  return std::find_if(parked_.begin(), parked_.end(), [](const auto& growing) { return !growing->job->is_behind(); });
+}
+
+bool Engine::waits_for_room() {
+  return first_ready() != parked_.end() || (streams() < options_.max_streams && has_next(true));
+}
+
 void Engine::admit() {
   while (std::ssize(running_) + std::ssize(reading_) < options_.max_batch) {
-    const bool has_new = has_next(true);
-    if (!has_new && parked_.empty()) { return; }
+    const bool has_new = streams() < options_.max_streams && has_next(true);
+    const auto ready = first_ready();
+    if (!has_new && ready == parked_.end()) { return; }
     // Those that made room and those that have not begun take turns.
-    if (!parked_.empty() && (!has_new || std::exchange(parked_next_, !parked_next_))) {
-      parked_.front()->drawn = 0;
-      running_.splice(running_.end(), parked_, parked_.begin());
+    if (ready != parked_.end() && (!has_new || std::exchange(parked_next_, !parked_next_))) {
+      (*ready)->drawn = 0;
+      running_.splice(running_.end(), parked_, ready);
     } else {
       auto [job, choice] = next_choice(true);
       if (!guarded({job.get()}, [&, of = job] {
@@ -237,7 +253,9 @@ bool Engine::read_prompt() {
     model_.read_each(std::span(choice.prompt()).subspan(growing.read, count), first, *growing.state, reading_mode_,
                      [&](size_t i, std::span<const double> logits) { choice.take_prompt(growing.read + i, logits); });
     growing.read += count;
+    counts_.prompt_tokens += static_cast<int64_t>(count);
     if (growing.read == n && choice.first_asked() == n) { choice.end_without_drawing(); }
+    counts_.generated_tokens += choice.drawn();
     publish(*growing.job, choice);
   });
   if (!is_good || choice.is_done()) {
@@ -251,32 +269,129 @@ bool Engine::read_prompt() {
 }
 
 bool Engine::step() {
-  if (running_.empty()) { return false; }
   for (auto at = running_.begin(); at != running_.end();) {
-    Growing& growing = **at;
-    const bool is_good = guarded({growing.job.get()}, [&] {
-      enter(growing);
-      const int32_t token = growing.choice->last_token();
-      growing.choice->take(model_.read({&token, 1}, *growing.state, reading_mode_));
-      ++growing.drawn;
-      publish(*growing.job, *growing.choice);
-    });
-    if (!is_good || growing.choice->is_done()) {
-      leave(growing);
-      at = running_.erase(at);
-    } else {
-      ++at;
-    }
+    const auto next = std::next(at);
+    if ((*at)->job->is_behind()) { park(at); }
+    at = next;
   }
+  if (running_.empty()) {
+    batch_.reset();
+    rows_.clear();
+    return false;
+  }
+  ++counts_.steps;
+  joins_ ? step_together() : step_apart();
   make_room();
   return true;
 }
 
+Engine::Growings::iterator Engine::settle(Growings::iterator at, bool is_good) {
+  Growing& growing = **at;
+  ++growing.drawn;
+  ++counts_.generated_tokens;
+  if (is_good && !growing.choice->is_done()) { return std::next(at); }
+  leave(growing);
+  return running_.erase(at);
+}
+
+void Engine::step_apart() {
+  for (auto at = running_.begin(); at != running_.end();) {
+    Growing& growing = **at;
+    at = settle(at, guarded({growing.job.get()}, [&] {
+                  enter(growing);
+                  const int32_t token = growing.choice->last_token();
+                  growing.choice->take(model_.read({&token, 1}, *growing.state, reading_mode_));
+                  publish(*growing.job, *growing.choice);
+                }));
+  }
+}
+
+void Engine::step_together() {
+  std::vector<Job*> jobs;
+  std::vector<int32_t> tokens;
+  for (const auto& growing : running_) {
+    jobs.push_back(growing->job.get());
+    tokens.push_back(growing->choice->last_token());
+  }
+  std::vector<double> logits;
+  if (!guarded(jobs, [&] {
+        gather();
+        logits = model_.read_next(tokens, *batch_, reading_mode_);
+      })) {
+    running_.clear();
+    batch_.reset();
+    rows_.clear();
+    return;
+  }
+  const size_t vocab = logits.size() / tokens.size();
+  size_t row = 0;
+  for (auto at = running_.begin(); at != running_.end(); ++row) {
+    Growing& growing = **at;
+    at = settle(at, guarded({growing.job.get()}, [&] {
+                  const auto own = std::span<const double>(logits).subspan(row * vocab, vocab);
+                  if (!is_finite(own)) { throw not_finite(); }
+                  growing.choice->take(own);
+                  publish(*growing.job, *growing.choice);
+                }));
+  }
+}
+
+/// Makes the batch one of what is running, in its order.
+void Engine::gather() {
+  std::vector<StateRow> rows;
+  std::vector<const Growing*> order;
+  for (const auto& growing : running_) {
+    const auto row = std::find(rows_.begin(), rows_.end(), growing.get()) - rows_.begin();
+    rows.push_back(growing->state != nullptr ? StateRow{growing->state.get()} : StateRow{batch_.get(), row});
+    order.push_back(growing.get());
+  }
+  if (order == rows_) { return; }
+  std::unique_ptr<ModelState> joined = rows.size() == 1 && running_.front()->state != nullptr
+                                           ? std::move(running_.front()->state)
+                                           : model_.join(rows, true);
+  for (const auto& growing : running_) { growing->state.reset(); }
+  batch_ = std::move(joined);
+  rows_ = std::move(order);
+}
+
+/// Takes a choice out of those that grow, with a state of its own.
+void Engine::park(Growings::iterator at) {
+  Growing& growing = **at;
+  const bool is_good = guarded({growing.job.get()}, [&] {
+    if (growing.state != nullptr) { return; }
+    const StateRow row{batch_.get(), std::find(rows_.begin(), rows_.end(), &growing) - rows_.begin()};
+    growing.state = model_.join({&row, 1}, false);
+    std::replace(rows_.begin(), rows_.end(), static_cast<const Growing*>(&growing),
+                 static_cast<const Growing*>(nullptr));
+  });
+  if (is_good) {
+    parked_.splice(parked_.end(), running_, at);
+  } else {
+    leave(growing);
+    running_.erase(at);
+  }
+}
+
 void Engine::make_room() {
-  if (std::ssize(running_) < options_.max_batch || (parked_.empty() && !has_next(true))) { return; }
+  if (running_.empty() || std::ssize(running_) + std::ssize(reading_) < options_.max_batch || !waits_for_room()) {
+    return;
+  }
   const auto longest = std::max_element(running_.begin(), running_.end(),
                                         [](const auto& a, const auto& b) { return a->drawn < b->drawn; });
-  if ((*longest)->drawn >= kTokensInTurn) { parked_.splice(parked_.end(), running_, longest); }
+  if ((*longest)->drawn >= kTokensInTurn) { park(longest); }
+}
+
+void Engine::count() {
+  counts_.streams = streams();
+  counts_.waiting = 0;
+  for (const auto& job : jobs_) { counts_.waiting += std::ssize(job->waiting); }
+  const std::lock_guard lock(mutex_);
+  shown_ = counts_;
+}
+
+Engine::Counts Engine::counts() const {
+  const std::lock_guard lock(mutex_);
+  return shown_;
 }
 
 }  // namespace hebb

@@ -14,7 +14,8 @@
 namespace hebb {
 
 struct EngineOptions {
-  int64_t max_batch = 8;             // choices that grow at a time, and texts that share a pass
+  int64_t max_batch = 16;            // choices that grow in one pass, and texts that share one
+  int64_t max_streams = 64;          // choices that have a state
   bool freeze_fast_weights = false;  // reading moves no fast weights
 };
 
@@ -22,8 +23,9 @@ struct EngineOptions {
 /// Each starts from an empty state and the fast weights that the model had in the beginning.
 ///
 /// A turn is one pass over prompts that need no state, then a piece of one prompt whose text goes on, then a token of
-/// every choice that grows. Jobs are served round robin. Where more choices grow than fit a batch, one that has had a
-/// number of tokens makes room.
+/// every choice that grows: one pass over all of them as rows of a batch, which they join and leave between turns; with
+/// fast weights a pass for each. Jobs are served round robin. Where more choices grow than fit a batch, one that has
+/// had a number of tokens makes room; one whose client reads slowly does so too, until it has read.
 class Engine {
  public:
   Engine(ScoringModel& model, std::shared_ptr<const Tokenizer> tokenizer, const EngineOptions& options);
@@ -35,6 +37,12 @@ class Engine {
   void run(const std::function<bool()>& stop);
   /// Whether no job is left.
   bool is_idle() const;
+  /// What is being done, from any thread.
+  struct Counts {
+    int64_t streams = 0, waiting = 0;                            // choices with a state, and those not begun
+    int64_t prompt_tokens = 0, generated_tokens = 0, steps = 0;  // since the beginning; passes over what grows
+  };
+  Counts counts() const;
   /// Fails all jobs, those that are submitted from now on too. Call it when run() has returned for the last time.
   void end(const ApiError& error);
 
@@ -49,7 +57,15 @@ class Engine {
   void admit();
   bool read_prompt();
   bool step();
+  void step_apart();
+  void step_together();
+  void gather();
+  void park(Growings::iterator at);
+  bool waits_for_room();
   void make_room();
+  void count();
+  int64_t streams() const { return std::ssize(reading_) + std::ssize(running_) + std::ssize(parked_); }
+  Growings::iterator first_ready();
 
   bool needs_state(const Choice& choice) const;
   /// The next choice in turn that needs a state, or one that does not; a null choice: there is none.
@@ -57,6 +73,8 @@ class Engine {
   bool has_next(bool with_state) const;
   void enter(Growing& growing);
   void leave(const Growing& growing);
+  /// What becomes of a choice that was to grow: it stays, or is done with. Returns the next one.
+  Growings::iterator settle(Growings::iterator at, bool is_good);
   void publish(Job& job, Choice& choice);
   void fail(Job& job, const ApiError& error);
   void close(Job& job);
@@ -66,7 +84,7 @@ class Engine {
   ScoringModel& model_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   const EngineOptions options_;
-  const bool has_fast_weights_;
+  const bool has_fast_weights_, joins_;
   const ScoringModel::Reading reading_mode_;
   std::vector<std::vector<char>> weights_;  // fast weights that every choice starts from
 
@@ -74,12 +92,16 @@ class Engine {
   std::condition_variable arrival_;
   std::deque<std::shared_ptr<Job>> inbox_;
   size_t open_jobs_ = 0;
+  Counts shown_;
   std::optional<ApiError> end_;  // why there is no answer any more
 
   std::deque<std::shared_ptr<Job>> jobs_;  // with choices that are waiting, in turn
   Growings reading_, running_, parked_;
   bool parked_next_ = false;
   Growing* inside_ = nullptr;  // whose fast weights the model has
+  std::unique_ptr<ModelState> batch_;
+  std::vector<const Growing*> rows_;  // of the batch; null: is done with
+  Counts counts_;
 };
 
 }  // namespace hebb

@@ -6,7 +6,7 @@
 #include <fmt/core.h>
 #include <httplib.h>
 #include <netinet/in.h>
-#include <poll.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "core/elapsed.h"
+#include "serve/connection.h"
 #endif
 
 namespace hebb {
@@ -23,30 +24,10 @@ namespace hebb {
 
 namespace {
 
-constexpr int kLongestDescriptor = 4096;
 constexpr size_t kMostConnections = 1024;
-
-/// Calls f(descriptor, port of the peer) for the connections of this process to its own port.
-template <class F> void each_connection(int own_port, F&& f) {
-  const auto port_of = [](int fd, auto get) {
-    sockaddr_storage address{};
-    socklen_t size = sizeof address;
-    if (get(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) { return -1; }
-    return static_cast<int>(ntohs(address.ss_family == AF_INET6
-                                      ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
-                                      : reinterpret_cast<const sockaddr_in*>(&address)->sin_port));
-  };
-  for (int fd = 0; fd < kLongestDescriptor; ++fd) {
-    if (port_of(fd, ::getsockname) != own_port) { continue; }
-    if (const int peer = port_of(fd, ::getpeername); peer >= 0) { f(fd, peer); }
-  }
-}
-
-/// Whether the client at the other end of a connection has closed it.
-bool has_left(int fd) {
-  pollfd entry{fd, POLLRDHUP, 0};
-  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
+constexpr int kWaitSeconds = 60;         // for a client to send or to take in more
+constexpr double kSecondsToReceive = 2;  // that clients have at the end
+constexpr int kLostSeconds = 30;  // without an answer of the client's machine before it is asked, and between asking
 
 /// A thread for each connection: those that are kept open and do nothing hold up nobody.
 class ConnectionThreads final : public httplib::TaskQueue {
@@ -95,6 +76,23 @@ class ConnectionThreads final : public httplib::TaskQueue {
   size_t idle_ = 0;
   bool ends_ = false;
 };
+
+/// One server at a port, and notice of machines that vanish.
+void set_options(int socket) {
+  const auto set = [&](int level, int name, int value) { ::setsockopt(socket, level, name, &value, sizeof value); };
+  set(SOL_SOCKET, SO_REUSEADDR, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kLostSeconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kLostSeconds);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+std::string head_of(int status, const std::string& type, const std::string& more = "") {
+  return fmt::format("HTTP/1.1 {:d} {}\r\nContent-Type: {}\r\nConnection: close\r\n{}\r\n", status,
+                     status == 200 ? "OK" : "Error", type, more);
+}
+
+std::string event_of(const Json& json) { return "data: " + json.dump() + "\n\n"; }
 
 void send(httplib::Response& to, int status, const Json& body) {
   to.status = status;
@@ -162,21 +160,45 @@ struct HttpServer::Impl {
   std::atomic<bool> refuses = false;
   std::atomic<int64_t> running = 0, answers = 0;
   std::thread thread{};
+  std::mutex counts_mutex{};
+  std::map<int, int64_t> counts{};  // of answers to completion requests and errors, by status
 
   using Handler = std::function<void(const httplib::Request&, httplib::Response&)>;
 
   void log(const httplib::Request& request, int status, const std::string& rest) {
+    {
+      const std::lock_guard lock(counts_mutex);
+      ++counts[status];
+    }
     if (options.log) {
       options.log(fmt::format("{} {} {} {:d}{}", request.remote_addr, request.method, request.path, status, rest));
     }
   }
 
-  /// Errors become answers, and a key is asked for.
+  /// The connection that this thread serves.
+  Connection& connection_of(const httplib::Request& request) const {
+    thread_local Connection connection;
+    connection.find(port, request.remote_addr, request.remote_port);
+    return connection;
+  }
+
+  bool has_key(const httplib::Request& request) const {
+    if (options.api_key.empty()) { return true; }
+    const std::string found = request.get_header_value("Authorization"), expected = "Bearer " + options.api_key;
+    unsigned difference = found.size() != expected.size() ? 1 : 0;
+    for (size_t i = 0; i < found.size() && i < expected.size(); ++i) {  // takes equally long wherever they differ
+      difference |= static_cast<unsigned char>(found[i]) ^ static_cast<unsigned char>(expected[i]);
+    }
+    return difference == 0;
+  }
+
+  /// Errors become answers, and a key is asked for. The library takes a client that has closed its side for gone, so
+  /// such a one is answered here.
   Handler checked(const Handler& handler, bool needs_key = true) {
     return [this, handler, needs_key](const httplib::Request& request, httplib::Response& response) {
+      const Connection& connection = connection_of(request);
       try {
-        if (needs_key && !options.api_key.empty() &&
-            request.get_header_value("Authorization") != "Bearer " + options.api_key) {
+        if (needs_key && !has_key(request)) {
           throw ApiError(401, "found no valid key, expected the header Authorization: Bearer KEY");
         }
         handler(request, response);
@@ -188,11 +210,36 @@ struct HttpServer::Impl {
         send(response, 500, error_body(ApiError(500, error.what())));
         log(request, 500, std::string(": ") + error.what());
       }
+      if (connection.has_ended() && !connection.is_answered && !response.body.empty()) {
+        connection.write(head_of(response.status, response.get_header_value("Content-Type")) + response.body);
+      }
     };
   }
 
   Json model() const {
     return Json::object({{"id", options.name}, {"object", "model"}, {"created", created}, {"owned_by", "hebb"}});
+  }
+
+  /// Prometheus' text format.
+  std::string metrics() {
+    std::string text;
+    const auto add = [&](const char* name, const char* kind, int64_t value) {
+      text += fmt::format("# TYPE hebb_{} {}\nhebb_{} {:d}\n", name, kind, name, value);
+    };
+    const Engine::Counts now = engine.counts();
+    add("requests_running", "gauge", running);
+    add("streams_running", "gauge", now.streams);
+    add("choices_waiting", "gauge", now.waiting);
+    add("prompt_tokens_total", "counter", now.prompt_tokens);
+    add("generated_tokens_total", "counter", now.generated_tokens);
+    add("steps_total", "counter", now.steps);
+    add("start_time_seconds", "gauge", created);
+    text += "# TYPE hebb_answers_total counter\n";
+    const std::lock_guard lock(counts_mutex);
+    for (const auto& [status, count] : counts) {
+      text += fmt::format("hebb_answers_total{{status=\"{:d}\"}} {:d}\n", status, count);
+    }
+    return text;
   }
 
   void finish(const httplib::Request& request, const Answer& answer, std::chrono::steady_clock::time_point start,
@@ -220,7 +267,9 @@ struct HttpServer::Impl {
     answer->id = fmt::format("cmpl-{:d}", ++answers);
     answer->created = std::time(nullptr);
     answer->completion_tokens.resize(answer->request.prompts.size());
-    for (const auto& prompt : answer->request.prompts) {
+    for (size_t i = 0; i < answer->request.prompts.size();
+         i += static_cast<size_t>(answer->request.choices_per_prompt)) {
+      const auto& prompt = answer->request.prompts[i];
       answer->prompt_tokens += std::ssize(prompt.ids) - (prompt.hides_first ? 1 : 0);
     }
     answer->job = std::make_shared<Job>(answer->request, options.rules.tokenizer);
@@ -236,8 +285,7 @@ struct HttpServer::Impl {
   }
 
   void whole(const httplib::Request& request, httplib::Response& response, Answer& answer) {
-    int connection = -1;
-    each_connection(port, [&](int fd, int peer) { connection = peer == request.remote_port ? fd : connection; });
+    Connection& connection = connection_of(request);
     std::vector<Delta> sums(answer.completion_tokens.size());
     while (!answer.job->is_complete()) {
       for (Delta& delta : answer.job->receive()) {
@@ -249,44 +297,75 @@ struct HttpServer::Impl {
         sum.finish_reason = delta.finish_reason;
         answer.completion_tokens[delta.index] = delta.completion_tokens;
       }
-      if (connection >= 0 && has_left(connection)) { return answer.job->cancel(); }
+      if (!connection.is_answered && connection.has_ended()) {  // white space before JSON shows whether it still reads
+        connection.is_answered = true;
+        connection.write(head_of(200, "application/json") + "\n");
+      }
+      if (connection.has_left()) { return answer.job->cancel(); }
     }
     Json choices = Json::array();
     for (const Delta& sum : sums) { choices.push(choice_of(sum, answer.request.logprobs.has_value())); }
     Json body = answer.body(std::move(choices));
     body.set("usage", answer.usage());
-    send(response, 200, body);
+    if (connection.is_answered) {
+      connection.write(body.dump());
+    } else {
+      send(response, 200, body);
+    }
+  }
+
+  /// Hands the events of an answer to `write`, which returns false where the client is gone; so does this.
+  static bool write_events(Answer& answer, const Connection& connection,
+                           const std::function<bool(const std::string&)>& write) {
+    bool was_open = true;
+    try {
+      while (!answer.job->is_complete()) {
+        for (const Delta& delta : answer.job->receive()) {
+          answer.completion_tokens[delta.index] = delta.completion_tokens;
+          Json choices = Json::array();
+          choices.push(choice_of(delta, answer.request.logprobs.has_value()));
+          if (!write(event_of(answer.body(std::move(choices))))) { return false; }
+        }
+        // A comment shows whether it still reads.
+        if (std::exchange(was_open, !connection.has_ended()) && connection.has_ended() && !write(":\n\n")) {
+          return false;
+        }
+        if (connection.has_left()) { return false; }
+      }
+      if (answer.request.include_usage) {
+        Json body = answer.body(Json::array());
+        body.set("usage", answer.usage());
+        write(event_of(body));
+      }
+      return write("data: [DONE]\n\n");
+    } catch (const ApiError& error) { return write(event_of(error_body(error))); }
   }
 
   void stream(const httplib::Request& request, httplib::Response& response, const std::shared_ptr<Answer>& answer,
               std::chrono::steady_clock::time_point start) {
-    const auto event = [](const Json& json) { return "data: " + json.dump() + "\n\n"; };
+    Connection& connection = connection_of(request);
+    const auto end = [this, answer, request, start](bool is_whole) {
+      if (!is_whole) { answer->job->cancel(); }
+      finish(request, *answer, start, is_whole ? " streamed" : " client left");
+    };
+    if (connection.has_ended()) {
+      connection.is_answered = true;
+      const auto write = [&](const std::string& text) { return connection.write(text); };
+      return end(write(head_of(200, "text/event-stream")) && write_events(*answer, connection, write));
+    }
     response.set_chunked_content_provider(
         "text/event-stream",
-        [answer, event](size_t, httplib::DataSink& sink) {
-          const auto write = [&](const std::string& text) { return sink.write(text.data(), text.size()); };
-          try {
-            for (const Delta& delta : answer->job->receive()) {
-              answer->completion_tokens[delta.index] = delta.completion_tokens;
-              Json choices = Json::array();
-              choices.push(choice_of(delta, answer->request.logprobs.has_value()));
-              if (!write(event(answer->body(std::move(choices))))) { return false; }
-            }
-            if (!answer->job->is_complete()) { return sink.is_writable(); }
-            if (answer->request.include_usage) {
-              Json body = answer->body(Json::array());
-              body.set("usage", answer->usage());
-              write(event(body));
-            }
-            write("data: [DONE]\n\n");
-          } catch (const ApiError& error) { write(event(error_body(error))); }
+        [answer, &connection](size_t, httplib::DataSink& sink) {
+          const auto write = [&](const std::string& text) {
+            if (!connection.has_ended()) { return sink.write(text.data(), text.size()); }
+            return connection.write(fmt::format("{:x}\r\n{}\r\n", text.size(), text));
+          };
+          if (!write_events(*answer, connection, write)) { return false; }
+          if (connection.has_ended()) { connection.write("0\r\n\r\n"); }
           sink.done();
           return true;
         },
-        [this, answer, request, start](bool is_whole) {
-          if (!is_whole) { answer->job->cancel(); }
-          finish(request, *answer, start, is_whole ? " streamed" : " client left");
-        });
+        end);
   }
 
   void tokenizer_info(const httplib::Request&, httplib::Response& response) {
@@ -294,7 +373,8 @@ struct HttpServer::Impl {
     const auto piece = [&](int32_t id) { return id < 0 ? Json() : Json(tokenizer.piece(id)); };
     send(response, 200,
          Json::object({{"tokenizer_class", tokenizer.config().type},
-                       {"bos_token", piece(tokenizer.special().bos)},
+                       // Clients put it before texts without a context: a tokenizer that does not add it has none.
+                       {"bos_token", piece(tokenizer.special().add_bos ? tokenizer.special().bos : -1)},
                        {"eos_token", piece(tokenizer.special().eos)},
                        {"pad_token", piece(tokenizer.special().pad)},
                        {"unk_token", piece(tokenizer.unknown())},
@@ -317,6 +397,9 @@ struct HttpServer::Impl {
                                 send(response, 200, Json::object({{"status", "ok"}}));
                               },
                               false));
+    server.Get("/metrics", checked([this](const auto&, auto& response) {
+                 response.set_content(metrics(), "text/plain; version=0.0.4");
+               }));
     server.Get("/v1/models", checked([this](const auto&, auto& response) {
                  send(response, 200, Json::object({{"object", "list"}, {"data", Json::array({model()})}}));
                }));
@@ -343,7 +426,7 @@ struct HttpServer::Impl {
       if (!response.body.empty()) { return; }
       int status = response.status;
       std::string message = "no such path: " + request.path;
-      for (const char* path : {"/health", "/v1/models", "/tokenizer_info", "/tokenize", "/detokenize",
+      for (const char* path : {"/health", "/metrics", "/v1/models", "/tokenizer_info", "/tokenize", "/detokenize",
                                "/v1/completions", "/v1/chat/completions"}) {
         if (status == 404 && request.path == path) {
           status = 405;
@@ -372,8 +455,9 @@ HttpServer::HttpServer(Engine& engine, ServerOptions options)
   server.set_tcp_nodelay(true);
   server.set_keep_alive_max_count(1000000000);
   server.set_keep_alive_timeout(60);
-  server.set_read_timeout(60);
-  server.set_write_timeout(600);
+  server.set_read_timeout(kWaitSeconds);
+  server.set_write_timeout(kWaitSeconds);
+  server.set_socket_options(set_options);
   server.set_payload_max_length(static_cast<size_t>(impl_->options.max_payload));
   server.new_task_queue = [] { return new ConnectionThreads; };
   impl_->routes();
@@ -394,8 +478,14 @@ HttpServer::HttpServer(Engine& engine, ServerOptions options)
 HttpServer::~HttpServer() {
   while (!impl_->server.is_running()) { std::this_thread::yield(); }
   impl_->server.stop();
-  // Kept connections wait for another request.
-  each_connection(impl_->port, [](int fd, int) { ::shutdown(fd, SHUT_RD); });
+  const auto end_all = [&](int how) { each_connection(impl_->port, [&](int fd, int) { ::shutdown(fd, how); }); };
+  end_all(SHUT_RD);  // kept connections wait for another request
+  // Clients take in the rest of their answers; those that take in nothing hold up no end.
+  const auto start = std::chrono::steady_clock::now();
+  while (impl_->running > 0 && seconds_since(start) < kSecondsToReceive) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  if (impl_->running > 0) { end_all(SHUT_RDWR); }
   impl_->thread.join();
 }
 

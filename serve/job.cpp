@@ -5,6 +5,12 @@
 
 namespace hebb {
 
+namespace {
+
+constexpr size_t kUnread = 256;  // deltas that wait for a client before its choices do
+
+}  // namespace
+
 Job::Job(const CompletionRequest& request, const std::shared_ptr<const Tokenizer>& tokenizer)
     : open(request.prompts.size()), unfinished_(request.prompts.size()) {
   for (size_t i = 0; i < request.prompts.size(); ++i) {
@@ -36,6 +42,11 @@ std::vector<Delta> Job::receive() {
   unfinished_ -= static_cast<size_t>(
       std::count_if(mail.begin(), mail.end(), [](const Delta& delta) { return !delta.finish_reason.empty(); }));
   return mail;
+}
+
+bool Job::is_behind() const {
+  const std::lock_guard lock(mutex_);
+  return mail_.size() > kUnread;
 }
 
 bool Job::is_complete() const {

@@ -35,6 +35,8 @@ class Job {
   /// The client has left.
   void cancel() { is_cancelled_ = true; }
   bool is_cancelled() const { return is_cancelled_; }
+  /// Whether much has come that the connection has not received: its client reads slowly.
+  bool is_behind() const;
 
  private:
   mutable std::mutex mutex_;

@@ -7,6 +7,7 @@
 
 #include "core/elapsed.h"
 #include "core/files.h"
+#include "core/progress.h"
 #include "core/stop_signals.h"
 #include "eval/generate.h"
 #include "serve/http_server.h"
@@ -58,6 +59,20 @@ void print_request(const std::string& line) {
   fmt::print(stderr, "{} {}\n", time, line);
 }
 
+/// "weights 12.0 MiB, a stream 96.0 KiB and 2.0 KiB a token": all in the arithmetic's type.
+std::string memory_text(ScoringModel& model) {
+  constexpr int64_t kFar = int64_t{1} << 20;  // tokens, by which states of fixed size are full
+  const int64_t weights = model.arena().in_use_bytes();
+  const auto state = model.new_state();
+  const int64_t stream = model.arena().in_use_bytes() - weights;
+  const int64_t grown = model.model().state_bytes(2 * kFar) - model.model().state_bytes(kFar);  // in bf16
+  const double a_token =
+      static_cast<double>(grown) / kFar * static_cast<double>(dtype_bytes(model.compute().dtype)) / 2;
+  return fmt::format("weights {}, a stream {}{}", format_bytes(static_cast<double>(weights)),
+                     format_bytes(static_cast<double>(stream)),
+                     a_token > 0 ? " and " + format_bytes(a_token) + " a token" : "");
+}
+
 int run_serve(Options o) {
   if (!can_serve()) {
     throw ConfigError("hebb serve", "a build without cpp-httplib",
@@ -84,9 +99,14 @@ int run_serve(Options o) {
   ScoringModel model(std::move(source), weights, compute);
   Engine engine(model, rules.tokenizer, o.engine);
   const std::string name = o.server.name, host = o.server.host;
+  const std::string limits = fmt::format(
+      "at most {:d} requests, {:d} streams, {}{}", o.server.max_concurrent, o.engine.max_streams,
+      model.can_join() ? fmt::format("{:d} of them in a pass", o.engine.max_batch) : "one of them in a pass",
+      rules.max_length ? fmt::format(", prompts with max_tokens of {:d} tokens", *rules.max_length) : "");
   HttpServer server(engine, std::move(o.server));
-  fmt::print("serving {} at http://{}:{:d}/v1 ({}, {})\n", name, host, server.port(), device_name(compute.device),
-             precision_name(compute.dtype));
+  fmt::print("serving {} at http://{}:{:d}/v1 ({}, {}): {}; {}\n", name,
+             host.find(':') != std::string::npos ? "[" + host + "]" : host, server.port(), device_name(compute.device),
+             precision_name(compute.dtype), memory_text(model), limits);
   std::fflush(stdout);
   engine.run([&] { return signals.cause() != 0; });
   server.refuse();
@@ -107,7 +127,8 @@ void add_serve_verb(Command program) {
   verb.option("--api-key-file", o->key_file,
               "A file with the key that clients must send (default: the environment variable HEBB_API_KEY, else none)");
   verb.option("--max-length", o->server.rules.max_length, "Longest prompt with its max_tokens [tokens]").at_least(1);
-  verb.option("--max-batch", o->engine.max_batch, "Choices that are computed at a time").at_least(1);
+  verb.option("--max-batch", o->engine.max_batch, "Choices that are computed in one pass").at_least(1);
+  verb.option("--max-streams", o->engine.max_streams, "Choices that have a state in memory; others wait").at_least(1);
   verb.option("--max-concurrent", o->server.max_concurrent, "Requests that are answered at a time; others get 503")
       .at_least(1);
   verb.option("--max-payload", o->server.max_payload, "Largest body of a request [bytes]").at_least(1);

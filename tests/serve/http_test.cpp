@@ -1,6 +1,9 @@
 // The server over loopback.
 #if HEBB_HAVE_SERVE
 #include <httplib.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -149,6 +152,84 @@ TEST_CASE("characters of several tokens come whole, and what is left of one as U
     });
     CHECK(text == expected);
   }
+}
+
+/// A client that sends what it is told, when it is told.
+class RawClient {
+ public:
+  explicit RawClient(const Service& s) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(s.server->port()));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  }
+  ~RawClient() { ::close(fd_); }
+  void send(const std::string& text) {
+    REQUIRE(::send(fd_, text.data(), text.size(), MSG_NOSIGNAL) == std::ssize(text));
+  }
+  void send_request(const std::string& method, const std::string& path, const std::string& body) {
+    send(method + " " + path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\n\r\n" + body);
+  }
+  void end_sending() { ::shutdown(fd_, SHUT_WR); }
+  /// All until the server closes.
+  std::string read_all() {
+    std::string all;
+    char part[4096];
+    for (ssize_t n = 0; (n = ::recv(fd_, part, sizeof part, 0)) > 0;) { all.append(part, static_cast<size_t>(n)); }
+    return all;
+  }
+
+ private:
+  int fd_;
+};
+
+Json body_of(const std::string& answer) { return parse_json(answer.substr(answer.find("\r\n\r\n") + 4), "answer"); }
+
+TEST_CASE("a client that closes its side alone gets its answer", "[fast]") {
+  const Service s;
+  const std::string rest = R"("prompt": "The", "max_tokens": 300, "seed": 5, "ignore_eos": true)";
+  const Json whole = s.post("/v1/completions", "{" + rest + "}");
+  const auto ask = [&](const std::string& method, const std::string& path, const std::string& body) {
+    RawClient client(s);
+    client.send_request(method, path, body);
+    client.end_sending();
+    return client.read_all();
+  };
+  CHECK(body_of(ask("POST", "/v1/completions", "{" + rest + "}")).at("choices") == whole.at("choices"));
+  const std::string streamed = ask("POST", "/v1/completions", "{" + rest + R"(, "stream": true})");
+  CHECK(streamed.find("data: [DONE]\n\n") != std::string::npos);
+  CHECK(streamed.find(R"("finish_reason":"length")") != std::string::npos);
+  CHECK(body_of(ask("POST", "/v1/completions", "[")).at("error").at("type").as_string() == "invalid_request_error");
+  CHECK(body_of(ask("GET", "/health", "")).at("status").as_string() == "ok");
+}
+
+TEST_CASE("clients that send or read slowly hold up nobody", "[fast]") {
+  const Service s;
+  const std::string body = R"({"prompt": "a", "max_tokens": 2})";
+  RawClient sends(s), reads(s);
+  sends.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " +
+             std::to_string(body.size()) + "\r\n\r\n" + body.substr(0, 5));
+  reads.send_request("POST", "/v1/completions", kEndlessStream);
+  while (s.engine.counts().generated_tokens < 1000) { std::this_thread::yield(); }
+  for (int i = 0; i < 3; ++i) { CHECK(s.post("/v1/completions", body).at("usage").at("completion_tokens") == Json(2)); }
+  CHECK(s.engine.counts().streams >= 1);
+  sends.send(body.substr(5));
+  CHECK(body_of(sends.read_all()).at("usage").at("completion_tokens") == Json(2));
+}
+
+TEST_CASE("counts are those of what was answered", "[fast]") {
+  const Service s;
+  s.post("/v1/completions", R"({"prompt": "abc", "max_tokens": 5, "ignore_eos": true})");
+  s.post("/v1/completions", "[", 400);
+  auto client = s.client();
+  std::string text;
+  do { text = client.Get("/metrics")->body; } while (text.find("hebb_streams_running 0\n") == std::string::npos);
+  CHECK_THAT(text, Contains("# TYPE hebb_generated_tokens_total counter\nhebb_generated_tokens_total 5\n"));
+  CHECK_THAT(text, Contains("hebb_prompt_tokens_total 3\n"));
+  CHECK_THAT(text, Contains("hebb_answers_total{status=\"200\"} 1\n"));
+  CHECK_THAT(text, Contains("hebb_answers_total{status=\"400\"} 1\n"));
 }
 
 TEST_CASE("a hundred kept connections hold up nobody, and a client that leaves ends its generation", "[fast]") {

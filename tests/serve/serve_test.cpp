@@ -6,25 +6,53 @@
 
 namespace {
 
-/// The answers of an engine to one request: the sum of what each choice gives.
-std::vector<Delta> answers_of(ScoringModel& model, const std::string& body, int64_t max_batch = 8) {
+std::shared_ptr<Job> job_of(const std::string& body, int64_t vocab_size = kByteVocab) {
   const auto tokenizer = Tokenizer::load({"bytes", "", false, true});
-  const PromptRules rules{tokenizer, kByteVocab, std::nullopt, false};
-  Engine engine(model, tokenizer, {.max_batch = max_batch});
-  const auto job = std::make_shared<Job>(read_completion_request(body, rules), tokenizer);
-  engine.submit(job);
-  engine.run([&] { return engine.is_idle(); });
-  std::vector<Delta> sums(job->choices.size());
-  while (!job->is_complete()) {
-    for (const Delta& delta : job->receive()) {
-      Delta& sum = sums[delta.index];
-      sum.text += delta.text;
-      sum.tokens.insert(sum.tokens.end(), delta.tokens.begin(), delta.tokens.end());
-      sum.finish_reason = delta.finish_reason;
-      sum.completion_tokens = delta.completion_tokens;
+  return std::make_shared<Job>(read_completion_request(body, {tokenizer, vocab_size, std::nullopt, false}), tokenizer);
+}
+
+/// Adds what has come to the sums of each choice.
+void receive(Job& job, std::vector<Delta>& sums) {
+  sums.resize(job.choices.size());
+  for (const Delta& delta : job.receive()) {
+    Delta& sum = sums[delta.index];
+    sum.text += delta.text;
+    sum.tokens.insert(sum.tokens.end(), delta.tokens.begin(), delta.tokens.end());
+    sum.finish_reason = delta.finish_reason;
+    sum.completion_tokens = delta.completion_tokens;
+  }
+}
+
+/// The answers of an engine to requests, each of which comes some turns behind the one before: the sum of what each
+/// choice gives. `each_turn` looks at the engine.
+std::vector<std::vector<Delta>> answers_of(ScoringModel& model, const std::vector<std::string>& bodies,
+                                           const EngineOptions& options,
+                                           const std::function<void(const Engine&)>& each_turn = {}) {
+  constexpr int kTurnsBetween = 7;
+  Engine engine(model, Tokenizer::load({"bytes", "", false, true}), options);
+  std::vector<std::shared_ptr<Job>> jobs;
+  std::vector<std::vector<Delta>> sums(bodies.size());
+  int turns = 0;
+  engine.run([&] {
+    if (turns++ % kTurnsBetween == 0 && jobs.size() < bodies.size()) {
+      jobs.push_back(job_of(bodies[jobs.size()]));
+      engine.submit(jobs.back());
     }
+    if (each_turn) { each_turn(engine); }
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      if (jobs[i]->is_behind()) { receive(*jobs[i], sums[i]); }
+    }
+    return jobs.size() == bodies.size() && engine.is_idle();
+  });
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    while (!jobs[i]->is_complete()) { receive(*jobs[i], sums[i]); }
   }
   return sums;
+}
+
+/// The same for one request.
+std::vector<Delta> answers_of(ScoringModel& model, const std::string& body, int64_t max_batch = 8) {
+  return answers_of(model, {body}, {.max_batch = max_batch})[0];
 }
 
 /// The error that a request ends with.
@@ -34,6 +62,12 @@ ApiError error_of(ScoringModel& model, const std::string& body) {
   } catch (const ApiError& error) { return error; }
   FAIL("no error");
   return {0, ""};
+}
+
+std::string repeated(const std::string& text, int count) {
+  std::string all;
+  for (int i = 0; i < count; ++i) { all += text; }
+  return all;
 }
 
 std::string fault_of(const std::string& body) {
@@ -59,7 +93,11 @@ TEST_CASE("requests name the key that is wrong, what was found and what was expe
   CHECK_THAT(fault_of(R"({"stop": 1})"), Contains("stop: found 1"));
   CHECK_THAT(fault_of(R"({"logprobs": 21})"), Contains("logprobs: found 21"));
   CHECK_THAT(fault_of(R"({"stream_options": {"include_usage": 1}})"), Contains("stream_options.include_usage"));
-  for (const char* key : {R"("n": 2)", R"("best_of": 2)", R"("suffix": "x")", R"("logit_bias": {"1": 1})",
+  CHECK_THAT(fault_of(R"({"n": 129})"), Contains("n: found 129, expected an integer from 1 to 128"));
+  CHECK_THAT(fault_of(R"({"n": 128, "prompt": [)" + std::string(R"("a")") + repeated(R"(, "a")", 32) + "]}"),
+             Contains("4096 choices"));
+  CHECK(fault_of(R"({"n": 2, "best_of": 2})") == "");
+  for (const char* key : {R"("n": 0)", R"("best_of": 2)", R"("suffix": "x")", R"("logit_bias": {"1": 1})",
                           R"("presence_penalty": 0.5)", R"("frequency_penalty": 1)"}) {
     CHECK(fault_of(std::string("{") + key + "}") != "");
   }
@@ -116,23 +154,83 @@ TEST_CASE("logits that are not finite end their own request with 500", "[fast]")
   }
 }
 
-TEST_CASE("several prompts in a request give what each gives alone", "[fast]") {
+void check_equal(const Delta& found, const Delta& expected) {
+  CHECK(found.text == expected.text);
+  CHECK(found.finish_reason == expected.finish_reason);
+  CHECK(found.completion_tokens == expected.completion_tokens);
+  REQUIRE(found.tokens.size() == expected.tokens.size());
+  for (size_t t = 0; t < found.tokens.size(); ++t) {
+    CHECK(found.tokens[t].piece == expected.tokens[t].piece);
+    CHECK(found.tokens[t].logprob == expected.tokens[t].logprob);
+  }
+}
+
+TEST_CASE("requests that grow together give the bits that each gives alone, whenever they come and go", "[fast]") {
+  std::vector<std::string> bodies;
+  for (const auto& [prompt, tokens, more] : {std::tuple{"one", 700, R"("temperature": 0)"},
+                                             {"two and", 9, R"("seed": 3)"},
+                                             {"3", 650, R"("top_k": 9)"},
+                                             {"The fourth prompt is longer than the window", 40, R"("logprobs": 2)"},
+                                             {"5", 600, R"("seed": 9)"}}) {
+    bodies.push_back(R"({"ignore_eos": true, "prompt": ")" + std::string(prompt) + R"(", "max_tokens": )" +
+                     std::to_string(tokens) + ", " + more + "}");
+  }
   for (const bool memory : {false, true}) {
     const TextModel files(byte_model(memory));
     ScoringModel model = files.load();
-    const std::string rest = R"(, "max_tokens": 9, "temperature": 0, "echo": true, "logprobs": 2, "ignore_eos": true})";
-    const std::vector<Delta> together = answers_of(model, R"({"prompt": ["one", "two and", "3"])" + rest, 2);
-    size_t i = 0;
-    for (const char* prompt : {"one", "two and", "3"}) {
-      const Delta alone = answers_of(model, "{\"prompt\": \"" + std::string(prompt) + "\"" + rest)[0];
-      const Delta& found = together[i++];
-      CHECK(found.text == alone.text);
-      CHECK(found.completion_tokens == 9);
-      REQUIRE(found.tokens.size() == alone.tokens.size());
-      for (size_t t = 1; t < found.tokens.size(); ++t) {
-        CHECK(*found.tokens[t].logprob == Approx(*alone.tokens[t].logprob).epsilon(1e-9));
-      }
+    CHECK(model.can_join() != memory);
+    std::vector<Delta> alone;
+    for (const std::string& body : bodies) { alone.push_back(answers_of(model, body)[0]); }
+    for (const auto& [batch, streams] : {std::pair{8, 8}, {2, 8}, {3, 3}}) {
+      int64_t most = 0;
+      const auto together = answers_of(model, bodies, {.max_batch = batch, .max_streams = streams},
+                                       [&](const Engine& engine) { most = std::max(most, engine.counts().streams); });
+      CHECK(most >= 3);
+      CHECK(most <= streams);
+      for (size_t i = 0; i < bodies.size(); ++i) { check_equal(together[i][0], alone[i]); }
     }
+  }
+}
+
+TEST_CASE("a client that reads slowly holds up its own text alone", "[fast]") {
+  const TextModel files(byte_model(false));
+  ScoringModel model = files.load();
+  const std::string body = R"({"prompt": "a", "max_tokens": 2000, "ignore_eos": true})";
+  Engine engine(model, Tokenizer::load({"bytes", "", false, true}), {});
+  const auto slow = job_of(body), quick = job_of(body);
+  engine.submit(slow);
+  engine.submit(quick);
+  std::vector<Delta> read, rest;
+  engine.run([&] {
+    if (quick->is_behind()) { receive(*quick, read); }
+    return !read.empty() && read[0].completion_tokens > 1500;
+  });
+  const int64_t generated = engine.counts().generated_tokens;
+  CHECK(slow->is_behind());
+  CHECK(generated < 1500 + 2 * 600);
+  engine.run([&] {
+    if (slow->is_behind()) { receive(*slow, rest); }
+    if (quick->is_behind()) { receive(*quick, read); }
+    return engine.is_idle();
+  });
+  while (!slow->is_complete()) { receive(*slow, rest); }
+  while (!quick->is_complete()) { receive(*quick, read); }
+  CHECK(rest[0].completion_tokens == 2000);
+  check_equal(rest[0], read[0]);
+}
+
+TEST_CASE("several choices of several prompts come in order, each with draws of its own", "[fast]") {
+  for (const bool memory : {false, true}) {
+    const TextModel files(byte_model(memory));
+    ScoringModel model = files.load();
+    const std::string rest = R"(, "max_tokens": 9, "seed": 4, "echo": true, "logprobs": 2, "ignore_eos": true})";
+    const std::vector<Delta> together = answers_of(model, R"({"prompt": ["one", "two and"], "n": 2)" + rest, 2);
+    const std::vector<Delta> repeated =
+        answers_of(model, R"({"prompt": ["one", "one", "two and", "two and"])" + rest, 8);
+    REQUIRE(together.size() == 4);
+    for (size_t i = 0; i < 4; ++i) { check_equal(together[i], repeated[i]); }
+    CHECK(together[0].text != together[1].text);
+    check_equal(together[0], answers_of(model, R"({"prompt": "one")" + rest)[0]);
   }
 }
 
@@ -154,11 +252,8 @@ TEST_CASE("a stop string that several tokens make is cut, and its tokens stay in
 TEST_CASE("an engine that has ended fails what waits in it and what comes later", "[fast]") {
   const TextModel files(byte_model(false));
   ScoringModel model = files.load();
-  const auto tokenizer = Tokenizer::load({"bytes", "", false, true});
-  const PromptRules rules{tokenizer, kByteVocab, std::nullopt, false};
-  Engine engine(model, tokenizer, {});
-  const auto job_of = [&] { return std::make_shared<Job>(read_completion_request("{}", rules), tokenizer); };
-  const auto before = job_of(), after = job_of();
+  Engine engine(model, Tokenizer::load({"bytes", "", false, true}), {});
+  const auto before = job_of("{}"), after = job_of("{}");
   engine.submit(before);
   engine.end(ApiError(503, "the server stops"));
   engine.submit(after);
