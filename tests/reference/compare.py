@@ -25,7 +25,7 @@ def draw(case, name):
     torch.manual_seed(zlib.crc32(name.encode()))
     weights = {}
     for tensor, shape in {**reference.named_shapes(model), **reference.named_shapes(model, "fast")}.items():
-        weights[tensor] = reference.initial(model, tensor, shape)
+        weights[tensor] = reference.initial(tensor, shape)
         if weights[tensor] is not None:
             continue
         if len(shape) > 1:

@@ -6,8 +6,7 @@ import struct
 
 import numpy as np
 
-from random_stream import fnv1a64
-from streams import Rng, permuted
+from streams import Rng, fnv1a64, permuted
 
 IGNORED = -100
 TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # Megatron

@@ -3,7 +3,8 @@ import math
 
 import numpy as np
 
-from random_stream import M32, M64, Stream, fnv1a64, mix64, philox
+import model  # noqa: F401 (finds modeling_hebb)
+from modeling_hebb import M32, M64, Stream, fnv1a64, mix64, philox
 
 
 def stream_key(seed, label):
