@@ -24,8 +24,14 @@ void add_convert_verb(Command program) {
   verb.option("TARGET", o->target, "The folder to write; new or empty").required().type_name("PATH");
   verb.option("--dtype", o->convert.dtype, "Number format of the tensors (default: as in the source; F16 becomes fp32)")
       .one_of({"fp32", "bf16"});
+  verb.option(
+          "--to", o->convert.to,
+          "What a checkpoint of hebb becomes: hf, a class of transformers or flash-linear-attention; pytorch, hebb's "
+          "own tensors with a PyTorch file that builds every model")
+      .one_of({"hf", "pytorch"});
   verb.footer(
-      "hebb convert runs/quickstart quickstart-hf --dtype bf16\nhebb convert Qwen3-0.6B qwen3\n"
+      "hebb convert runs/quickstart quickstart-hf --dtype bf16\nhebb convert runs/quickstart quickstart-pytorch --to "
+      "pytorch\nhebb convert Qwen3-0.6B qwen3\n"
       "Page: docs/verbs/convert.md");
   verb.runs([=] {
     const std::string text = convert_checkpoint(o->source, o->target, o->convert);

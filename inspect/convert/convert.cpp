@@ -27,8 +27,15 @@ std::string convert_checkpoint(const fs::path& source, const fs::path& target, c
   const fs::path file = source / "config.json";
   if (fs::is_directory(source) && fs::exists(file)) {
     const Json config = parse_json_file(file.string());
-    if (config.is_object() && config.find("model_type") != nullptr) { return from_hf(source, config, target, options); }
+    const Json* type = config.is_object() ? config.find("model_type") : nullptr;
+    if (type != nullptr && !(*type == Json(kHebbType))) {
+      if (options.to != ConvertOptions().to) {
+        throw ConfigError("--to", options.to, "nothing: " + source.string() + " goes to hebb's format");
+      }
+      return from_hf(source, config, target, options);
+    }
   }
+  if (options.to == "pytorch") { return to_pytorch(source, target, options); }
   return to_hf(source, target, options);
 }
 

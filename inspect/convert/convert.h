@@ -16,7 +16,8 @@ Json model_of_hf(const Json& config);
 Json hf_of_model(const ModelConfig& model, int64_t length);
 
 struct ConvertOptions {
-  std::string dtype;  // of the tensors: "" as in the source (F16 becomes F32), "fp32" or "bf16"
+  std::string dtype;      // of the tensors: "" as in the source (F16 becomes F32), "fp32" or "bf16"
+  std::string to = "hf";  // of a checkpoint of hebb: "hf", a class of transformers or flash-linear-attention; "pytorch"
 };
 
 /// Writes the folder `target` with config.json and model.safetensors: from a foreign folder in hebb's format, from a

@@ -8,7 +8,7 @@ namespace hebb {
 
 void Tensors::add(const std::string& name, const Shape& shape, const SafetensorsFile& file, const std::string& from) {
   const SafetensorsFile::Entry& entry = file.at(from);
-  const bool stays = dtype_.empty() && entry.dtype != DType::u8;
+  const bool stays = entry.dtype == DType::i32 || (dtype_.empty() && entry.dtype != DType::u8);
   const DType dtype = stays ? entry.dtype : dtype_ == "bf16" ? DType::bf16 : DType::f32;
   if (dtype == entry.dtype) {
     list.push_back({name, {const_cast<uint8_t*>(file.data(entry)), dtype, shape}});  // only read

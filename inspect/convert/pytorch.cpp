@@ -1,0 +1,56 @@
+#include "core/weight_source.h"
+#include "inspect/convert/folders.h"
+#include "inspect/convert/new_folder.h"
+#include "train/checkpoint.h"
+#include "train/model_source.h"
+#include "train/tensor_match.h"
+
+namespace hebb {
+namespace {
+
+/// Of a folder that transformers loads with the classes of modeling_hebb.py. length: of training rows.
+Json pytorch_config(const ModelSource& source, int64_t length, const std::string& dtype) {
+  Json config = Json::object({{"architectures", Json::array({"HebbForCausalLM"})},
+                              {"model_type", kHebbType},
+                              {"auto_map", Json::object({{"AutoConfig", "modeling_hebb.HebbConfig"},
+                                                         {"AutoModelForCausalLM", "modeling_hebb.HebbForCausalLM"}})},
+                              {"model", Fields::write(source.model)},
+                              {"vocab_size", source.model.vocab_size},
+                              {"hidden_size", source.model.hidden_size},
+                              {"num_hidden_layers", source.model.num_layers},
+                              {"max_position_embeddings", length},
+                              {"tie_word_embeddings", false},  // a tied model has one tensor, which `model` tells
+                              {"dtype", dtype},
+                              {"torch_dtype", dtype}});
+  return config;
+}
+
+}  // namespace
+
+std::string to_pytorch(const fs::path& path, const fs::path& target, const ConvertOptions& options) {
+  const ModelSource source = read_model_source(path);
+  if (source.weights.empty()) {
+    throw CheckpointError(path.string(), "no weights to convert", "a configuration", "a checkpoint or a run folder");
+  }
+  verify_weights(source.weights);
+  const Model model(source.model);
+  const WeightSource weights(source.weights);
+  require_tensors(weights, tensors_of(model.params()));
+  Tensors tensors(options.dtype);
+  for (const ExpectedTensor& e : tensors_of(model.params())) {
+    tensors.add(e.name, e.shape, *weights.file_of(e.name), e.name);
+  }
+  const int64_t length = source.is_run ? source.config.integer_at("train.sequence_length", 4096) : 4096;
+  NewFolder folder(target);
+  // transformers asks for this member.
+  write_safetensors(folder.path() / "model.safetensors", tensors.list, {{"format", "pt"}});
+  write_file_atomic(folder.path() / "config.json",
+                    pytorch_config(source, length, tensors.torch_dtype()).dump(1) + "\n");
+  write_file_atomic(folder.path() / "modeling_hebb.py", modeling_hebb());
+  const std::string tokenizer = copy_tokenizer(find_tokenizer_file(source), folder.path());
+  folder.commit();
+  return summary(model, "for PyTorch", tensors, target,
+                 "modeling_hebb.py" + (tokenizer.empty() ? "" : ", " + tokenizer));
+}
+
+}  // namespace hebb
