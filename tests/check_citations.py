@@ -9,7 +9,7 @@ import sys
 SUFFIXES = (".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".txt")
 CITATION = re.compile(r"\b(docs/[\w/.-]+\.md)(?:, ([A-Z][^\n]*))?")
 # Names on pages that stand for a file of the reader's: layers/NAME.cpp, the example of docs/adding-a-layer.md, parts of sweeps.
-PLACEHOLDER = re.compile(r"NAME|\bOP\b|fade|configs/.*-part\.json|configs/ovq/icr-learned\.json")
+PLACEHOLDER = re.compile(r"NAME|\bOP\b|fade|gla\.|configs/.*-part\.json|configs/ovq/icr-learned\.json")
 # Headers of the system and of packages, which comments name too.
 FOREIGN = re.compile(r"^(?:[a-z_]*cuda|cublas|nccl|mpi|catch|utf8proc|zlib|zstd|immintrin|asan_interface)[\w]*\.(?:h|hpp)$")
 

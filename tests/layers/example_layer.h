@@ -1,16 +1,73 @@
 #pragma once
-// The layer of docs/adding-a-layer.md, whose code blocks are parts of this file (example_layer_test.cpp): s_t = decay
-// s_{t-1} + Wv x_t in every channel, y = Wo s. Each part would be a file of its own.
+// The two layers of docs/adding-a-layer.md, whose code blocks are parts of this file (example_layer_test.cpp): gated
+// linear attention of existing operations, and s_t = decay s_{t-1} + Wv x_t in every channel, y = Wo s, with a kernel
+// and an operation of its own. Each part would be a file of its own.
 #include <algorithm>
 #include <vector>
 
 #include "core/parallel.h"
 #include "layers/collectors.h"
+#include "layers/decay_init.h"
+#include "layers/delta_mixer.h"
 #include "layers/model_config.h"
 #include "layers/ops/host_values.h"
 #include "layers/ops/linear.h"
+#include "layers/ops/sigmoid_gate.h"
 
 namespace hebb {
+
+// layers/gla.cpp
+struct GlaConfig final : LayerConfig {
+  int64_t num_heads = 4, head_dim = 16;
+
+  void fields(Fields& f) override {
+    f.field("num_heads", num_heads).min(1).help("Heads, each with a state.");
+    f.field("head_dim", head_dim).min(1).help("Channels of a head's queries, keys and values.");
+  }
+  std::unique_ptr<Layer> make(const BuildContext& c) const override;
+  StatisticsCollectors statistics(const StatisticsOptions&) const override { return collector_list(state_norms()); }
+};
+
+/// Per head: S_t = alpha_t S_{t-1} + dt_t k_t v_t^T, o_t = q_t S_t; y = Wo (o * sigmoid(Wg x)).
+class Gla final : public DeltaMixer {
+ public:
+  Gla(const BuildContext& c, int64_t heads, int64_t head_dim)
+      : DeltaMixer(
+            c,
+            {.key_heads = heads, .value_heads = heads, .key_dim = head_dim, .value_dim = head_dim, .additive = true}),
+        q_(c, "q", heads * head_dim),
+        k_(c, "k", heads * head_dim),
+        v_(c, "v", heads * head_dim),
+        heads_(heads) {
+    const Init normal = c.model.projection_init();
+    a_proj_ = &c.declare("a_proj.weight", {heads, d_}, normal);
+    g_proj_ = &c.declare("g_proj.weight", {heads, d_}, normal);
+    a_log_ = &c.declare("A_log", {heads}, a_log_init(0.0, 16.0));
+    dt_bias_ = &c.declare("dt_bias", {heads}, dt_bias_init(0.001, 0.1));
+    o_proj_ = &c.declare("o_proj.weight", {d_, heads * head_dim}, c.model.output_init());
+  }
+
+  Var forward(Pass& pass, Var x, LayerState* state) override {
+    DeltaInputs in = project(pass, x, q_, k_, v_);
+    in.a = linear(pass.tape, x, pass.param(*a_proj_), {}, sum_dtype(pass.tape.dtype(x)));  // [N, H]
+    const Var o = read(pass, in, state);                                                   // [N, H head_dim]
+    const Var gate = linear(pass.tape, x, pass.param(*g_proj_));                           // [N, H]
+    return linear(pass.tape, sigmoid_gate(pass.tape, o, gate, heads_), pass.param(*o_proj_));
+  }
+  double flops_per_token(int64_t) const override {
+    const int64_t channels = delta_.value_channels(), core = 4 * delta_.chunk + 4 * delta_.key_dim;
+    return static_cast<double>(2 * d_ * (4 * channels + 2 * heads_) + core * channels);
+  }
+
+ private:
+  ConvolvedProjection q_, k_, v_;
+  int64_t heads_;
+  Param *a_proj_, *g_proj_, *o_proj_;
+};
+
+inline std::unique_ptr<Layer> GlaConfig::make(const BuildContext& c) const {
+  return std::make_unique<Gla>(c, num_heads, head_dim);
+}
 
 // kernels/fade/fade.h
 /// s = decay s + x from token to token of a document, s = 0 before its first; reverse: from its last to its first. s, x

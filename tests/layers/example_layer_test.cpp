@@ -1,4 +1,4 @@
-// The layer of docs/adding-a-layer.md has the properties of layers, and layers that lack one are told so: what
+// The layers of docs/adding-a-layer.md have the properties of layers, and layers that lack one are told so: what
 // every_layer_test.cpp finds in a new layer whose author forgot something.
 #include <list>
 
@@ -102,8 +102,9 @@ template <class Config> std::string faults_of() {
 
 }  // namespace
 
-TEST_CASE("the layer of docs/adding-a-layer.md has the properties of layers", "[fast]") {
+TEST_CASE("the layers of docs/adding-a-layer.md have the properties of layers", "[fast]") {
   CHECK(faults_of<FadeConfig>() == "");
+  CHECK(faults_of<GlaConfig>() == "");
 }
 
 TEST_CASE("a layer that lacks a property is told which, and where to look", "[fast]") {
@@ -129,7 +130,14 @@ TEST_CASE("a memory without statistics is told so", "[fast]") {
   CHECK_THAT(statistics_fault(*m, config, "blocks.0.memory"), Contains("blocks.0.memory has no statistics"));
 }
 
-TEST_CASE("the code of docs/adding-a-layer.md is that of the tested layer", "[fast]") {
+TEST_CASE("docs/adding-a-layer.md lists every operation of layers/ops", "[fast]") {
+  const std::string page = read_file(fs::path(HEBB_SOURCE) / "docs/adding-a-layer.md");
+  for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(HEBB_SOURCE) / "layers/ops")) {
+    if (entry.path().extension() == ".h") { CHECK_THAT(page, Contains("`" + entry.path().filename().string() + "`")); }
+  }
+}
+
+TEST_CASE("the code of docs/adding-a-layer.md is that of the tested layers", "[fast]") {
   const std::string page = read_file(fs::path(HEBB_SOURCE) / "docs/adding-a-layer.md"), fence = "\n```cpp\n";
   const std::string code = read_file(fs::path(HEBB_SOURCE) / "tests/layers/example_layer.h");
   size_t found = 0;
@@ -139,5 +147,5 @@ TEST_CASE("the code of docs/adding-a-layer.md is that of the tested layer", "[fa
     INFO(block);
     CHECK(code.find(block) != std::string::npos);
   }
-  CHECK(found >= 4);
+  CHECK(found >= 6);
 }
