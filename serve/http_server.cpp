@@ -193,7 +193,7 @@ struct HttpServer::Impl {
   }
 
   /// Errors become answers, and a key is asked for. The library takes a client that has closed its side for gone, so
-  /// such a one is answered here.
+  /// such a one is answered by answer_ended().
   Handler checked(const Handler& handler, bool needs_key = true) {
     return [this, handler, needs_key](const httplib::Request& request, httplib::Response& response) {
       const Connection& connection = connection_of(request);
@@ -210,10 +210,14 @@ struct HttpServer::Impl {
         send(response, 500, error_body(ApiError(500, error.what())));
         log(request, 500, std::string(": ") + error.what());
       }
-      if (connection.has_ended() && !connection.is_answered && !response.body.empty()) {
-        connection.write(head_of(response.status, response.get_header_value("Content-Type")) + response.body);
-      }
+      answer_ended(connection, response);
     };
+  }
+
+  static void answer_ended(const Connection& connection, const httplib::Response& response) {
+    if (!connection.has_ended() || connection.is_answered || response.body.empty()) { return; }
+    const std::string more = response.status == 503 ? "Retry-After: 1\r\n" : "";
+    connection.write(head_of(response.status, response.get_header_value("Content-Type"), more) + response.body);
   }
 
   Json model() const {
@@ -443,6 +447,7 @@ struct HttpServer::Impl {
       }
       send(response, status, error_body(ApiError(status, message)));
       log(request, status, "");
+      answer_ended(connection_of(request), response);
     });
   }
 };

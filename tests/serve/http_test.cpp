@@ -203,6 +203,7 @@ TEST_CASE("a client that closes its side alone gets its answer", "[fast]") {
   CHECK(streamed.find(R"("finish_reason":"length")") != std::string::npos);
   CHECK(body_of(ask("POST", "/v1/completions", "[")).at("error").at("type").as_string() == "invalid_request_error");
   CHECK(body_of(ask("GET", "/health", "")).at("status").as_string() == "ok");
+  CHECK_THAT(ask("GET", "/nowhere", ""), Catch::StartsWith("HTTP/1.1 404") && Contains("no such path"));
 }
 
 TEST_CASE("clients that send or read slowly hold up nobody", "[fast]") {

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Tokens per second of `hebb serve` beside transformers' generate, for a model that both run. By hand, not part of the suite.
 
-python tests/serve/throughput.py build/hebb WORK_FOLDER [ROUNDS]
+python tests/serve/throughput.py build/hebb WORK_FOLDER [ROUNDS] [THREADS]
 
 Needs torch and transformers. Makes a model of the class llama in WORK_FOLDER and exports it. In each round both tools continue 1, 4 and 16
-prompts of 128 tokens by 128 tokens, greedily, in fp32 with two threads, one after the other; the best round of each counts. `hebb serve`
-gets a request for each prompt at the same time; transformers gets one batch. Its requests can be at any place of their texts, and join and
-leave.
+prompts of 128 tokens by 128 tokens, greedily, in fp32 with THREADS threads (2), one after the other; the best of ROUNDS (3) counts.
+`hebb serve` gets a request for each prompt at the same time; transformers gets one batch. Tokens per second of processor time mean something
+on a busy machine too, with one thread: more of them wait for each other there.
 """
 import concurrent.futures
 import json
@@ -19,7 +19,7 @@ import sys
 import time
 import urllib.request
 
-THREADS, PROMPT, NEW = 2, 128, 128
+PROMPT, NEW = 128, 128
 MODEL = {
     "name": "throughput",
     "model": {
@@ -34,7 +34,7 @@ MODEL = {
 
 def main():
     hebb, folder = str(pathlib.Path(sys.argv[1]).resolve()), pathlib.Path(sys.argv[2]).resolve()
-    rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 3
+    rounds, threads = (int(sys.argv[i]) if len(sys.argv) > i else default for i, default in ((3, 3), (4, 2)))
     folder.mkdir(parents=True, exist_ok=True)
     run = lambda *a: subprocess.run([hebb, *a], cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     if not (folder / "exported").is_dir():
@@ -45,16 +45,20 @@ def main():
         run("convert", "run", "exported")
     import torch
     import transformers
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(threads)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder / "exported", dtype=torch.float32).eval()
     print("torch", torch.__version__, "transformers", transformers.__version__, "parameters", sum(p.numel() for p in model.parameters()))
-    server = subprocess.Popen([hebb, "serve", "run", "--port", "0", "--device", "cpu", "--threads", str(THREADS), "--quiet"], cwd=folder,
+    server = subprocess.Popen([hebb, "serve", "run", "--port", "0", "--device", "cpu", "--threads", str(threads), "--quiet"], cwd=folder,
                               stdout=subprocess.PIPE, text=True)
     line = server.stdout.readline()
     print(line.strip())
     url = re.search(r"http://\S+/v1", line).group() + "/completions"
     draw = random.Random(1)
     prompts = [[draw.randrange(32, 127) for _ in range(PROMPT)] for _ in range(16)]
+
+    def processor_time(process):
+        ticks = open(f"/proc/{process}/stat").read().rpartition(")")[2].split()
+        return (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK")
 
     def ask(prompt):
         body = json.dumps({"prompt": prompt, "max_tokens": NEW, "temperature": 0, "ignore_eos": True}).encode()
@@ -74,15 +78,16 @@ def main():
     best = {}
     for i in range(rounds + 1):  # the first warms up
         for count in (1, 4, 16):
-            for name, generate in (("hebb serve", of_serve), ("transformers", of_transformers)):
-                start = time.perf_counter()
+            for name, generate, process in (("hebb serve", of_serve, server.pid), ("transformers", of_transformers, os.getpid())):
+                start, used = time.perf_counter(), processor_time(process)
                 tokens = generate(count)
-                rate = tokens / (time.perf_counter() - start)
+                rates = tokens / (time.perf_counter() - start), tokens / (processor_time(process) - used)
+                print(f"round {i}, {count:2} streams, {name}: {rates[0]:.1f} tokens/s, {rates[1]:.1f} a second of processor time; "
+                      f"load {os.getloadavg()[0]:.1f}", flush=True)
                 if i > 0:
-                    print(f"round {i}, {count:2} streams, {name}: {rate:.1f} tokens/s; load {os.getloadavg()[0]:.1f}", flush=True)
-                    best[name, count] = max(best.get((name, count), 0), rate)
-    for (name, count), rate in sorted(best.items()):
-        print(f"best: {name}, {count} streams: {rate:.1f} tokens/s")
+                    best[name, count] = tuple(map(max, best.get((name, count), (0, 0)), rates))
+    for (name, count), rates in sorted(best.items()):
+        print(f"best: {name}, {count} streams: {rates[0]:.1f} tokens/s, {rates[1]:.1f} a second of processor time")
     server.send_signal(2)
     server.wait()
 
