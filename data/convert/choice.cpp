@@ -193,8 +193,8 @@ struct Passage {
     r.context = "Article: " + article + "\n\n";
     for (size_t q = 0; q + 1 < questions.size(); ++q) {
       const std::string& answer = options[q][answers[q]];
-      if (questions[q].ends_with("  _  .")) {  // the harness keeps the gap alone of such a question
-        r.context += questions[q].substr(questions[q].size() - 5) + answer + "\n";
+      if (questions[q].ends_with("  _  .")) {  // the answer stands in the gap
+        r.context += questions[q].substr(0, questions[q].size() - 5) + answer + "\n";
       } else {
         r.context += "Question: " + questions[q] + "\nAnswer: " + answer + "\n";
       }

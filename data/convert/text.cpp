@@ -129,11 +129,11 @@ template <class Wording> Wording wording_of(const ConvertOptions& o, Wording bui
   return wording;
 }
 
-GenerateRecord question_record(const std::string& prompt, std::vector<std::string> answers) {
+GenerateRecord question_record(const std::string& prompt, std::vector<std::string> answers, const char* score) {
   GenerateRecord r;
   r.prompt = prompt;
   r.answers = std::move(answers);
-  r.score = "exact";
+  r.score = score;
   r.until = {{"\n", ".", ","}};
   return r;
 }
@@ -172,14 +172,15 @@ void convert_triviaqa(const ConvertOptions& o, ConvertSink& sink) {
     const bool is_official = row.find("Question") != nullptr;
     const Json& answer = member(row, is_official ? "Answer" : "answer", "an object");
     sink.add(question_record("Question: " + text_of(row, is_official ? "Question" : "question") + "?\nAnswer:",
-                             texts_of(answer, is_official ? "Aliases" : "aliases")),
+                             texts_of(answer, is_official ? "Aliases" : "aliases"), "exact"),
              row.origin().str());
   });
 }
 
 void convert_naturalquestions(const ConvertOptions& o, ConvertSink& sink) {
   each_row(o.raw, "", [&](const Json& row) {
-    sink.add(question_record("Q: " + text_of(row, "question") + "?\nA:", texts_of(row, "answer")), row.origin().str());
+    sink.add(question_record("Q: " + text_of(row, "question") + "?\nA:", texts_of(row, "answer"), "nq_open"),
+             row.origin().str());
   });
 }
 
@@ -193,7 +194,7 @@ void convert_gsm8k(const ConvertOptions& o, ConvertSink& sink) {
     r.prompt = "Question: " + text_of(row, "question") + "\nAnswer:";
     r.answers = {answer};
     r.score = "gsm8k";
-    r.until = {{"Question:"}};
+    r.until = {{"Question:", "</s>", "<|im_end|>"}};
     sink.add(r, row.origin().str());
   });
 }

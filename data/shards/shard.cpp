@@ -98,14 +98,30 @@ void Shard::parse(const ShardOptions& options) {
   parse_documents(options);
 }
 
+namespace {
+
+/// Whether a file begins with printable ASCII, as text and JSON do and headers and ids do not.
+bool looks_like_text(std::span<const uint8_t> bytes) {
+  const auto start = bytes.first(std::min<size_t>(bytes.size(), 64));
+  return start.size() >= 4 && std::all_of(start.begin(), start.end(), [](uint8_t c) {
+           return (c >= 0x20 && c < 0x7F) || c == '\n' || c == '\r' || c == '\t';
+         });
+}
+
+}  // namespace
+
 void Shard::parse_header() {
   const auto bytes = bin_->view();
   const auto field = [&](int i) { return load_le<int32_t>(bytes.data() + 4 * i); };
   if (bytes.size() < 4 || (field(kFieldMagic) != kShardMagic16 && field(kFieldMagic) != kShardMagic32)) {
     fail_at_byte(
         name_, 0, "magic number",
-        bytes.size() < 4 ? fmt::format("{:d} bytes", bytes.size()) : std::to_string(field(kFieldMagic)),
-        "20240520 (uint16) or 20240801 (uint32); headerless files need \"format\": \"raw_u16\" or \"raw_u32\"");
+        bytes.size() < 4         ? fmt::format("{:d} bytes", bytes.size())
+        : looks_like_text(bytes) ? "text"
+                                 : std::to_string(field(kFieldMagic)),
+        looks_like_text(bytes)
+            ? "token shards, which hebb data encode makes of text"
+            : "20240520 (uint16) or 20240801 (uint32); headerless files need \"format\": \"raw_u16\" or \"raw_u32\"");
   }
   if (bytes.size() < static_cast<uint64_t>(kShardHeaderBytes)) {
     fail_at_byte(name_, bytes.size(), "file ends inside the header", fmt::format("{:d} bytes", bytes.size()),

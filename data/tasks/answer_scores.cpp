@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "core/utf8.h"
 #include "data/tasks/needles.h"
@@ -11,12 +12,18 @@
 namespace hebb {
 namespace {
 
-/// Words without case, ASCII punctuation and articles.
-std::vector<std::string> plain_words(std::string_view text) {
+/// Text in lower case without ASCII punctuation.
+std::string plain_text(std::string_view text) {
   std::string plain = lower_case(text);
   std::erase_if(plain, [](char c) {
     return std::string_view("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~").find(c) != std::string_view::npos;
   });
+  return plain;
+}
+
+/// Words without case, ASCII punctuation and articles.
+std::vector<std::string> plain_words(std::string_view text) {
+  const std::string plain = plain_text(text);
   std::vector<std::string> words;
   for (const std::string_view word : split_words(plain)) {
     if (word != "a" && word != "an" && word != "the") { words.emplace_back(word); }
@@ -64,20 +71,77 @@ size_t longest_common_subsequence(const std::vector<std::string_view>& a, const 
   return row.back();
 }
 
-/// Digits, points and a sign; empty where there is no digit.
-std::string clean_number(std::string_view text) {
-  std::string number;
-  for (const char c : text.substr(0, text.find_first_not_of("0123456789+-.,$"))) {
-    if (c != ',' && c != '$') { number += c; }
-  }
-  if (number.ends_with('.')) { number.pop_back(); }
-  return number.find_first_of("0123456789") == std::string::npos ? "" : number;
+/// Whether a letter, a digit or "_" ends before `at`.
+bool is_behind_word(std::string_view text, size_t at) {
+  if (at == 0) { return false; }
+  size_t start = at - 1;
+  while (start > 0 && (static_cast<unsigned char>(text[start]) & 0xC0) == 0x80) { --start; }
+  return is_word_character(utf8_decode(text, start));
 }
 
-std::string number_after_mark(std::string_view text) {
+/// Without articles and the space behind them: the regular expression \b(?:The |the |An |A |a |an ).
+std::string without_articles(std::string_view text) {
+  std::string rest;
+  for (size_t at = 0; at < text.size();) {
+    size_t length = 0;
+    for (const std::string_view article : {"The ", "the ", "An ", "A ", "a ", "an "}) {
+      if (text.substr(at).starts_with(article)) { length = article.size(); }
+    }
+    if (length > 0 && !is_behind_word(text, at)) {
+      at += length;
+    } else {
+      rest += text[at++];
+    }
+  }
+  return rest;
+}
+
+/// A number as the regular expressions of gsm8k leave it: without ",", "$", what stands before "#### " and a "." at the
+/// end.
+std::string clean_number(std::string_view text) {
+  std::string number(text);
+  std::erase_if(number, [](char c) { return c == ',' || c == '$'; });
   constexpr std::string_view kMark = "#### ";
-  const size_t at = text.find(kMark);
-  return at == std::string_view::npos ? "" : clean_number(text.substr(at + kMark.size()));
+  if (const size_t at = number.rfind(kMark); at != std::string::npos) { number.erase(0, at + kMark.size()); }
+  if (number.ends_with(".\n")) { number.erase(number.size() - 2, 1); }
+  if (number.ends_with('.')) { number.pop_back(); }
+  return lower_case(number);
+}
+
+/// Length of the run of characters of `set` at `at`.
+size_t run_length(std::string_view text, size_t at, std::string_view set) {
+  if (at >= text.size()) { return 0; }
+  return std::min(text.find_first_not_of(set, at), text.size()) - at;
+}
+
+/// The first match of #### (\-?[0-9\.\,]+), without the mark.
+std::optional<std::string_view> number_after_mark(std::string_view text) {
+  constexpr std::string_view kMark = "#### ";
+  for (size_t at = text.find(kMark); at != std::string_view::npos; at = text.find(kMark, at + 1)) {
+    const size_t begin = at + kMark.size(), sign = text.substr(begin).starts_with('-') ? 1 : 0;
+    const size_t length = run_length(text, begin + sign, "0123456789.,");
+    if (length > 0) { return text.substr(begin, sign + length); }
+  }
+  return std::nullopt;
+}
+
+/// The last match of (-?[$0-9.,]{2,})|(-?[0-9]+).
+std::optional<std::string_view> last_number(std::string_view text) {
+  std::optional<std::string_view> last;
+  for (size_t at = 0; at < text.size();) {
+    const size_t sign = text[at] == '-' ? 1 : 0;
+    const size_t run = run_length(text, at + sign, "$0123456789.,");
+    const size_t digits = run >= 2 ? run : run_length(text, at + sign, "0123456789");
+    if (digits > 0) { last = text.substr(at, sign + digits); }
+    at += digits > 0 ? sign + digits : 1;
+  }
+  return last;
+}
+
+double number_score(const std::optional<std::string_view>& found, const std::vector<std::string>& answers) {
+  if (!found) { return 0; }
+  const std::string number = clean_number(*found);
+  return best(answers, [&](const std::string& answer) { return clean_number(answer) == number ? 1.0 : 0.0; });
 }
 
 /// What RULER's references are looked for in.
@@ -98,19 +162,30 @@ double without_classes(std::string_view text, const std::vector<std::string>& an
 
 AnswerScore find_answer_score(std::string_view name) {
   static const std::map<std::string_view, AnswerScore> scores = {
-      {"exact", without_classes<exact_score>},           {"f1", without_classes<f1_score>},
-      {"gsm8k", without_classes<gsm8k_score>},           {"match_all", without_classes<match_all_score>},
-      {"match_part", without_classes<match_part_score>}, {"contains", without_classes<contains_score>},
-      {"rouge_l", without_classes<rouge_l_score>},       {"classification", classification_score},
+      {"exact", without_classes<exact_score>},
+      {"nq_open", without_classes<nq_open_score>},
+      {"f1", without_classes<f1_score>},
+      {"gsm8k", without_classes<gsm8k_score>},
+      {"gsm8k_flexible", without_classes<gsm8k_flexible_score>},
+      {"match_all", without_classes<match_all_score>},
+      {"match_part", without_classes<match_part_score>},
+      {"contains", without_classes<contains_score>},
+      {"rouge_l", without_classes<rouge_l_score>},
+      {"classification", classification_score},
   };
   const auto found = scores.find(name);
   return found == scores.end() ? nullptr : found->second;
 }
 
 double exact_score(std::string_view text, const std::vector<std::string>& answers) {
-  if (is_empty(text)) { return 0; }
-  const std::vector<std::string> words = plain_words(text);
-  return best(answers, [&](const std::string& answer) { return plain_words(answer) == words ? 1.0 : 0.0; });
+  const std::string plain = plain_text(trim(text));
+  return best(answers, [&](const std::string& answer) { return plain_text(answer) == plain ? 1.0 : 0.0; });
+}
+
+double nq_open_score(std::string_view text, const std::vector<std::string>& answers) {
+  const std::string plain = plain_text(without_articles(trim(text)));
+  return best(answers,
+              [&](const std::string& answer) { return plain_text(without_articles(answer)) == plain ? 1.0 : 0.0; });
 }
 
 double f1_score(std::string_view text, const std::vector<std::string>& answers) {
@@ -122,11 +197,11 @@ double f1_score(std::string_view text, const std::vector<std::string>& answers) 
 }
 
 double gsm8k_score(std::string_view text, const std::vector<std::string>& answers) {
-  const std::string number = number_after_mark(text);
-  return number.empty() ? 0.0 : best(answers, [&](const std::string& answer) {
-    const bool is_marked = answer.find("#### ") != std::string::npos;
-    return (is_marked ? number_after_mark(answer) : clean_number(trim(answer))) == number ? 1.0 : 0.0;
-  });
+  return number_score(number_after_mark(text), answers);
+}
+
+double gsm8k_flexible_score(std::string_view text, const std::vector<std::string>& answers) {
+  return number_score(last_number(text), answers);
 }
 
 double match_all_score(std::string_view text, const std::vector<std::string>& answers) {

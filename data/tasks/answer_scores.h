@@ -1,6 +1,6 @@
 #pragma once
 // How generated text is compared with reference answers (docs/evaluations/generation.md, Scores). Every score is 0 to
-// 1; text without a character that counts scores 0. Texts must be valid UTF-8.
+// 1. Texts must be valid UTF-8.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,15 +10,22 @@ namespace hebb {
 /// Name of a way to score, besides "none".
 using AnswerScore = double (*)(std::string_view text, const std::vector<std::string>& answers,
                                const std::vector<std::string>& classes);
-/// exact, f1, gsm8k, match_all, match_part, contains, rouge_l, classification; null for another name.
+/// exact, nq_open, f1, gsm8k, gsm8k_flexible, match_all, match_part, contains, rouge_l, classification; null for
+/// another name.
 AnswerScore find_answer_score(std::string_view name);
 
-/// Equal to an answer after lower case, without ASCII punctuation, the words a, an, the, and surplus white space.
+// exact, nq_open and both of gsm8k equal lm-evaluation-harness 0.4.13: its tasks triviaqa, nq_open and gsm8k.
+/// Equal to an answer in lower case without ASCII punctuation and the text's outer white space.
 double exact_score(std::string_view text, const std::vector<std::string>& answers);
-/// Best F1 of the bags of words that exact_score compares.
+/// The same without the articles a, an, the, each with the space behind it.
+double nq_open_score(std::string_view text, const std::vector<std::string>& answers);
+/// Best F1 of the bags of words, without case, ASCII punctuation and articles.
 double f1_score(std::string_view text, const std::vector<std::string>& answers);
-/// The number after "#### " (without commas, "$", a final ".") is that of an answer, with or without "#### ".
+/// The number right behind the first "#### " is that of an answer, with or without "#### ", but for ",", "$" and a "."
+/// at the end.
 double gsm8k_score(std::string_view text, const std::vector<std::string>& answers);
+/// The last number of the text is.
+double gsm8k_flexible_score(std::string_view text, const std::vector<std::string>& answers);
 /// Share of the answers that occur in the text, in any case, after control characters have become new lines.
 double match_all_score(std::string_view text, const std::vector<std::string>& answers);
 /// 1 if one of them does.

@@ -150,6 +150,7 @@ NeedleSample NeedleMaker::next(std::vector<std::string> words) {
   for (size_t j = 0; j < kNeedles; ++j) {
     const double depth = options_.depths.empty() ? rng.uniform() : options_.depths[j];
     sample.words.push_back(static_cast<int64_t>(std::floor(static_cast<double>(words.size()) * depth)));
+    sample.depths.push_back(depth);
   }
   sample.asked = rng.below(kNeedles);
   sample.haystack = with_needles(words, needles, sample.words);

@@ -1,5 +1,6 @@
 #pragma once
 // Needles in a haystack: samples of the FwPKM protocol (docs/evaluations/niah.md).
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -56,8 +57,11 @@ struct NeedleSample {
   std::string haystack, question, answer;
   std::vector<std::string> keys, values;  // of the needles; of ready-made samples the values alone
   std::vector<int64_t> words;             // word of the haystack before which a needle was put
+  std::vector<double> depths;             // of the needles, 0 (start) to 1 (end); empty: not known
   int64_t asked = 0;
 
+  /// Where the needle stands that is asked for; NaN where that is not known.
+  double asked_depth() const { return depths.empty() ? NAN : depths[static_cast<size_t>(asked)]; }
   std::string prompt() const { return haystack + " " + question; }
 };
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "core/json_line.h"
+#include "data/text/characters.h"
 #include "data/text/text_input.h"
+#include "data/text/white_space.h"
 
 namespace hebb {
 namespace {
@@ -54,6 +56,13 @@ void optional_texts(Fields& f, const char* name, std::optional<std::vector<std::
   if (f.field(name, list).present()) { texts = list; }
 }
 
+bool is_json(std::string_view text, const std::string& file) {
+  try {
+    parse_json_line(text, file, 1);
+    return true;
+  } catch (const ConfigError&) { return false; }
+}
+
 Json without_comments(Json line) {
   auto& members = line.members();
   std::erase_if(members, [](const Json::Member& m) { return m.first.starts_with("_"); });
@@ -93,8 +102,8 @@ void fields(Fields& f, RollingRecord& r) {
 }
 
 const std::vector<std::string>& generate_scores() {
-  static const std::vector<std::string> names = {"exact",    "f1",      "gsm8k",          "match_all", "match_part",
-                                                 "contains", "rouge_l", "classification", "none"};
+  static const std::vector<std::string> names = {"exact",      "nq_open",  "f1",      "gsm8k",          "match_all",
+                                                 "match_part", "contains", "rouge_l", "classification", "none"};
   return names;
 }
 
@@ -127,6 +136,11 @@ void each_json_line(const std::string& path, const std::function<void(Json line)
     if (!raw.failure.empty()) { throw DataError("", raw.failure); }
     const std::string file = reader.files()[raw.file].string();
     as_data([&] {
+      const std::string_view text = trim(raw.bytes);
+      if (raw.line == 1 && !text.starts_with('{') && !text.starts_with('[') && !is_json(raw.bytes, file)) {
+        throw DataError(file + ":1", "records", "text (" + Json(std::string(first_characters(text, 20))).dump() + ")",
+                        "a JSON object on every line (docs/formats/records.md)");
+      }
       Json line = parse_json_line(raw.bytes, file, static_cast<int>(raw.line));
       if (!line.is_object()) { throw ConfigError(line.origin().str(), line.found(), "a JSON object"); }
       use(std::move(line));

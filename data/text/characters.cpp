@@ -18,6 +18,12 @@ std::string_view first_characters(std::string_view text, int64_t count) {
   return text.substr(0, at);
 }
 
+bool is_word_character(char32_t c) {
+  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  const bool is_letter = category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
+  return is_letter || (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO) || c == '_';
+}
+
 std::string lower_case(std::string_view text) {
   std::string result;
   result.reserve(text.size());

@@ -16,6 +16,8 @@ namespace hebb {
 int64_t count_characters(std::string_view text);
 /// The first `count` code points, or all where there are fewer.
 std::string_view first_characters(std::string_view text, int64_t count);
+/// A letter, a digit, another number or "_" (what \\w matches in Python).
+bool is_word_character(char32_t c);
 /// Lower case, one code point for one (Unicode's simple mapping).
 std::string lower_case(std::string_view text);
 /// `text` with every `from` replaced, from left to right.

@@ -19,12 +19,16 @@ TEST_CASE("a template's names are replaced once, other braces stay", "[fast]") {
   CHECK(fill_template("{} {other} {key", {{"key", "k"}}) == "{} {other} {key");
 }
 
-TEST_CASE("exact scores ignore case, punctuation, articles and surplus white space", "[fast]") {
-  CHECK(exact_score(" The  Eiffel-Tower!\n", Texts{"x", "eiffeltower"}) == 1);
-  CHECK(exact_score("An apple a day", Texts{"apple day"}) == 1);
+TEST_CASE("exact scores ignore case, punctuation and outer white space, and keep articles", "[fast]") {
+  CHECK(exact_score(" Eiffel-Tower!\n", Texts{"x", "eiffeltower"}) == 1);
+  CHECK(exact_score("The Eiffel", Texts{"eiffel"}) == 0);
+  CHECK(exact_score("an  apple", Texts{"an apple"}) == 0);
+  CHECK(nq_open_score("An apple a day", Texts{"apple day"}) == 1);
+  CHECK(nq_open_score("eta day", Texts{"et day"}) == 0);
   CHECK(exact_score("ÉCOLE", Texts{"école"}) == 1);
   CHECK(exact_score("theory", Texts{"ory"}) == 0);
   CHECK(exact_score("A", Texts{"A"}) == 1);
+  CHECK(exact_score(" ?", Texts{"!"}) == 1);
   CHECK(exact_score(" \n", Texts{"A"}) == 0);
 }
 
@@ -34,12 +38,16 @@ TEST_CASE("F1 counts common words with their number", "[fast]") {
   CHECK(f1_score("the", Texts{"a"}) == 0);
 }
 
-TEST_CASE("the number after the mark counts, however it is written", "[fast]") {
-  CHECK(gsm8k_score("so it is\n#### $1,234.", Texts{"text #### 1234"}) == 1);
+TEST_CASE("the number right behind the mark counts, or the last one of the text", "[fast]") {
+  CHECK(gsm8k_score("so it is\n#### 1,234.", Texts{"text #### 1234"}) == 1);
+  CHECK(gsm8k_score("#### $18", Texts{"18"}) == 0);
   CHECK(gsm8k_score("#### -5 apples", Texts{"-5"}) == 1);
   CHECK(gsm8k_score("#### 2.50", Texts{"2.5"}) == 0);
   CHECK(gsm8k_score("1234", Texts{"1234"}) == 0);
   CHECK(gsm8k_score("#### none", Texts{"none"}) == 0);
+  CHECK(gsm8k_flexible_score("3 of 7: $1,234.", Texts{"text #### 1234"}) == 1);
+  CHECK(gsm8k_flexible_score("it is -5", Texts{"-5"}) == 1);
+  CHECK(gsm8k_flexible_score("none", Texts{"none"}) == 0);
 }
 
 TEST_CASE("references are found in any case, also across control characters", "[fast]") {
@@ -64,8 +72,8 @@ TEST_CASE("classes in the text share the score, parts of the right one do not co
 }
 
 TEST_CASE("every score gives 1 for the answer itself and 0 for nothing", "[fast]") {
-  for (const char* name :
-       {"exact", "f1", "gsm8k", "match_all", "match_part", "contains", "rouge_l", "classification"}) {
+  for (const char* name : {"exact", "nq_open", "f1", "gsm8k", "gsm8k_flexible", "match_all", "match_part", "contains",
+                           "rouge_l", "classification"}) {
     INFO(name);
     const AnswerScore score = find_answer_score(name);
     REQUIRE(score != nullptr);

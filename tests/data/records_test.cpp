@@ -59,6 +59,9 @@ TEST_CASE_METHOD(Files, "records of every kind are read", "[fast]") {
 
 TEST_CASE_METHOD(Files, "what does not fit is refused with file, line and key", "[fast]") {
   const std::string good = "{\"context\": \"c\", \"choices\": [\"a\", \"b\"], \"gold\": 1}\n";
+  CHECK(
+      error<ChoiceRecord>("First Citizen:\nBefore we proceed\n") ==
+      ":1: records (found text (\"First Citizen:\"), expected a JSON object on every line (docs/formats/records.md))");
   CHECK(error<ChoiceRecord>(good + R"({"context": "c", "choices": ["a"], "gold": 0, "Group": "x"})") ==
         ":2:47: Group: found an unknown key, expected one of the known keys (did you mean \"group\"?)");
   CHECK(error<ChoiceRecord>(good + R"({"context": "c", "choices": ["a"]})") ==

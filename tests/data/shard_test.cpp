@@ -259,6 +259,9 @@ TEST_CASE("a damaged header is reported with its byte, what was found and expect
   CHECK(error_of(good).empty());
   CHECK(damaged(0, 7).starts_with(
       "x.bin: byte 0: magic number (found 7, expected 20240520 (uint16) or 20240801 (uint32)"));
+  CHECK(
+      error_of("First Citizen:\nBefore we proceed\n")
+          .starts_with("x.bin: byte 0: magic number (found text, expected token shards, which hebb data encode makes"));
   CHECK(damaged(4, 2) == "x.bin: byte 4: version (found 2, expected 1)");
   CHECK(damaged(8, 12) == "x.bin: byte 8: number of tokens in a file of 1046 bytes (found 12, expected 11)");
   CHECK(damaged(8, -1) == "x.bin: byte 8: number of tokens in a file of 1046 bytes (found -1, expected 11)");
