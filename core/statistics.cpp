@@ -101,7 +101,7 @@ Interval wilson(double share, double n) {
   constexpr double kNormal = 1.959963984540054;  // 97.5 % of the standard normal distribution
   const double z2 = kNormal * kNormal / n, middle = (share + z2 / 2) / (1 + z2);
   const double half = kNormal / (1 + z2) * std::sqrt(share * (1 - share) / n + z2 / (4 * n));
-  return {std::max(0.0, middle - half), std::min(1.0, middle + half)};
+  return {share == 0 ? 0 : std::max(0.0, middle - half), share == 1 ? 1 : std::min(1.0, middle + half)};
 }
 
 }  // namespace hebb

@@ -35,19 +35,16 @@ constexpr Measure kMeasures[] = {
 using Scores = std::map<std::string, std::vector<double>>;
 
 void add_groups(EvalResult& result, const std::vector<std::pair<std::string, Scores>>& groups) {
-  std::map<std::string, std::vector<double>> means;
+  std::map<std::string, std::vector<Json>> means;
   for (const auto& [name, scores] : groups) {
     Json group = Json::object();
     for (const auto& [metric, values] : scores) {
       group.set(metric, mean_metric(values));
-      means[metric].push_back(group.at(metric).at("value").as_double());
+      means[metric].push_back(group.at(metric));
     }
     result.groups.set(name, group);
   }
-  for (const auto& [metric, values] : means) {
-    result.metric(metric + "_group_mean", mean_metric(values).at("value").as_double(),
-                  static_cast<int64_t>(values.size()));
-  }
+  for (const auto& [metric, parts] : means) { result.mean_of_parts(metric + "_group_mean", parts, "groups"); }
 }
 
 /// Pairs of context and continuation, of which some are right.
@@ -76,12 +73,18 @@ template <class R> class Choice final : public EvalTask {
 
   void fields(Fields& f) override {
     scoring_.fields(f);
-    f.object("fewshot", fewshot_).help("Solved examples in front of each context.");
+    hebb::fields(f, front_, "context");
+  }
+
+  std::vector<std::string> left_out(const EvalPremises& premises) override {
+    read(premises.seed);  // the errors
+    return {};
   }
 
   EvalResult run(EvalContext& c) override {
-    const std::vector<R> records = scoring_.read<R>();
-    const Shots shots = Shots::read<R>(fewshot_, scoring_.file, c.seed);
+    const std::pair<std::vector<R>, Shots> data = read(c.seed);
+    const std::vector<R>& records = data.first;
+    const Shots& shots = data.second;
     const Tokenizer& tokenizer = c.text_tokenizer();
     const int64_t length = scoring_.length(c);
     LikelihoodScorer scorer(c, scoring_.freeze_fast_weights);
@@ -93,22 +96,46 @@ template <class R> class Choice final : public EvalTask {
       for (const auto& [context, continuation] : example.pairs) {
         texts.push_back(encode_pair(tokenizer, before + context, continuation, length, records[i].where));
       }
-      return predict(c, records[i], example, before, texts, scorer.score(texts, records[i].where));
-    };
-    const std::vector<Json> predictions = c.items({.count = records.size(), .compute = compute});
-    c.progress.end();
-    for (size_t i = 0; i < records.size(); ++i) {
-      for (size_t m = 0; m < measures_.size(); ++m) {
-        add(records[i], measures_[m].metric, score(records[i], predictions[i].items()[m].as_int()));
+      if (std::any_of(texts.begin(), texts.end(), [](const ScoredText& text) { return text.is_merged(); })) {
+        return Json();
       }
-    }
+      const bool is_cut = std::any_of(texts.begin(), texts.end(), [](const ScoredText& text) { return text.cut > 0; });
+      const Json predictions = predict(c, records[i], example, before, texts, scorer.score(texts, records[i].where));
+      return Json::array({predictions, is_cut});
+    };
+    const std::vector<Json> items = c.items({.count = records.size(), .compute = compute});
+    c.progress.end();
     EvalResult result;
+    TextLosses losses;
+    for (size_t i = 0; i < records.size(); ++i) {
+      if (items[i].is_null()) {
+        ++losses.merged;
+        continue;
+      }
+      for (size_t m = 0; m < measures_.size(); ++m) {
+        add(records[i], measures_[m].metric, score(records[i], items[i].items()[0].items()[m].as_int()));
+      }
+      losses.truncated += items[i].items()[1].as_bool() ? 1 : 0;
+      result.examples.push_back(static_cast<int64_t>(i));
+    }
+    if (all_.empty()) { return nothing_to_score(scoring_); }
+    losses.note(result, c, scoring_, records.size());
     for (const auto& [metric, values] : all_) { result.mean(metric, values); }
     add_groups(result, groups_);
     return result;
   }
 
  private:
+  std::pair<std::vector<R>, Shots> read(uint64_t seed) const {
+    std::vector<R> records = scoring_.read<R>();
+    for (const R& record : records) {
+      if (example_of(record).choices.size() < 2) {
+        throw DataError(record.where, "choices", "one, which is always right", "at least two");
+      }
+    }
+    return {std::move(records), Shots::read<R>(front_, scoring_.file, seed)};
+  }
+
   /// The choice of every measure.
   Json predict(EvalContext& c, const R& record, const Example& example, const std::string& before,
                const std::vector<ScoredText>& texts, const std::vector<Likelihood>& lls) const {
@@ -151,7 +178,7 @@ template <class R> class Choice final : public EvalTask {
   const char* kind_;
   std::span<const Measure> measures_;
   TextScoring scoring_;
-  std::optional<FewShot> fewshot_;
+  InFront front_;
   Scores all_;
   std::vector<std::pair<std::string, Scores>> groups_;  // in the order of the file
 };

@@ -18,12 +18,12 @@ void read_progress(const fs::path& folder, EvalSource& source) {
   source.tokens = state.integer_at("tokens", source.tokens);
 }
 
-/// RUN/checkpoints/step_N -> RUN/evals/step_N
+/// RUN/checkpoints/step_N -> RUN/evals/step_N; else evals/ beside the weights.
 fs::path default_folder(const fs::path& weights) {
   const fs::path folder = fs::absolute(weights).parent_path();
   return folder.parent_path().filename() == "checkpoints"
              ? folder.parent_path().parent_path() / "evals" / folder.filename()
-             : fs::path("evals");
+             : folder / "evals";
 }
 
 /// Size and checksum of the weights, from the checkpoint's state.json where there is one.

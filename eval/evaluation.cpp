@@ -158,12 +158,49 @@ Json mean_metric(std::span<const double> values) {
   const SampleMean sample = sample_mean(values);
   Json m = Json::object({{"value", sample.mean}});
   if (const auto error = sample.standard_error()) { m.set("stderr", *error); }
+  if (std::all_of(values.begin(), values.end(), [](double v) { return v == 0 || v == 1; })) {
+    const Interval interval = wilson(sample.mean, static_cast<double>(sample.n));
+    m.set("low", interval.low);
+    m.set("high", interval.high);
+  }
   m.set("n", sample.n);
   return m;
 }
 
+Json parts_metric(const std::vector<Json>& parts, const std::string& of) {
+  double sum = 0, squares = 0;
+  bool has_errors = true;
+  for (const Json& part : parts) {
+    const Json* error = part.find("stderr");
+    sum += part.at("value").as_double();
+    has_errors = has_errors && error != nullptr;
+    squares += error != nullptr ? error->as_double() * error->as_double() : 0;
+  }
+  const auto n = static_cast<double>(parts.size());
+  Json m = Json::object({{"value", sum / n}});
+  if (has_errors && squares > 0) { m.set("stderr", std::sqrt(squares) / n); }
+  m.set("n", static_cast<int64_t>(parts.size()));
+  m.set("of", of);
+  return m;
+}
+
+void set_mean(Json& point, const std::string& name, std::span<const double> values) {
+  const Json m = mean_metric(values);
+  const bool is_share = m.find("low") != nullptr;
+  point.set(name, m.at("value"));
+  for (const char* part : {"stderr", "low", "high"}) {
+    const Json* value = m.find(part);
+    if (value != nullptr && is_share == (std::string_view(part) != "stderr")) { point.set(name + "_" + part, *value); }
+  }
+}
+
+void EvalResult::mean_of_parts(const std::string& name, const std::vector<Json>& parts, const std::string& of) {
+  metrics.set(name, parts_metric(parts, of));
+}
+
 void EvalResult::mean(const std::string& name, std::span<const double> values) {
   metrics.set(name, mean_metric(values));
+  items.push_back({name, "", examples, {values.begin(), values.end()}, {}});
 }
 
 void EvalResult::ratio(const std::string& name, const std::string& exp_name, const RatioOfSums& mean) {
@@ -175,6 +212,7 @@ void EvalResult::ratio(const std::string& name, const std::string& exp_name, con
   };
   if (!name.empty()) { add(name, value, 1); }
   if (!exp_name.empty()) { add(exp_name, std::exp(value), std::exp(value)); }
+  items.push_back({name, exp_name, examples, mean.sums, mean.counts});
 }
 
 void EvalResult::left_out(const Json& parts, bool is_all) {

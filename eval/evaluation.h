@@ -11,6 +11,7 @@
 #include "comm/host_exchange.h"
 #include "core/progress.h"
 #include "data/tokenizer/tokenizer.h"
+#include "eval/item_values.h"
 #include "eval/journal.h"
 #include "eval/layer_overrides.h"
 #include "eval/rank_round.h"
@@ -37,10 +38,14 @@ struct EvalResult {
   Json metrics = Json::object();  // name -> {"value", "n", ...}
   Json series = Json::object();   // name -> array of objects
   Json groups = Json::object();
-  std::string source;  // of generated tasks: "builtin", "custom" or "official" texts
+  std::string source;             // of generated tasks: "builtin", "custom" or "official" texts
+  std::vector<ItemValues> items;  // what means are of, for paired differences
+  std::vector<int64_t> examples;  // to which the values of mean() and ratio() belong; empty: 0, 1, 2, ...
 
   static EvalResult failed(const std::string& reason);
   void metric(const std::string& name, double value, int64_t n);
+  /// A mean over parts (tasks, groups), each of which counts the same; `of`: what they are called.
+  void mean_of_parts(const std::string& name, const std::vector<Json>& parts, const std::string& of);
   /// The mean of one number per example, with its standard error.
   void mean(const std::string& name, std::span<const double> values);
   /// A mean of many numbers in independent groups, and its exponential; "" for one that is not reported.
@@ -50,8 +55,12 @@ struct EvalResult {
 };
 
 /// {"value", "stderr", "n"} of a mean (docs/verbs/eval.md, What all kinds share); a single example has no standard
-/// error. `values` is not empty.
+/// error. A share (values of 0 and 1) has "low" and "high", too. `values` is not empty.
 Json mean_metric(std::span<const double> values);
+/// {"value", "stderr", "n", "of"} of the mean over parts, each a mean_metric() of other examples.
+Json parts_metric(const std::vector<Json>& parts, const std::string& of);
+/// Sets NAME of a point to a mean, NAME_low and NAME_high where it is a share, else NAME_stderr.
+void set_mean(Json& point, const std::string& name, std::span<const double> values);
 
 /// The reasons of parts that cannot be evaluated.
 std::vector<std::string> reasons_of(const Json& parts);

@@ -10,8 +10,6 @@
 namespace hebb {
 namespace {
 
-constexpr const char* kBetweenShots = "\n\n";
-
 bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code error;  // patterns are no files
   return a == b || fs::equivalent(a, b, error);
@@ -25,6 +23,12 @@ void fields(Fields& f, FewShot& s) {
   f.field("order", s.order)
       .one_of({"first", "sample"})
       .help("first: the file's first ones; sample: drawn for each example.");
+  f.field("separator", s.separator).help("Behind each solved example.");
+}
+
+void fields(Fields& f, InFront& front, const std::string& what) {
+  f.field("description", front.description).help("Text in front of everything else.");
+  f.object("fewshot", front.fewshot).help("Solved examples in front of each " + what + ".");
 }
 
 std::string shot_text(const ChoiceRecord& r) {
@@ -50,7 +54,7 @@ void Shots::check(const std::string& own_file) {
 }
 
 std::string Shots::before(size_t index) const {
-  if (texts_.empty()) { return ""; }
+  if (texts_.empty()) { return description_; }
   const size_t left_out = is_own_file_ ? index : texts_.size();
   const auto k = static_cast<uint32_t>(options_.k);
   std::vector<uint32_t> drawn(k);
@@ -58,8 +62,8 @@ std::string Shots::before(size_t index) const {
   if (options_.order == "sample") {
     drawn = Rng(seed_, "fewshot", index).sample(static_cast<uint32_t>(texts_.size() - (is_own_file_ ? 1 : 0)), k);
   }
-  std::string text;
-  for (const uint32_t i : drawn) { text += texts_[i + (i >= left_out ? 1 : 0)] + kBetweenShots; }
+  std::string text = description_;
+  for (const uint32_t i : drawn) { text += texts_[i + (i >= left_out ? 1 : 0)] + options_.separator; }
   return text;
 }
 

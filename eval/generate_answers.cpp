@@ -12,9 +12,16 @@ namespace {
 
 /// What ends an answer where neither record nor configuration says so.
 std::vector<std::string> usual_ends(const std::string& score) {
-  if (score == "exact") { return {"\n", ".", ","}; }
-  if (score == "gsm8k") { return {"Question:"}; }
+  if (score == "exact" || score == "nq_open") { return {"\n", ".", ","}; }
+  if (score == "gsm8k") { return {"Question:", "</s>", "<|im_end|>"}; }
   return {};
+}
+
+/// The metrics of a score: those of one generated text.
+std::vector<std::string> metrics_of(const std::string& score) {
+  if (score == "gsm8k") { return {"gsm8k", "gsm8k_flexible"}; }
+  if (score == "none") { return {}; }
+  return {score};
 }
 
 class Generate final : public EvalTask {
@@ -33,7 +40,7 @@ class Generate final : public EvalTask {
     f.field("temperature", temperature_)
         .above(0)
         .help("Draw from softmax(logits / temperature). Default: the largest logit.");
-    f.object("fewshot", fewshot_).help("Solved examples in front of each prompt.");
+    hebb::fields(f, front_, "prompt");
     f.field("max_examples", max_examples_).min(1).help("Only the first so many examples.");
     f.field("freeze_fast_weights", freeze_).help("Never update fast weights.");
     if (f.reading()) {
@@ -41,14 +48,19 @@ class Generate final : public EvalTask {
     }
   }
 
+  std::vector<std::string> left_out(const EvalPremises& premises) override {
+    read(premises.seed);  // the errors
+    return {};
+  }
+
   EvalResult run(EvalContext& c) override {
-    std::vector<GenerateRecord> records = read_records<GenerateRecord>(file_);
-    records.resize(std::min(records.size(), static_cast<size_t>(max_examples_.value_or(INT64_MAX))));
     c.text_tokenizer();
-    for (const GenerateRecord& record : records) { check(record); }
-    const Shots shots = Shots::read<GenerateRecord>(fewshot_, file_, c.seed);
+    const std::pair<std::vector<GenerateRecord>, Shots> data = read(c.seed);
+    const std::vector<GenerateRecord>& records = data.first;
+    const Shots& shots = data.second;
     const auto weights = c.model.save_fast_weights();
     std::map<std::string, std::vector<double>> scores;
+    std::map<std::string, std::vector<int64_t>> examples;
     c.begin("generate", records.size());
     const auto compute = [&](size_t i) {
       c.model.restore_fast_weights(weights);  // examples do not influence each other
@@ -61,18 +73,29 @@ class Generate final : public EvalTask {
     const std::vector<Json> texts = c.items({.count = records.size(), .compute = compute});
     c.progress.end();
     for (size_t i = 0; i < records.size(); ++i) {
-      const AnswerScore score = find_answer_score(score_of(records[i]));
-      if (score != nullptr) {
-        scores[score_of(records[i])].push_back(score(texts[i].as_string(), records[i].answers, records[i].classes));
+      for (const std::string& metric : metrics_of(score_of(records[i]))) {
+        examples[metric].push_back(static_cast<int64_t>(i));
+        scores[metric].push_back(
+            find_answer_score(metric)(texts[i].as_string(), records[i].answers, records[i].classes));
       }
     }
     EvalResult result;
     result.metric("examples", static_cast<double>(records.size()), static_cast<int64_t>(records.size()));
-    for (const auto& [name, values] : scores) { result.mean(name, values); }
+    for (const auto& [name, values] : scores) {
+      result.examples = examples[name];
+      result.mean(name, values);
+    }
     return result;
   }
 
  private:
+  std::pair<std::vector<GenerateRecord>, Shots> read(uint64_t seed) const {
+    std::vector<GenerateRecord> records = read_records<GenerateRecord>(file_);
+    records.resize(std::min(records.size(), static_cast<size_t>(max_examples_.value_or(INT64_MAX))));
+    for (const GenerateRecord& record : records) { check(record); }
+    return {std::move(records), Shots::read<GenerateRecord>(front_, file_, seed)};
+  }
+
   const std::string& score_of(const GenerateRecord& record) const { return record.score ? *record.score : *score_; }
 
   /// That a right answer could score.
@@ -87,12 +110,13 @@ class Generate final : public EvalTask {
     if (record.answers.empty()) {
       throw DataError(record.where, "\"answers\" of a record that is scored", "none", "at least one");
     }
-    for (const std::string& answer : record.answers) {
+    const bool has_match = std::any_of(record.answers.begin(), record.answers.end(), [&](const std::string& answer) {
       const std::vector<std::string> alone{answer};
-      if (score(answer, alone, record.classes) == 0 && score("#### " + answer, alone, record.classes) == 0) {
-        throw DataError(record.where, "an answer that no text can match", Json(answer).found(),
-                        "one that \"" + score_of(record) + "\" can compare");
-      }
+      return score(answer, alone, record.classes) > 0 || score("#### " + answer, alone, record.classes) > 0;
+    });
+    if (!has_match) {
+      throw DataError(record.where, "answers that no text can match", Json(record.answers[0]).found(),
+                      "one that \"" + score_of(record) + "\" can compare");
     }
   }
 
@@ -127,7 +151,7 @@ class Generate final : public EvalTask {
   bool has_until_ = false;
   int64_t max_new_tokens_ = 128;
   std::optional<double> temperature_;
-  std::optional<FewShot> fewshot_;
+  InFront front_;
   std::optional<int64_t> max_examples_;
   bool freeze_ = false;
 };

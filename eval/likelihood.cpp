@@ -1,5 +1,7 @@
 #include "eval/likelihood.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -28,6 +30,29 @@ void TextScoring::fields(Fields& f) {
 }
 
 int64_t TextScoring::length(const EvalContext& c) const { return c.length_of(max_length, "max_length", "a length"); }
+
+void TextLosses::note(EvalResult& result, EvalContext& c, const TextScoring& scoring, size_t records) const {
+  const auto n = static_cast<int64_t>(records);
+  if (merged > 0) {
+    c.progress.message(
+        fmt::format("{}: {:d} of {:d} records are left out: a continuation is a part of the last token "
+                    "of its context",
+                    scoring.file, merged, n));
+    result.metric("merged", static_cast<double>(merged), n);
+  }
+  if (truncated > 0) {
+    c.progress.message(
+        fmt::format("{}: contexts of {:d} of {:d} records lost their start: they are longer than "
+                    "max_length ({:d} tokens)",
+                    scoring.file, truncated, n, scoring.length(c)));
+    result.metric("truncated", static_cast<double>(truncated), n);
+  }
+}
+
+EvalResult nothing_to_score(const TextScoring& scoring) {
+  return EvalResult::failed(scoring.file +
+                            ": in every record a continuation is a part of the last token of its context");
+}
 
 std::vector<Likelihood> LikelihoodScorer::score(std::span<const ScoredText> texts, const std::string& where) {
   std::vector<Likelihood> results;

@@ -26,6 +26,18 @@ struct TextScoring {
   }
 };
 
+/// How many records of a file are not scored as they stand.
+struct TextLosses {
+  int64_t truncated = 0;  // a context lost its start to max_length
+  int64_t merged = 0;     // left out: a continuation is a part of its context's last token
+
+  /// Adds metrics of those that occur, and says so on the terminal.
+  void note(EvalResult& result, EvalContext& c, const TextScoring& scoring, size_t records) const;
+};
+
+/// Of a file of which all records are merged.
+EvalResult nothing_to_score(const TextScoring& scoring);
+
 /// How likely a continuation is.
 struct Likelihood {
   double ll = 0;                     // sum over the scored tokens [nats]

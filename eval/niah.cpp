@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/plural.h"
 #include "data/tasks/answer_scores.h"
@@ -17,18 +18,27 @@ constexpr int64_t kAnswerTokens = 12;
 constexpr ScoringModel::Reading kRead{FastUpdate::at_end, false};  // fast weights move once, after the last token
 constexpr ScoringModel::Reading kAnswer{FastUpdate::never, false};
 
-/// What samples scored: [exact, digits, candidate, tokens of the prompt] of each.
+/// What samples scored: [exact, digits, candidate, tokens of the prompt, depth] of each.
 using Scores = std::vector<Json>;
 
-Json mean_of(const Scores& scores, size_t number) {
+constexpr std::pair<const char*, size_t> kMetrics[] = {{"exact", 0}, {"digits", 1}, {"candidate", 2}};
+
+std::vector<double> numbers(const Scores& scores, size_t number) {
   std::vector<double> values;
   for (const Json& sample : scores) { values.push_back(sample.items()[number].as_double()); }
-  return mean_metric(values);
+  return values;
 }
 
 Json metrics_of(const Scores& scores) {
-  return Json::object(
-      {{"exact", mean_of(scores, 0)}, {"digits", mean_of(scores, 1)}, {"candidate", mean_of(scores, 2)}});
+  Json metrics = Json::object();
+  for (const auto& [name, number] : kMetrics) { metrics.set(name, mean_metric(numbers(scores, number))); }
+  return metrics;
+}
+
+/// Depth as points have it: that of `depths`, or the middle of the tenth of the haystack.
+double depth_bin(double depth, bool is_given) {
+  constexpr double kBins = 10;
+  return is_given ? depth : (std::min(std::floor(kBins * depth), kBins - 1) + 0.5) / kBins;
 }
 
 class Niah final : public EvalTask {
@@ -73,7 +83,7 @@ class Niah final : public EvalTask {
     c.begin("niah", static_cast<uint64_t>(count) * lengths_.size() * runs);
     result.source = !ready_made_.empty() ? "official" : is_built_in() ? "builtin" : "custom";
     std::map<int64_t, Scores> by_passes;
-    Json series = Json::array();
+    Json series = Json::array(), by_depth = Json::array();
     const auto weights = c.model.save_fast_weights();
     for (const int64_t words : lengths_) {
       Scores scores;
@@ -83,14 +93,16 @@ class Niah final : public EvalTask {
           scores = one_run(c, words, passes_[p], count, weights);
         }
         series.push(point(words, passes_[p], scores));
+        add_depths(by_depth, words, passes_[p], scores);
         Scores& all = by_passes[passes_[p]];
         all.insert(all.end(), scores.begin(), scores.end());
       }
     }
     c.progress.end();
     for (const auto& [passes, scores] : by_passes) { result.groups.set(std::to_string(passes), metrics_of(scores)); }
-    result.metrics = result.groups.at(std::to_string(passes_.back()));
+    for (const auto& [name, number] : kMetrics) { result.mean(name, numbers(by_passes[passes_.back()], number)); }
     result.series.set("by_length", series);
+    if (!by_depth.items().empty()) { result.series.set("by_depth", by_depth); }
     return result;
   }
 
@@ -135,14 +147,34 @@ class Niah final : public EvalTask {
     f.require(makes || needles_.depths.empty(), "depths", kNoUse);
   }
 
+  /// Points of one length and number of passes, from the start of the haystack to its end. None for ready-made samples.
+  void add_depths(Json& series, int64_t words, int64_t passes, const Scores& scores) const {
+    std::map<double, Scores> bins;
+    for (const Json& sample : scores) {
+      const Json& depth = sample.items()[4];
+      if (depth.is_number()) { bins[depth_bin(depth.as_double(), !needles_.depths.empty())].push_back(sample); }
+    }
+    for (const auto& [depth, found] : bins) {
+      Json j = Json::object({{"context_words", words}, {"depth", depth}});
+      const Json rest = point(words, passes, found);
+      for (const auto& [key, value] : rest.members()) { j.set(key, value); }
+      series.push(j);
+    }
+  }
+
   Json point(int64_t words, int64_t passes, const Scores& scores) const {
     Json j = Json::object();
     if (ready_made_.empty()) { j.set("context_words", words); }
     j.set("passes", passes);
     j.set("n", static_cast<int64_t>(scores.size()));
-    const Json metrics = metrics_of(scores);
-    for (const auto& [name, metric] : metrics.members()) { j.set(name, metric.at("value").as_double()); }
-    j.set("prompt_tokens", mean_of(scores, 3).at("value").as_double());
+    for (const auto& [name, number] : kMetrics) {
+      if (number == 0) {
+        set_mean(j, name, numbers(scores, number));
+      } else {
+        j.set(name, mean_metric(numbers(scores, number)).at("value"));
+      }
+    }
+    j.set("prompt_tokens", mean_metric(numbers(scores, 3)).at("value"));
     return j;
   }
 
@@ -214,7 +246,7 @@ class Niah final : public EvalTask {
     return scores;
   }
 
-  /// [exact, digits, candidate, tokens].
+  /// [exact, digits, candidate, tokens, depth].
   Json score(EvalContext& c, const NeedleSample& sample, int64_t passes, const std::string& id,
              std::unique_ptr<ModelState>& last) {
     const std::vector<int32_t> haystack = checked_prompt_ids(c, sample.haystack, id),
@@ -229,14 +261,16 @@ class Niah final : public EvalTask {
                         }};
     const std::string text = greedy_answer(c, read_prompt(c, haystack, prompt, *last), *last, kAnswer, end);
     const NeedleScores s = needle_scores(text, sample.answer, sample.values);
-    c.log_sample(id, prompt,
-                 Json::object({{"prompt", sample.prompt()},
-                               {"prediction", s.prediction},
-                               {"references", Json::array({sample.answer})},
-                               {"score", s.exact},
-                               {"digits", s.digits},
-                               {"candidate", s.candidate}}));
-    return Json::array({s.exact, s.digits, s.candidate, static_cast<int64_t>(prompt.size())});
+    Json line = Json::object({{"prompt", sample.prompt()},
+                              {"prediction", s.prediction},
+                              {"references", Json::array({sample.answer})},
+                              {"score", s.exact},
+                              {"digits", s.digits},
+                              {"candidate", s.candidate}});
+    const Json depth = sample.depths.empty() ? Json() : Json(sample.asked_depth());
+    if (!depth.is_null()) { line.set("depth", depth); }
+    c.log_sample(id, prompt, line);
+    return Json::array({s.exact, s.digits, s.candidate, static_cast<int64_t>(prompt.size()), depth});
   }
 
   /// The last pass; logits behind the prompt.

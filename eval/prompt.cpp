@@ -30,21 +30,20 @@ ScoredText encode_pair(const Tokenizer& tokenizer, std::string_view context, std
   ScoredText result;
   result.ids = prefix_ids(tokenizer, read.empty());
   result.ids.insert(result.ids.end(), read.begin(), read.end());
-  if (whole.size() > read.size()) {
-    const bool has_start = !result.ids.empty();
-    result.ids.insert(result.ids.end(), whole.begin() + static_cast<ptrdiff_t>(read.size()), whole.end());
-    result.scored = static_cast<int64_t>(whole.size() - read.size()) - (has_start ? 0 : 1);
-  }
+  if (whole.size() <= read.size()) { return result; }
+  const bool has_start = !result.ids.empty();
+  result.ids.insert(result.ids.end(), whole.begin() + static_cast<ptrdiff_t>(read.size()), whole.end());
+  result.scored = static_cast<int64_t>(whole.size() - read.size()) - (has_start ? 0 : 1);
   if (result.scored < 1) {
-    throw DataError(where, "nothing to score", "a continuation without a token of its own",
-                    "one that does not merge with its context, or a tokenizer with BOS or EOS");
+    throw DataError(where, "nothing to score", "a continuation of one token and no context",
+                    "a longer one, or a tokenizer with BOS or EOS");
   }
   if (result.scored > max_length) {
     throw DataError(where, "the continuation is too long", fmt::format("{:d} tokens", result.scored),
                     fmt::format("at most max_length ({:d})", max_length));
   }
-  const int64_t surplus = static_cast<int64_t>(result.ids.size()) - (max_length + 1);
-  result.ids.erase(result.ids.begin(), result.ids.begin() + std::max<int64_t>(surplus, 0));
+  result.cut = std::max<int64_t>(static_cast<int64_t>(result.ids.size()) - (max_length + 1), 0);
+  result.ids.erase(result.ids.begin(), result.ids.begin() + result.cut);
   return result;
 }
 

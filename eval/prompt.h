@@ -18,12 +18,15 @@ std::vector<int32_t> prompt_ids(const Tokenizer& tokenizer, std::string_view pro
 struct ScoredText {
   std::vector<int32_t> ids;  // inputs are all but the last
   int64_t scored = 0;        // the last so many ids are predicted
+  int64_t cut = 0;           // ids that were left out at the start
+  /// The continuation is a part of the context's last token: there is nothing to score.
+  bool is_merged() const { return scored == 0; }
 };
 
 /// A pair of docs/evaluations/likelihood.md, Context and continuation: white space at the end of the context
 /// belongs to the continuation; of prefix, context and continuation the last max_length + 1 ids are kept. A first token
-/// without a prefix is not scored. Errors: DataError at `where` for a continuation of which no token is left to score,
-/// or of more than max_length tokens.
+/// without a prefix is not scored. Errors: DataError at `where` for a continuation whose only token is such a first
+/// one, or of more than max_length tokens.
 ScoredText encode_pair(const Tokenizer& tokenizer, std::string_view context, std::string_view continuation,
                        int64_t max_length, std::string_view where);
 

@@ -19,7 +19,7 @@ bool is_fingerprint(std::string_view text) {
 struct Companion {
   const char *member, *end;
 };
-constexpr Companion kCompanions[] = {{"samples", ".samples.jsonl"}};
+constexpr Companion kCompanions[] = {{"samples", ".samples.jsonl"}, {"items", ".items.jsonl"}};
 
 std::string fingerprint_of(const Json& result) {
   const std::string own = result.text_at("fingerprint");
@@ -101,7 +101,7 @@ void ResultFiles::restore(const std::string& fingerprint) const {
   }
 }
 
-void ResultFiles::write(Json result, const std::string& samples,
+Json ResultFiles::write(Json result, const std::string& samples, const std::string& items,
                         const std::function<void(const std::string&)>& note) const {
   const std::string fingerprint = result.text_at("fingerprint");
   const std::optional<Json> old = good(current());
@@ -112,16 +112,18 @@ void ResultFiles::write(Json result, const std::string& samples,
   } else if (old && fingerprint_of(*old) != fingerprint) {
     note("the older " + current().string() + " is kept as " + move(*old, stem(fingerprint_of(*old))));
   }
-  if (!samples.empty()) {
-    result.set("samples", place + ".samples.jsonl");
-    write_file_atomic(folder_ / (place + ".samples.jsonl"), samples);
+  for (const auto& [companion, text] : {std::pair{kCompanions[0], samples}, std::pair{kCompanions[1], items}}) {
+    if (text.empty()) { continue; }
+    result.set(companion.member, place + companion.end);
+    write_file_atomic(folder_ / (place + companion.end), text);
   }
   write_file_atomic(folder_ / (place + ".json"), result.dump(1) + "\n");
-  if (place != name_) { return; }
+  if (place != name_) { return result; }
   retried_or_throws([&] { return fs::remove(aside(fingerprint)); });  // a failure that has been mended
   for (const Companion& companion : kCompanions) {
     retried_or_throws([&] { return fs::remove(folder_ / (stem(fingerprint) + companion.end)); });
   }
+  return result;
 }
 
 void ResultFiles::remove_unfinished() const {
@@ -131,7 +133,7 @@ void ResultFiles::remove_unfinished() const {
     if (!file.starts_with(name_ + ".")) { continue; }
     file.erase(0, name_.size());
     if (is_fingerprint(file.substr(1, kFingerprintDigits))) { file.erase(0, 1 + kFingerprintDigits); }
-    for (const char* kind : {".json", ".samples.jsonl", ".partial", ".partial-weights"}) {
+    for (const char* kind : {".json", ".samples.jsonl", ".items.jsonl", ".partial", ".partial-weights"}) {
       if (file.starts_with(std::string(kind) + ".tmp-")) { left.push_back(entry.path()); }
     }
   }

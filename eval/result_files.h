@@ -23,8 +23,10 @@ class ResultFiles {
   bool is_current(const std::string& fingerprint) const;
   /// Makes the good result of this fingerprint NAME.json again.
   void restore(const std::string& fingerprint) const;
-  /// Writes a result and its samples ("": none), and names to `note` what has another place than before.
-  void write(Json result, const std::string& samples, const std::function<void(const std::string&)>& note) const;
+  /// Writes a result and the files beside it ("": none), and names to `note` what has another place than before.
+  /// Returns the result as it is written.
+  Json write(Json result, const std::string& samples, const std::string& items,
+             const std::function<void(const std::string&)>& note) const;
   /// Removes what a killed process had begun to write.
   void remove_unfinished() const;
 

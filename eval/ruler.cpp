@@ -222,10 +222,10 @@ class Ruler final : public EvalTask {
     return Json::array({score, sample.length});
   }
 
-  /// Metrics of tasks (`scores` of all lengths together) and their averages.
-  static Json table(const std::vector<const Cell*>& cells) {
+  /// Metrics of tasks (`scores` of all lengths together) and their averages. `result`: gets what they are of.
+  static Json table(const std::vector<const Cell*>& cells, EvalResult* result = nullptr) {
     Json metrics = Json::object();
-    std::vector<double> means, of_six;
+    std::vector<Json> means, of_six;
     std::set<std::string> six = {"niah_single_1",   "niah_single_2",   "niah_single_3",
                                  "niah_multikey_2", "niah_multiquery", "vt"};
     for (const Cell* cell : cells) {
@@ -236,14 +236,12 @@ class Ruler final : public EvalTask {
         if (other->task == cell->task) { scores.insert(scores.end(), other->scores.begin(), other->scores.end()); }
       }
       metrics.set(name, mean_metric(scores));
-      means.push_back(mean(scores));
-      if (six.erase(name) > 0) { of_six.push_back(mean(scores)); }
+      if (result != nullptr) { result->mean(name, scores); }
+      means.push_back(metrics.at(name));
+      if (six.erase(name) > 0) { of_six.push_back(metrics.at(name)); }
     }
-    const auto add = [&](const char* name, const std::vector<double>& values) {
-      metrics.set(name, Json::object({{"value", mean(values)}, {"n", static_cast<int64_t>(values.size())}}));
-    };
-    add("average", means);
-    if (six.empty()) { add("average_6", of_six); }
+    metrics.set("average", parts_metric(means, "tasks"));
+    if (six.empty()) { metrics.set("average_6", parts_metric(of_six, "tasks")); }
     return metrics;
   }
 
@@ -252,17 +250,17 @@ class Ruler final : public EvalTask {
     std::map<int64_t, std::vector<const Cell*>> by_length;
     std::vector<const Cell*> all;
     for (const Cell& cell : cells) {
-      series.push(Json::object({{"task", cell.task->name},
-                                {"length", cell.length},
-                                {"score", mean(cell.scores)},
-                                {"n", static_cast<int64_t>(cell.scores.size())},
-                                {"tokens", mean(cell.tokens)}}));
+      Json point = Json::object({{"task", cell.task->name}, {"length", cell.length}});
+      set_mean(point, "score", cell.scores);
+      point.set("n", static_cast<int64_t>(cell.scores.size()));
+      point.set("tokens", mean(cell.tokens));
+      series.push(point);
       by_length[cell.length].push_back(&cell);
       all.push_back(&cell);
     }
     result.series.set("by_task", series);
     for (const auto& [length, part] : by_length) { result.groups.set(std::to_string(length), table(part)); }
-    result.metrics = table(all);
+    result.metrics = table(all, &result);
   }
 
   std::vector<std::string> tasks_ = all_tasks();

@@ -1,7 +1,11 @@
 // Runs evaluations, writes their results and keeps what is finished (docs/verbs/eval.md, Interruptions).
 #include <fmt/core.h>
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
+#include <system_error>
 
 #include "comm/rendezvous.h"
 #include "core/elapsed.h"
@@ -140,8 +144,19 @@ Json write_result(const Evaluation& e, const EvalResult& result, const EvalConte
                   const std::string& fingerprint, double seconds, const ResultFiles& files) {
   Json json = result_json(e, result, source, context.tokenizer.get(), seconds);
   json.set("fingerprint", fingerprint);
-  files.write(json, context.samples, [&](const std::string& text) { context.progress.message(text); });
-  return json;
+  return files.write(json, context.samples, item_lines(result.items),
+                     [&](const std::string& text) { context.progress.message(text); });
+}
+
+/// Makes the folder, and says what else to do where nothing can be written.
+void require_writable(const fs::path& out) {
+  std::string cause;
+  try {
+    create_folders(fs::absolute(out));
+    if (::access(out.c_str(), W_OK | X_OK) == 0) { return; }
+    cause = std::generic_category().message(errno);
+  } catch (const CheckpointError& error) { cause = error.what(); }
+  throw CheckpointError(out.string(), "results cannot be written here (" + cause + "); --out names another folder");
 }
 
 /// The lock of one evaluation in a folder: other processes may run others there. What a killed process had begun to
@@ -160,7 +175,7 @@ void EvalCounts::add(const std::string& status) { ++(status == "ok" ? ok : statu
 
 Json evaluation_key(const Evaluation& evaluation, const EvalSource& source, const Tokenizer* tokenizer,
                     int64_t sequence_length, bool logs_samples) {
-  return Json::object({{"format", 1},
+  return Json::object({{"format", 2},  // of items, and of what they hold
                        {"version", HEBB_VERSION},
                        {"weights", source.weights},
                        {"model", source.model_hash},
@@ -177,7 +192,7 @@ EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext con
                            const fs::path& out, const std::function<void(const std::string& line)>& report,
                            bool again) {
   EvalCounts counts;
-  if (context.is_first()) { create_folders(fs::absolute(out)); }
+  if (context.is_first()) { require_writable(out); }
   const auto weights = context.model.save_fast_weights();
   const auto note = [&](const std::string& text) { context.progress.message(text); };
   for (Evaluation& e : evaluations) {

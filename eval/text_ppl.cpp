@@ -21,12 +21,18 @@ class Cloze final : public EvalTask {
  public:
   void fields(Fields& f) override {
     scoring_.fields(f);
-    f.object("fewshot", fewshot_).help("Solved examples in front of each context.");
+    hebb::fields(f, front_, "context");
+  }
+
+  std::vector<std::string> left_out(const EvalPremises& premises) override {
+    scoring_.read<ClozeRecord>();  // the errors
+    Shots::read<ClozeRecord>(front_, scoring_.file, premises.seed);
+    return {};
   }
 
   EvalResult run(EvalContext& c) override {
     const std::vector<ClozeRecord> records = scoring_.read<ClozeRecord>();
-    const Shots shots = Shots::read<ClozeRecord>(fewshot_, scoring_.file, c.seed);
+    const Shots shots = Shots::read<ClozeRecord>(front_, scoring_.file, c.seed);
     const Tokenizer& tokenizer = c.text_tokenizer();
     const int64_t length = scoring_.length(c);
     LikelihoodScorer scorer(c, scoring_.freeze_fast_weights);
@@ -35,6 +41,7 @@ class Cloze final : public EvalTask {
       const ClozeRecord& r = records[i];
       const std::string prompt = shots.before(i) + r.context;
       const ScoredText text = encode_pair(tokenizer, prompt, r.target, length, r.where);
+      if (text.is_merged()) { return Json(); }
       const Likelihood likelihood = scorer.score({&text, 1}, r.where)[0];
       const double score = likelihood.is_greedy ? 1.0 : 0.0;
       c.log_sample(r.id, text.ids,
@@ -43,15 +50,26 @@ class Cloze final : public EvalTask {
                                  {"references", r.target},
                                  {"score", score},
                                  {"ll", likelihood.ll}}));
-      return Json::array({score, likelihood.ll});
+      return Json::array({score, likelihood.ll, text.cut > 0});
     };
     std::vector<double> greedy, lls;
-    for (const Json& item : c.items({.count = records.size(), .compute = compute})) {
+    EvalResult result;
+    TextLosses losses;
+    const std::vector<Json> items = c.items({.count = records.size(), .compute = compute});
+    for (size_t i = 0; i < items.size(); ++i) {
+      const Json& item = items[i];
+      if (item.is_null()) {
+        ++losses.merged;
+        continue;
+      }
+      result.examples.push_back(static_cast<int64_t>(i));
       greedy.push_back(item.items()[0].as_double());
       lls.push_back(kept_number(item.items()[1]));
+      losses.truncated += item.items()[2].as_bool() ? 1 : 0;
     }
     c.progress.end();
-    EvalResult result;
+    if (greedy.empty()) { return nothing_to_score(scoring_); }
+    losses.note(result, c, scoring_, records.size());
     result.mean("acc", greedy);
     RatioOfSums nll;
     for (const double ll : lls) { nll.add(-ll, 1); }
@@ -61,12 +79,17 @@ class Cloze final : public EvalTask {
 
  private:
   TextScoring scoring_;
-  std::optional<FewShot> fewshot_;
+  InFront front_;
 };
 
 class Rolling final : public EvalTask {
  public:
   void fields(Fields& f) override { scoring_.fields(f); }
+
+  std::vector<std::string> left_out(const EvalPremises&) override {
+    scoring_.read<RollingRecord>();  // the errors
+    return {};
+  }
 
   EvalResult run(EvalContext& c) override {
     const std::vector<RollingRecord> records = scoring_.read<RollingRecord>();
@@ -98,14 +121,17 @@ class Rolling final : public EvalTask {
   }
 
  private:
-  /// Sum of the losses of all ids but the first, in segments that begin with a fresh state; fast weights go on.
+  /// Sum of the losses of all ids but the first, in windows of `length` inputs, each from a new state. The last window
+  /// begins as much earlier as it takes to fill it. Fast weights go on; they do not learn those ids twice.
   double score(EvalContext& c, std::span<const int32_t> ids, int64_t length) const {
     const ScoringModel::Reading reading{FastUpdate::streaming, scoring_.freeze_fast_weights};
     double sum = 0;
     for (size_t s = 0; s + 1 < ids.size(); s += static_cast<size_t>(length)) {
       c.poll();
       const size_t n = std::min(static_cast<size_t>(length), ids.size() - 1 - s);
+      const size_t again = std::min(s, static_cast<size_t>(length) - n);  // ids that an earlier window has read
       const std::unique_ptr<ModelState> state = c.model.new_state();
+      if (again > 0) { c.model.advance(ids.subspan(s - again, again), *state, {FastUpdate::never, false}); }
       const std::vector<double> losses = c.model.score(ids.subspan(s, n), ids.subspan(s + 1, n), *state, reading);
       c.model.flush(*state, reading);
       sum = std::accumulate(losses.begin(), losses.end(), sum);
@@ -137,6 +163,11 @@ class AnswerPpl final : public EvalTask {
     f.field("max_examples", max_examples_).min(1).help("Only the first so many records.");
   }
 
+  std::vector<std::string> left_out(const EvalPremises&) override {
+    read_records<AnswerRecord>(file_);  // the errors
+    return {};
+  }
+
   EvalResult run(EvalContext& c) override {
     std::vector<AnswerRecord> records = read_records<AnswerRecord>(file_);
     records.resize(std::min(records.size(), static_cast<size_t>(max_examples_.value_or(INT64_MAX))));
@@ -158,12 +189,15 @@ class AnswerPpl final : public EvalTask {
     };
     RatioOfSums nll;
     const bool carries = fast_weights_ == "carry" && c.model.has_fast_weights();
-    for (const Json& item : c.items({.count = records.size(), .compute = compute, .moves_weights = carries})) {
-      if (item.is_null()) { continue; }
-      nll.add(kept_number(item.items()[0]), static_cast<double>(item.items()[1].as_int()));
+    std::vector<int64_t> examples;
+    const std::vector<Json> items = c.items({.count = records.size(), .compute = compute, .moves_weights = carries});
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (items[i].is_null()) { continue; }
+      nll.add(kept_number(items[i].items()[0]), static_cast<double>(items[i].items()[1].as_int()));
+      examples.push_back(static_cast<int64_t>(i));
     }
     c.progress.end();
-    return result(nll, static_cast<int64_t>(records.size()));
+    return result(nll, static_cast<int64_t>(records.size()), examples);
   }
 
  private:
@@ -199,14 +233,15 @@ class AnswerPpl final : public EvalTask {
     return std::accumulate(losses.begin(), losses.end(), 0.0);
   }
 
-  EvalResult result(const RatioOfSums& nll, int64_t records) const {
-    const auto examples = static_cast<int64_t>(nll.sums.size());
+  EvalResult result(const RatioOfSums& nll, int64_t records, const std::vector<int64_t>& scored) const {
+    const auto examples = static_cast<int64_t>(scored.size());
     if (examples == 0) {
       return EvalResult::failed(
           fmt::format("{}: no example of at most max_tokens ({:d}) tokens and a length of at most {:d}", file_,
                       max_tokens_, max_record_length_));
     }
     EvalResult r;
+    r.examples = scored;
     r.ratio("nll", "ppl", nll);
     r.metric("examples", static_cast<double>(examples), examples);
     r.metric("left_out", static_cast<double>(records - examples), records);

@@ -103,9 +103,16 @@ int run_job(const Options& o, const Job& job, const Ranks& ranks) {
     }
     all.ok += counts.ok;
     all.failed += counts.failed;
-    if (is_table) { results.push_back({job.labels[i], counts.results}); }
+    if (is_table) { results.push_back({job.labels[i], counts.results, results_folder(job.requests[i])}); }
   }
-  if (is_table) { print_line(comparison_text(results)); }
+  if (is_table) {
+    print_line(comparison_text(results));
+    const std::string differences = differences_text(results);
+    if (!differences.empty()) {
+      print_line("\ndifferences on the same examples ± standard error; p: paired t test, corrected by Holm\n" +
+                 differences);
+    }
+  }
   if (all.failed > 0) { return static_cast<int>(ExitCode::kOther); }
   if (all.ok == 0) { throw DataError(o.eval, "nothing was evaluated: all evaluations were skipped"); }
   return 0;

@@ -36,6 +36,21 @@ FOLDER_TEST("a second eval takes finished results up, and several checkpoints st
                                                            Contains("  run:2  ") && Contains("held.nll") &&
                                                            Contains("words.acc"));
   CHECK(fs::exists(folder / "run/evals/step_00000002/held.json"));
+  const std::string table = output_of(folder, "eval e.json " + both);
+  CHECK_THAT(table, Contains("differences on the same examples") && Contains("minus run:2") && Contains("held.nll") &&
+                        Contains("words.acc"));
+  folder.write("file", "");
+  CHECK_THAT(run_hebb(folder, "eval e.json --checkpoint run --out file/x").err,
+             Contains("file/x: results cannot be written here") && Contains("--out names another folder"));
+  CHECK(run_hebb(folder, "eval e.json --checkpoint run --out res").code == 0);
+  CHECK_THAT(output_of(folder, "report res -o page"), Contains("wrote "));
+  CHECK_THAT(read_file(folder / "page/report.md"), Contains("| res |") && Contains("words acc"));
+  fs::copy(folder / "run/checkpoints/step_00000002", folder / "bare");
+  CHECK(run_hebb(folder, "eval e.json --checkpoint bare --tokenizer bytes").code == 0);
+  CHECK(fs::exists(folder / "bare/evals/held.json"));
+  CHECK_THAT(output_of(folder, "report bare res -o page"), Contains("wrote "));
+  CHECK_THAT(read_file(folder / "page/report.md"),
+             Contains("Differences on the same examples") && Contains("| res | bare |"));
   CHECK(run_hebb(folder, "eval e.json --out out " + both).code == 0);
   CHECK(fs::exists(folder / "out/run:2/held.json"));
   CHECK_THAT(run_hebb(folder, "eval e.json --checkpoint run --checkpoint run").err,
@@ -51,12 +66,15 @@ FOLDER_TEST("what cannot be evaluated is said before the first evaluation, and l
     {"name": "hay", "kind": "niah", "samples": 1, "context_words": [40], "passes": [1], "text": {"path": "short.txt"}},
     {"name": "pairs", "kind": "mqar", "vocab": 64, "samples": 1, "cases": [{"length": 10, "pairs": 4}, {"length": 20, "pairs": 4}]},
     {"name": "lost", "kind": "ruler", "lengths": [1200], "squad": "nowhere.json"},
+    {"name": "broken", "kind": "cloze", "file": "broken.jsonl"},
     {"name": "books", "kind": "position_ppl", "length": 100000, "data": {"path": "set/val_*.bin"}}]})");
+  folder.write("broken.jsonl", "{\"context\": \"The\", \"target\": \" a\"}\n{\"context\": \"No\"}\n");
   const CommandResult result = run_hebb(folder, "eval e.json --checkpoint run", "", "2>&1");
   CHECK(result.code == 1);  // books fails
   const size_t first = result.out.find("held (position_ppl): ok");
   REQUIRE(first != std::string::npos);
   const std::string start = result.out.substr(0, first), rest = result.out.substr(first);
+  CHECK_THAT(start, Contains("broken (cloze) will fail: ") && Contains("broken.jsonl:2:1: target"));
   CHECK_THAT(start,
              Contains("long (ruler) leaves out: task vt at length 1200: found ") && !Contains("at length 2400") &&
                  Contains("hay (niah) leaves out: ") && Contains("/short.txt: haystacks of 40 words (") &&

@@ -107,6 +107,39 @@ TEST_CASE("lengths and passes are reported apart, and built-in text is the same 
   CHECK(m.run(keys + R"(, "question": "And {key}? ")").result.source == "custom");
 }
 
+TEST_CASE("needles are reported by the depth of the one that is asked for", "[fast]") {
+  const BigramModel m = says(" 7", {{{'7', '7'}, 9}});
+  const std::string keys = R"("kind": "niah", "context_words": [20, 45], "passes": [1], "samples": 12)";
+  const Outcome given = m.run(keys + R"(, "depths": [0, 0.25, 0.5, 0.75, 1])");
+  std::map<std::pair<int64_t, double>, int64_t> counts;
+  int64_t samples = 0;
+  for (const Json& point : given.result.series.at("by_depth").items()) {
+    counts[{point.at("context_words").as_int(), point.at("depth").as_double()}] = point.at("n").as_int();
+    samples += point.at("n").as_int();
+  }
+  CHECK(samples == 24);
+  std::map<double, int64_t> logged;
+  for (size_t i = 0; i < 12; ++i) {  // the needle of the question stands at that share of the words
+    const Json& sample = given.samples[i];
+    const std::string prompt = sample.at("prompt").as_string();
+    const std::string question = prompt.substr(prompt.rfind("The code of "));
+    const double at = static_cast<double>(prompt.find(question)), depth = sample.at("depth").as_double();
+    ++logged[depth];
+    CHECK(at / static_cast<double>(prompt.size()) == Approx(depth).margin(0.3));
+    CHECK((depth != 0 || at == 0));
+  }
+  for (const auto& [depth, n] : logged) { CHECK(counts[{20, depth}] == n); }
+
+  const Outcome drawn = m.run(keys);
+  for (const Json& point : drawn.result.series.at("by_depth").items()) {
+    const double tenth = 10 * point.at("depth").as_double() - 0.5;
+    CHECK(tenth == Approx(std::round(tenth)).margin(1e-9));
+  }
+  const auto ready = m.folder.write("niah.jsonl", niah_line("The hay.", "777777"));
+  CHECK(m.run(R"("kind": "niah", "passes": [1], "samples": )" + quoted(ready)).result.series.find("by_depth") ==
+        nullptr);
+}
+
 TEST_CASE("fast weights move once at the end of each pass, also where it takes several segments", "[fast]") {
   const TextModel m(byte_model(true));
   const std::string hay(700, 'x'), more = "Other hay, and more of it.";

@@ -166,7 +166,7 @@ TEST_CASE("choices of one token share a pass, and nothing else changes", "[fast]
     for (int i = 0; i < 5; ++i) {
       ChoiceRecord& all = together.emplace_back(record(random_text(rng, 40), {"A", "B", "C", "D"}));
       all.delimiter = "";
-      for (const std::string& choice : all.choices) { apart.emplace_back(all).choices = {choice}; }
+      for (const std::string& choice : all.choices) { apart.emplace_back(all).choices = {choice, "longer"}; }
     }
     const Outcome a = choose(model, together), b = choose(model, apart);
     for (size_t i = 0; i < 5; ++i) {
@@ -254,8 +254,8 @@ FOLDER_TEST("an example is never its own solved example", "[fast]") {
                  "{\"context\": \"c\", \"target\": \" 3\"}\n")
           .string();
   const auto shots = [&](const std::string& order, int64_t k) {
-    return Shots::read<ClozeRecord>(FewShot{.file = file, .order = order, .k = k}, (folder / "./own.jsonl").string(),
-                                    7);
+    return Shots::read<ClozeRecord>({"", FewShot{.file = file, .order = order, .k = k}},
+                                    (folder / "./own.jsonl").string(), 7);
   };
   CHECK(shots("first", 2).before(0) == "b 2\n\nc 3\n\n");
   CHECK(shots("first", 2).before(1) == "a 1\n\nc 3\n\n");
@@ -265,7 +265,9 @@ FOLDER_TEST("an example is never its own solved example", "[fast]") {
   CHECK(shots("sample", 2).before(1) == others[drawn[0]] + others[drawn[1]]);
   CHECK_THROWS_WITH(shots("first", 3),
                     Contains("fewshot.k: found 3, expected at most 2, the other examples of " + file));
-  CHECK(Shots::read<ClozeRecord>(std::nullopt, file, 7).before(0).empty());
+  CHECK(Shots::read<ClozeRecord>({}, file, 7).before(0).empty());
+  CHECK(Shots::read<ClozeRecord>({"All: ", FewShot{.file = file, .separator = "; ", .k = 2}}, file, 7).before(1) ==
+        "All: a 1; c 3; ");
 }
 
 TEST_CASE("what cannot be scored is refused", "[fast]") {
@@ -275,6 +277,8 @@ TEST_CASE("what cannot be scored is refused", "[fast]") {
   CHECK_THROWS_WITH(
       choose(model, one, R"(, "max_length": 3)"),
       Contains("records.jsonl:1: the continuation is too long (found 4 tokens, expected at most max_length (3))"));
+  CHECK_THROWS_WITH(choose(model, {record("c", {"yes"})}),
+                    Contains("records.jsonl:1: choices (found one, which is always right, expected at least two)"));
   CHECK_THROWS_WITH(model.run(R"("kind": "choice")"), Contains("file: found nothing"));
   CHECK_THROWS_AS(model.run(R"("kind": "choice", "file": "/nowhere/records.jsonl")"), MissingFileError);
   CHECK_THROWS_WITH(choose(model, one, R"(, "fewshot": {"file": "x"})"), Contains("fewshot.k: found nothing"));

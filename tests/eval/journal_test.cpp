@@ -19,7 +19,7 @@ TEST_CASE("an evaluation that is interrupted anywhere ends with the files of an 
   Corpus corpus;
   REQUIRE(corpus.run("whole", INT64_MAX));
   const auto expected = corpus.files("whole");
-  CHECK(expected.size() == 14 + 13);          // results, and samples of all but adapt: nothing else
+  CHECK(expected.size() == 14 + 13 + 13);     // results; samples and values of items of all but adapt: nothing else
   for (const double interval : {0.0, 1e9}) {  // fast weights kept behind every item, and only the first time
     const std::string out = interval == 0 ? "often" : "rarely";
     int64_t attempts = 1;

@@ -93,12 +93,31 @@ TEST_CASE("segments of a text start anew, fast weights go on within a text", "[f
     for (const char c : text) { ids.push_back(c); }
     double sum = 0;
     for (size_t from = 0; from + 1 < ids.size(); from += 11) {
-      const size_t n = std::min<size_t>(11, ids.size() - 1 - from);
+      const size_t n = std::min<size_t>(11, ids.size() - 1 - from), again = std::min(from, 11 - n);
       const auto state = s.new_state();
+      if (again > 0) {  // the last window is full: it reads the end of the one before, without learning it again
+        s.advance(std::span(ids).subspan(from - again, again), *state, {FastUpdate::never, false});
+      }
       sum += sum_of(s.score(std::span(ids).subspan(from, n), std::span(ids).subspan(from + 1, n), *state, {}), n);
       s.flush(*state, {});
     }
     CHECK(o.samples[0].at("ll").as_double() == Approx(-sum).epsilon(1e-12));
+    if (!memory) {  // one pass over the last eleven inputs
+      const auto state = s.new_state();
+      const std::span<const int32_t> last = std::span(ids).last(12);
+      const std::vector<double> losses = s.score(last.first(11), last.subspan(1), *state, {});
+      const auto before = s.new_state();
+      const std::vector<double> cut =
+          s.score(std::span(ids).subspan(44, 5), std::span(ids).subspan(45, 5), *before, {});
+      const double kept = sum_of({losses.begin() + 6, losses.end()}, 5);
+      CHECK(kept != Approx(sum_of(cut, 5)));
+      double rest = 0;
+      for (size_t from = 0; from < 44; from += 11) {
+        const auto own = s.new_state();
+        rest += sum_of(s.score(std::span(ids).subspan(from, 11), std::span(ids).subspan(from + 1, 11), *own, {}), 11);
+      }
+      CHECK(o.samples[0].at("ll").as_double() == Approx(-(rest + kept)).epsilon(1e-10));
+    }
     CHECK(o.samples[1].at("ll").as_double() == Approx(-sum).epsilon(1e-12));  // texts do not influence each other
     if (memory) {
       const Outcome frozen = model.run_on(line, R"("kind": "rolling", "max_length": 11, "freeze_fast_weights": true)");
