@@ -33,17 +33,19 @@ Json tags_of(const Options& o, const std::string& id) {
                     "runs whose names match");
 }
 
-/// The runs that a word names: a run folder, or the run folders in a folder.
+/// The runs that a word names: a run folder, results without a run, or those in a folder.
 std::vector<std::string> run_folders(const std::string& path) {
-  if (fs::exists(fs::path(path) / "config.json") || !fs::is_directory(path)) { return {path}; }
+  const bool is_one = fs::exists(fs::path(path) / "config.json") || !run_place(path).results.empty();
+  if (is_one || !fs::is_directory(path)) { return {path}; }
   std::vector<std::string> found;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const bool is_run = fs::exists(entry.path() / "metrics.jsonl") || run_place(entry.path()).step.has_value();
-    if (fs::exists(entry.path() / "config.json") && is_run) { found.push_back(entry.path().string()); }
+    const bool is_results = entry.is_directory() && !run_place(entry.path()).results.empty();
+    if (is_results || (fs::exists(entry.path() / "config.json") && is_run)) { found.push_back(entry.path().string()); }
   }
   if (found.empty()) {
-    throw DataError(path, "no run here", "a folder without config.json or runs in it",
-                    "a run folder or a folder of runs");
+    throw DataError(path, "no run here", "a folder without config.json, runs or results of hebb eval in it",
+                    "a run folder, a folder of results, or a folder of those");
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -88,9 +90,13 @@ void run_report(const Options& o, const std::string& fit_options) {
   }
   for (const std::string& path : paths) {
     runs.push_back(read_report_run(path));
+    const bool is_taken =
+        std::any_of(runs.begin(), runs.end() - 1, [&](const ReportRun& r) { return r.id == runs.back().id; });
+    if (is_taken && !runs.back().results.empty()) { runs.back() = read_report_run(path, path); }
     if (!o.tags.empty()) { runs.back() = read_report_run(path, runs.back().id, tags_of(o, runs.back().id)); }
   }
   for (const ReportRun& run : runs) {
+    if (!run.results.empty()) { continue; }  // no training
     Curve c = run.metrics.loss;
     c.name = (paths.size() > 1 ? run.id : c.name) + letter_of(runs, run, "loss@data");
     curves.push_back(c);
@@ -100,7 +106,9 @@ void run_report(const Options& o, const std::string& fit_options) {
       curves.push_back(v);
     }
   }
-  std::printf("%s", printable(text_chart(curves, "loss [nats per token]", terminal_width(), 22), true).c_str());
+  if (!curves.empty()) {
+    std::printf("%s", printable(text_chart(curves, "loss [nats per token]", terminal_width(), 22), true).c_str());
+  }
   std::optional<FitConfig> fit;
   if (!o.fit.by.empty()) {
     fit = o.fit;

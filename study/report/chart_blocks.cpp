@@ -42,12 +42,13 @@ std::string svg_heat_map(const HeatMap& map) {
   const double left = std::min(240.0, 20 + 7.2 * static_cast<double>(longest(map.rows)));
   const double width = (kWidth - left - kRight) / static_cast<double>(std::max<size_t>(1, map.columns.size()));
   const double bottom = kTop + kCell * static_cast<double>(map.rows.size());
-  double largest = 0;
+  double largest = map.top;
   for (const auto& row : map.values) {
-    for (const double v : row) { largest = std::isfinite(v) ? std::max(largest, v) : largest; }
+    for (const double v : row) { largest = std::isfinite(v) && map.top == 0 ? std::max(largest, v) : largest; }
   }
   std::ostringstream s;
   s << svg_begin(bottom + 50, 12, map.title);
+  if (!map.y_label.empty()) { put_text(s, left - 8, kTop - 4, "end", map.y_label, 12); }
   for (size_t r = 0; r < map.rows.size(); ++r) {
     const double y = kTop + kCell * static_cast<double>(r);
     put_text(s, left - 8, y + 16, "end", map.rows[r], 12);

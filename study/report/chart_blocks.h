@@ -4,11 +4,13 @@
 
 namespace hebb {
 
-/// A table of numbers as shades, for values that run from 0 (white) to the largest.
+/// A table of numbers as shades, for values that run from 0 (white) to `top`.
 struct HeatMap {
   std::string title, x_label;
   std::vector<std::string> rows, columns;
   std::vector<std::vector<double>> values;  // [rows][columns]; NaN: nothing is drawn
+  std::string y_label = {};                 // above the names of the rows
+  double top = 0;                           // 0: the largest value
 };
 std::string svg_heat_map(const HeatMap& map);
 

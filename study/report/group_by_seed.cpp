@@ -14,7 +14,7 @@ namespace hebb {
 namespace {
 
 bool is_measured(const std::string& key) {
-  if (is_identity(key) || key.ends_with(".source")) { return false; }
+  if (is_identity(key) || key.ends_with(".source") || precision_part(key) > 0) { return false; }
   return key.starts_with("loss.") || key.starts_with("val.") || key.starts_with("ppl.") || key.starts_with("eval.") ||
          key == "tokens_per_s" || key == "seconds";
 }
@@ -119,6 +119,19 @@ std::vector<Json> over_seeds(const std::vector<Json>& results) {
 
 bool has_seeds(const std::vector<Json>& rows) {
   return std::any_of(rows.begin(), rows.end(), [](const Json& row) { return result_number(row, "runs") > 1; });
+}
+
+size_t precision_part(const std::string& key) {
+  for (const std::string_view end : {".std", ".stderr", ".low", ".high"}) {
+    if (key.ends_with(end)) { return end.size(); }
+  }
+  return 0;
+}
+
+std::string with_error(double value, const Precision& precision) {
+  if (precision.error > 0) { return mean_text(value, precision.error); }
+  if (!std::isfinite(precision.low)) { return ""; }
+  return fmt::format("{:.5g} [{:.2g}, {:.2g}]", value, precision.low, precision.high);
 }
 
 std::string mean_text(double mean, double deviation) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,17 @@ bool has_same_seeds(const Json& a, const Json& b);
 
 /// Whether any row of over_seeds() is of several runs.
 bool has_seeds(const std::vector<Json>& rows);
+
+/// What ends a key that says how well the value before it is known: the length of .std, .stderr, .low or .high; 0 for
+/// other keys.
+size_t precision_part(const std::string& key);
+
+/// How well a value is known; NaN for what is not.
+struct Precision {
+  double error = NAN, low = NAN, high = NAN;  // standard error, and a 95 % interval
+};
+/// "4.757 ± 0.018" with the standard error; "0 [0, 0.06]" with the interval where that is 0; "" where neither is known.
+std::string with_error(double value, const Precision& precision);
 
 /// "4.757 ± 0.018": the deviation with two significant digits, the mean with as many decimals, five significant digits
 /// at most.

@@ -121,8 +121,8 @@ std::vector<ReportPart> memories(const Results& all) {
                   "Means over layers. All of them with quantiles and bins: memory_stats.csv; those of each layer: "
                   "memory_layers.csv.",
                   main.table()};
-  part.files.emplace_back("memory_stats.csv", pivot.table());
-  part.files.emplace_back("memory_layers.csv", layers.table());
+  part.files.emplace_back("memory_stats.csv", pivot.numbers());
+  part.files.emplace_back("memory_layers.csv", layers.numbers());
   add_gate_maps(part, results);
   for (const StatisticsChart& how : statistics_charts()) {
     if (!how.low.empty()) {

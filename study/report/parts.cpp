@@ -38,6 +38,17 @@ double value_of(const Json& metrics, const std::string& name) {
   return m != nullptr && m->is_object() ? result_number(*m, "value") : NAN;
 }
 
+Precision precision_of(const Json& metrics, const std::string& name) {
+  const Json* m = metrics.find(name);
+  if (m == nullptr || !m->is_object()) { return {}; }
+  return {result_number(*m, "stderr"), result_number(*m, "low"), result_number(*m, "high")};
+}
+
+Precision point_precision(const Json& point, const std::string& name) {
+  return {result_number(point, name + "_stderr"), result_number(point, name + "_low"),
+          result_number(point, name + "_high")};
+}
+
 /// A label that can be part of a file name.
 std::string file_name(const std::string& label) {
   std::string name;
@@ -55,13 +66,13 @@ Results load_evaluations(const std::vector<ReportRun>& runs) {
   const auto data_of = [](const Evaluated& e) { return evaluation_data(e.json, is_per_token(e.kind, "")); };
   for (const ReportRun& run : runs) {
     const std::string name_of_run = run.step ? run.metrics.name : run.id;
-    for (const fs::path& file : evaluation_files({run.folder, run.step})) {
+    for (const fs::path& file : evaluation_files({run.folder, run.step, run.results})) {
       Json json = read_evaluation(file);
       if (member_text(json, "status") != "ok") { continue; }
       const std::string name = file.stem().string(), source = member_text(json, "source"),
                         kind = member_text(json, "kind");
       all.push_back({run.id, name_of_run + "/" + fs::relative(file, run.folder).generic_string(), kind,
-                     source.empty() ? name : name + " (" + source + ")", std::move(json)});
+                     source.empty() ? name : name + " (" + source + ")", std::move(json), file.parent_path()});
       measured_on[all.back().label].push_back(data_of(all.back()));
     }
   }
@@ -96,26 +107,57 @@ void Pivot::set(const Row& row, const std::string& column, double value) {
   values_[{row, column}] = value;
 }
 
-void Pivot::set(const Row& row, const std::string& column, double value, const Evaluated& from) {
-  set(row, column, value);
+void Pivot::set(const Row& row, const std::string& column, double value, const Evaluated& from,
+                const Precision& precision, double scale) {
+  set(row, column, scale * value);
   add_once(files_[row], from.file);
+  precision_[{row, column}] = {scale * precision.error, scale * precision.low, scale * precision.high};
 }
 
-Table Pivot::table() const {
+Table Pivot::table(bool is_for_programs) const {
+  constexpr std::pair<const char*, double Precision::*> kParts[] = {
+      {" stderr", &Precision::error}, {" low", &Precision::low}, {" high", &Precision::high}};
+  const auto part = [&](const Row& row, const std::string& column, double Precision::*which) {
+    const auto found = precision_.find({row, column});
+    return found != precision_.end() ? found->second.*which : NAN;
+  };
+  const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(); };
+  const auto has_any = [&](const std::string& column, double Precision::*which) {
+    return is_for_programs && std::any_of(rows_.begin(), rows_.end(),
+                                          [&](const Row& row) { return std::isfinite(part(row, column, which)); });
+  };
   Table t{keys_, {}};
-  add_number_columns(t, columns_);
-  if (!files_.empty()) { t.columns.emplace_back("files"); }
+  for (const std::string& column : columns_) {
+    add_number_columns(t, {column});
+    for (const auto& [name, which] : kParts) {
+      if (has_any(column, which)) { add_number_columns(t, {column + name}); }
+    }
+  }
+  if (is_for_programs && !files_.empty()) { t.columns.emplace_back("files"); }
   for (const Row& row : rows_) {
     std::vector<Json> cells(row.begin(), row.end());
     for (const std::string& column : columns_) {
       const auto it = values_.find({row, column});
-      cells.push_back(it != values_.end() && std::isfinite(it->second) ? Json(it->second) : Json());
+      const double value = it != values_.end() ? it->second : NAN;
+      const auto known = precision_.find({row, column});
+      const std::string text =
+          !is_for_programs && std::isfinite(value) && known != precision_.end() ? with_error(value, known->second) : "";
+      cells.push_back(text.empty() ? number(value) : Json(text));
+      for (const auto& [name, which] : kParts) {
+        if (has_any(column, which)) { cells.push_back(number(part(row, column, which))); }
+      }
     }
-    if (!files_.empty()) { cells.emplace_back(join(files_.at(row), " ")); }
+    if (is_for_programs && !files_.empty()) {
+      const auto files = files_.find(row);
+      cells.emplace_back(files != files_.end() ? join(files->second, " ") : "");
+    }
     t.rows.push_back(std::move(cells));
   }
   return t;
 }
+
+Table Pivot::table() const { return table(false); }
+Table Pivot::numbers() const { return table(true); }
 
 Table points_table(const Results& results, const std::string& series) {
   std::vector<std::string> keys;

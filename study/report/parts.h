@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "study/report/chart.h"
+#include "study/report/group_by_seed.h"
 #include "study/report/report.h"
 #include "study/report/table.h"
 
@@ -16,17 +17,19 @@ namespace hebb {
 /// A section of a report.
 struct ReportPart {
   std::string title, text;
-  Table table;                                                // the last column names the result files
+  Table table;
   std::string csv_file{};                                     // of the table; empty: none of its own
   bool is_long = false;                                       // the table is left to the file
   std::vector<std::pair<std::string, std::string>> charts{};  // file names and SVG
   std::vector<std::pair<std::string, Table>> files{};         // further tables, for programs
+  Table numbers{};  // for csv_file, the last column names the result files; without columns it is the table
 };
 
 /// One result file. Results on different data, or per token of different tokenizers, have different labels.
 struct Evaluated {
   std::string run, file, kind, label;  // file: RUN/evals/...; label: the name, and the source where the file says one
   Json json;
+  fs::path folder = {};  // of the file
 
   /// The object under `key`, or an empty one.
   const Json& object(const std::string& key) const;
@@ -48,6 +51,10 @@ std::string member_text(const Json& json, const std::string& key);
 int64_t integer_of(const Json& point, const std::string& key);
 /// The value of a metric {"value": …}, or NaN.
 double value_of(const Json& metrics, const std::string& name);
+/// How well it is known.
+Precision precision_of(const Json& metrics, const std::string& name);
+/// The same of NAME of a point of a series: NAME_stderr, NAME_low, NAME_high.
+Precision point_precision(const Json& point, const std::string& name);
 /// A label that can be part of a file name.
 std::string file_name(const std::string& label);
 
@@ -66,17 +73,23 @@ class Pivot {
   explicit Pivot(std::vector<TableColumn> keys) : keys_(std::move(keys)) {}
 
   void set(const Row& row, const std::string& column, double value);
-  /// The same, and the row names the file.
-  void set(const Row& row, const std::string& column, double value, const Evaluated& from);
+  /// The same, and the row names the file. `precision` of values that are multiplied by `scale`.
+  void set(const Row& row, const std::string& column, double value, const Evaluated& from,
+           const Precision& precision = {}, double scale = 1);
   const std::vector<Row>& rows() const { return rows_; }
-  /// The rows, with their files where they name any.
+  /// The rows for people, "value ± standard error" where that is known.
   Table table() const;
+  /// The rows for programs: columns for standard errors and intervals, and the files where rows name any.
+  Table numbers() const;
 
  private:
   std::vector<TableColumn> keys_;
   std::vector<std::string> columns_;
   std::vector<Row> rows_;
+  Table table(bool is_for_programs) const;
+
   std::map<std::pair<Row, std::string>, double> values_;
+  std::map<std::pair<Row, std::string>, Precision> precision_;
   std::map<Row, std::vector<std::string>> files_;
 };
 
@@ -92,7 +105,9 @@ struct SeriesChart {
 void add_series_chart(ReportPart& part, const Results& results, const SeriesChart& how, const std::string& file);
 
 // The sections (docs/verbs/report.md). Results of different `source` have columns and curves of their own.
-std::vector<ReportPart> report_tasks(const Results& all);     // by position, short context, needles, RULER
-std::vector<ReportPart> report_memories(const Results& all);  // adaptation, use of memories
+std::vector<ReportPart> report_tasks(const Results& all);          // by position, short context, needles, RULER
+std::vector<ReportPart> report_needle_depths(const Results& all);  // needles by depth and length
+std::vector<ReportPart> report_differences(const Results& all);    // to the first run, on the same examples
+std::vector<ReportPart> report_memories(const Results& all);       // adaptation, use of memories
 
 }  // namespace hebb

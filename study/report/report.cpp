@@ -234,9 +234,15 @@ class Report {
     return text(run.result).empty() ? "" : data_letter(all, text(run.result));
   }
 
+  /// Whether any is a run: results of evaluations have no curves.
+  bool has_training() const {
+    return std::any_of(runs_.begin(), runs_.end(), [](const ReportRun& run) { return run.results.empty(); });
+  }
+
   /// One drawing for each kind of data. Every run has its own line and name; where they are many, the colour and name
   /// of its group.
   void loss_curves() {
+    if (!has_training()) { return; }
     std::map<std::string, std::vector<Curve>> training, validation;  // by letter
     std::vector<std::string> groups;
     const bool names_runs = runs_.size() <= kManyCurves;
@@ -273,6 +279,7 @@ class Report {
   }
 
   void optimizer_curves() {
+    if (!has_training()) { return; }
     std::vector<Curve> lr, norm;
     for (const ReportRun& run : runs_) {
       lr.push_back({run.id, run.metrics.lr.x, run.metrics.lr.y});
@@ -287,7 +294,9 @@ class Report {
   void evaluations() {
     const Results all = load_evaluations(runs_);
     std::vector<ReportPart> parts = report_tasks(all);
-    for (ReportPart& part : report_memories(all)) { parts.push_back(std::move(part)); }
+    for (const auto& more : {report_needle_depths, report_memories, report_differences}) {
+      for (ReportPart& part : more(all)) { parts.push_back(std::move(part)); }
+    }
     for (const ReportPart& part : parts) { section(part); }
   }
 
@@ -296,7 +305,7 @@ class Report {
     if (!part.text.empty()) { page_.paragraph(part.text); }
     if (!part.is_long) { page_.table(part.table); }
     if (!part.csv_file.empty()) {
-      write_file_atomic(out_ / part.csv_file, part.table.csv());
+      write_file_atomic(out_ / part.csv_file, (part.numbers.columns.empty() ? part.table : part.numbers).csv());
       page_.paragraph("Numbers in full: " + part.csv_file + ".");
     }
     for (const auto& [file, table] : part.files) { write_file_atomic(out_ / file, table.csv()); }
@@ -347,8 +356,21 @@ class Report {
 
 ReportRun read_report_run(const fs::path& folder, const std::string& id, const Json& tags) {
   const RunPlace place = run_place(folder);
-  ReportRun run{id, place.run, place.step ? read_metrics(place.run, *place.step) : read_metrics(place.run), Json()};
+  ReportRun run{id, place.run, {}, Json()};
   run.step = place.step;
+  run.results = place.results;
+  if (!place.results.empty()) {
+    const fs::path whole = fs::absolute(folder).lexically_normal();
+    run.metrics.name = (whole.filename().empty() ? whole.parent_path() : whole).filename().string();
+    run.id = id.empty() ? run.metrics.name : id;
+    run.result = result_of(place, run.id, tags);
+    return run;
+  }
+  if (!fs::exists(place.run / "metrics.jsonl")) {
+    throw DataError(folder.string(), "neither a run nor results", "no metrics.jsonl, and no result of hebb eval",
+                    "a run folder, or a folder in which hebb eval has written results");
+  }
+  run.metrics = place.step ? read_metrics(place.run, *place.step) : read_metrics(place.run);
   if (id.empty()) { run.id = run.metrics.name + (place.step ? fmt::format(":{:d}", *place.step) : ""); }
   run.result = result_of(place, run.id, tags);
   run.config = parse_json_file(place.config().string());

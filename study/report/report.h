@@ -17,9 +17,11 @@ struct ReportRun {
   Json result;  // study/report/run_results.h
   Json config = {};
   std::optional<int64_t> step{};  // of the checkpoint; absent: all of the run
+  fs::path results{};             // folder of result files, where there is no run
 };
 
-/// `folder`: a run folder, or a checkpoint of a run, whose id is RUN:STEP by default.
+/// `folder`: a run folder; a checkpoint of a run, whose id is RUN:STEP by default; or results without a run, whose id
+/// is the folder's name.
 ReportRun read_report_run(const fs::path& folder, const std::string& id = "", const Json& tags = Json::object());
 
 /// Writes index.html (self-contained), report.md, results.{md,csv,json}, plots/*.svg and, where there is something to

@@ -9,6 +9,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "eval/comparison.h"
 #include "study/report/parts.h"
+#include "train/checkpoint.h"
 #include "train/run_config.h"
 
 namespace hebb {
@@ -36,12 +37,50 @@ std::string tokenizer_text(const Json& config, const fs::path& run) {
   return own.type + " " + (fs::is_regular_file(copy) ? config_hash(Json(read_file(copy))) : "");
 }
 
-/// A source without what does not change its text: seeds, name.
-Json source_text(Json source) {
+/// Fingerprints of the training sources by their paths, from state.json of the checkpoint or of the latest one; empty
+/// where there is none.
+std::map<std::string, std::string> fingerprints_of(const RunPlace& place, const Json& config) {
+  std::map<std::string, std::string> prints;
+  try {
+    const CheckpointFolder checkpoints(place.run / "checkpoints");
+    const std::optional<int64_t> step = place.step ? place.step : checkpoints.latest();
+    if (!step) { return prints; }
+    const Json state = parse_json_file((checkpoints.path_of(*step) / "state.json").string());
+    const Json *known = state.find_path("loader.sources"), *sources = config.find_path("data.sources");
+    if (known == nullptr || sources == nullptr || known->items().size() != sources->items().size()) { return prints; }
+    for (size_t i = 0; i < sources->items().size(); ++i) {
+      const std::string path = sources->items()[i].text_at("path");
+      if (!path.empty()) { prints[path] = known->items()[i].text_at("fingerprint"); }
+    }
+  } catch (const Error&) { prints.clear(); }  // a damaged one: its names and sizes are left
+  return prints;
+}
+
+/// The folder of a data set that a path or a pattern is in, and what it names there.
+std::pair<std::string, std::string> data_set_of(const std::string& path) {
+  const fs::path whole(path);
+  const bool is_in_it = whole.has_extension() || path.find('*') != std::string::npos;
+  return is_in_it ? std::pair{whole.parent_path().string(), whole.filename().string()} : std::pair{path, std::string()};
+}
+
+/// A source without what does not change its text: seeds, name, the place of its files.
+Json source_text(Json source, const std::map<std::string, std::string>& prints, bool is_validation) {
   for (const char* key : {"seed", "name", "allow_training_data"}) { source.erase(key); }
-  if (const Json* path = source.find("path"); path != nullptr && path->is_string()) {
-    source.set("path", files_text(path->as_string()));
+  const Json* written = source.find("path");
+  if (written == nullptr || !written->is_string()) { return source; }
+  const std::string path = written->as_string();
+  for (const auto& [of_training, print] : prints) {
+    if (!is_validation && of_training == path) {
+      source.set("path", print);
+      return source;
+    }
+    const auto [folder, name] = data_set_of(path);
+    if (is_validation && data_set_of(of_training).first == folder) {  // of the same data set
+      source.set("path", print + " " + (name.empty() ? "val_*.bin" : name));
+      return source;
+    }
   }
+  source.set("path", files_text(path));
   return source;
 }
 
@@ -81,15 +120,16 @@ bool is_place(const std::string& key) { return key == "name" || key == "data.tok
 
 }  // namespace
 
-void add_identity(Json& result, const Json& config, const fs::path& run) {
-  const std::string tokenizer = tokenizer_text(config, run);
+void add_identity(Json& result, const Json& config, const RunPlace& place) {
+  const std::string tokenizer = tokenizer_text(config, place.run);
+  const std::map<std::string, std::string> prints = fingerprints_of(place, config);
   Json text = Json::array({tokenizer});
   std::string seeds;
   const auto add_seed = [&](const Json* seed) { seeds += (seed != nullptr ? seed->dump() : "-") + " "; };
   for (const char* path : {"train.seed", "data.seed"}) { add_seed(config.find_path(path)); }
   if (const Json* sources = config.find_path("data.sources"); sources != nullptr && sources->is_array()) {
     for (const Json& source : sources->items()) {
-      text.push(source_text(source));
+      text.push(source_text(source, prints, false));
       add_seed(source.child("seed"));
     }
   }
@@ -98,7 +138,8 @@ void add_identity(Json& result, const Json& config, const fs::path& run) {
     for (const Json& source : list->items()) {
       const Json* name = source.child("name");
       if (name == nullptr || !name->is_string()) { continue; }
-      result.set("val." + name->as_string() + "@data", config_hash(Json::array({tokenizer, source_text(source)})));
+      result.set("val." + name->as_string() + "@data",
+                 config_hash(Json::array({tokenizer, source_text(source, prints, true)})));
     }
   }
   result.set("seeds", seeds);

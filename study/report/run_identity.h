@@ -5,13 +5,15 @@
 
 #include "core/files.h"
 #include "core/json.h"
+#include "study/report/run_results.h"
 #include "study/report/table.h"
 
 namespace hebb {
 
-/// Adds to a result, beside the values, what they were measured on: "loss@data", "val.NAME@data" (names and sizes of
-/// the files, or the options of a synthetic source, and the tokenizer) and "seeds", all seeds of the run.
-void add_identity(Json& result, const Json& config, const fs::path& run);
+/// Adds to a result, beside the values, what they were measured on: "loss@data", "val.NAME@data" (the fingerprint that
+/// state.json of the checkpoint has of the source, else names and sizes of the files; or the options of a synthetic
+/// source; and the tokenizer) and "seeds", all seeds of the run.
+void add_identity(Json& result, const Json& config, const RunPlace& place);
 
 /// What an evaluation was measured on, from its result file: data and configuration; with the tokenizer where
 /// `per_token`.

@@ -68,7 +68,12 @@ void add_evaluations(Json& result, const RunPlace& place) {
     if (metrics == nullptr) { continue; }
     for (const auto& [name, metric] : metrics->members()) {
       const Json* value = metric.is_object() ? metric.find("value") : &metric;
-      if (value != nullptr && value->is_number()) { result.set("eval." + file.stem().string() + "." + name, *value); }
+      const std::string key = "eval." + file.stem().string() + "." + name;
+      if (value != nullptr && value->is_number()) { result.set(key, *value); }
+      for (const char* part : {"stderr", "low", "high"}) {
+        const Json* bound = metric.is_object() ? metric.find(part) : nullptr;
+        if (bound != nullptr && bound->is_number()) { result.set(key + "." + part, *bound); }
+      }
     }
     if (const Json* source = json.find("source"); source != nullptr) {
       result.set("eval." + file.stem().string() + ".source", *source);
@@ -82,13 +87,13 @@ void add_evaluations(Json& result, const RunPlace& place) {
 
 /// Keys that only the files for programs hold.
 bool is_detail(const std::string& key) {
+  if (precision_part(key) > 0) { return true; }  // beside its mean
   const bool is_flops = key.rfind("flops.", 0) == 0 && key != "flops.total",
              is_part = key == "params.state" || key == "params.active";
   const bool is_layer =
       key.rfind("eval.", 0) == 0 && std::count(key.begin(), key.end(), '.') > 2;  // eval.NAME.TYPE.STATISTIC
-  const bool is_deviation = key.ends_with(".std");                                // beside its mean
-  return is_flops || is_part || is_layer || is_deviation || key == "mem_bytes" || key == "step" || key == "setting" ||
-         key == "seeds" || key == "state_bytes.4096";
+  return is_flops || is_part || is_layer || key == "mem_bytes" || key == "step" || key == "setting" || key == "seeds" ||
+         key == "state_bytes.4096";
 }
 
 /// What the value under `key` was measured on: the identity key for it, or "".
@@ -122,8 +127,8 @@ std::vector<Json> with_sources_apart(const std::vector<Json>& results) {
     Json& row = apart.emplace_back(Json::object());
     for (const auto& [key, value] : result.members()) {
       if (is_source(key) || is_identity(key)) { continue; }
-      const bool is_deviation = key.ends_with(".std");
-      std::string name = is_deviation ? key.substr(0, key.size() - 4) : key;
+      const std::string precision = key.substr(key.size() - precision_part(key));
+      std::string name = key.substr(0, key.size() - precision.size());
       const std::string identity = identity_of(result, name);
       for (const auto& [prefix, known] : sources) {
         const Json* own = result.find(prefix + "source");
@@ -132,7 +137,7 @@ std::vector<Json> with_sources_apart(const std::vector<Json>& results) {
       if (const Json* own = result.find(identity); own != nullptr) {
         name += data_letter(measured_on[identity], own->as_string());
       }
-      row.set(name + (is_deviation ? ".std" : ""), value);
+      row.set(name + precision, value);
     }
   }
   return apart;
@@ -170,6 +175,33 @@ Table transposed(const Table& table) {
   return turned;
 }
 
+/// Those that stand for an evaluation, by name.
+std::vector<fs::path> result_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code none;  // no folder
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
+    const fs::path& file = entry.path();
+    if (file.extension() == ".json" && !has_fingerprint(file.stem().string())) { files.push_back(file); }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+/// Of results without a run.
+Json result_of_results(const RunPlace& place, const std::string& id, const Json& tags) {
+  Json result = Json::object({{"id", id}});
+  for (const auto& [key, value] : tags.members()) { result.set(key, value); }
+  const std::vector<fs::path> files = evaluation_files(place);
+  for (const fs::path& file : files) {
+    const Json json = read_evaluation(file);
+    for (const char* key : {"step", "tokens"}) {
+      if (json.integer_at(key, 0) > 0) { result.set(key, json.integer_at(key, 0)); }
+    }
+  }
+  add_evaluations(result, place);
+  return result;
+}
+
 }  // namespace
 
 fs::path RunPlace::config() const {
@@ -180,27 +212,40 @@ RunPlace run_place(const fs::path& path) {
   fs::path folder = fs::absolute(path).lexically_normal();
   if (folder.filename().empty()) { folder = folder.parent_path(); }  // RUN/
   const fs::path checkpoints = folder.parent_path();
-  if (checkpoints.filename() != "checkpoints" || !fs::exists(folder / "state.json")) { return {path}; }
+  const bool is_of_run = checkpoints.filename() == "checkpoints" && fs::exists(folder / "state.json") &&
+                         fs::exists(checkpoints.parent_path() / "metrics.jsonl");
+  if (!is_of_run) {
+    if (fs::exists(folder / "metrics.jsonl")) { return {path}; }
+    for (const fs::path& results : {folder, folder / "evals"}) {
+      if (has_results(results)) { return {path, {}, results}; }
+    }
+    return {path};
+  }
   return {checkpoints.parent_path(), read_run_state(folder).step};
 }
 
 std::vector<fs::path> evaluation_files(const RunPlace& place) {
+  if (!place.results.empty()) { return result_files(place.results); }
   const fs::path& run = place.run;
-  std::vector<fs::path> steps, files;
+  std::vector<fs::path> steps;
   if (fs::is_directory(run / "evals")) {
     for (const fs::directory_entry& entry : fs::directory_iterator(run / "evals")) {
       const bool is_asked = !place.step || entry.path().filename() == CheckpointFolder::name_of(*place.step);
       if (entry.is_directory() && is_asked) { steps.push_back(entry.path()); }
     }
   }
-  if (!steps.empty()) {
-    for (const fs::directory_entry& entry : fs::directory_iterator(*std::max_element(steps.begin(), steps.end()))) {
-      const fs::path& file = entry.path();
-      if (file.extension() == ".json" && !has_fingerprint(file.stem().string())) { files.push_back(file); }
-    }
-  }
-  std::sort(files.begin(), files.end());
-  return files;
+  if (steps.empty()) { return {}; }
+  return result_files(*std::max_element(steps.begin(), steps.end()));
+}
+
+bool has_results(const fs::path& folder) {
+  const std::vector<fs::path> files = result_files(folder);
+  return std::any_of(files.begin(), files.end(), [](const fs::path& file) {
+    try {
+      const Json json = parse_json_file(file.string());
+      return !json.text_at("kind").empty() && !json.text_at("status").empty() && json.find("metrics") != nullptr;
+    } catch (const Error&) { return false; }  // another file
+  });
 }
 
 Json read_evaluation(const fs::path& file) {
@@ -223,8 +268,10 @@ Json read_evaluation(const fs::path& file) {
 
 Json result_of(const RunPlace& place, const std::string& id, const Json& tags) {
   const fs::path& run = place.run;
+  if (!place.results.empty()) { return result_of_results(place, id, tags); }
   if (!fs::exists(place.config())) {
-    throw DataError(run.string(), "no run folder", "a folder without config.json", "a folder that hebb train made");
+    throw DataError(run.string(), "no run folder", "a folder without config.json and results of hebb eval",
+                    "a folder that hebb train made, or one of results");
   }
   Json config = parse_json(read_file(place.config()), place.config().string());
   drop_idle_keys(config);
@@ -243,7 +290,7 @@ Json result_of(const RunPlace& place, const std::string& id, const Json& tags) {
   result.set("step", metrics.loss.x.empty() ? int64_t{0} : static_cast<int64_t>(metrics.loss.x.back()));
   result.set("tokens", tokens);
   add_plan(result, config, tokens);
-  add_identity(result, config, run);
+  add_identity(result, config, place);
   add_evaluations(result, place);
   if (!metrics.tokens_per_s.empty()) {
     result.set("tokens_per_s", median(metrics.tokens_per_s));
@@ -294,8 +341,13 @@ Table comparison_table(const std::vector<Json>& all) {
   Table table = table_of(results, keys);
   for (size_t r = 0; r < results.size(); ++r) {
     for (size_t k = 0; k < keys.size(); ++k) {
-      const double deviation = result_number(results[r], keys[k] + ".std");
-      if (std::isfinite(deviation)) { table.rows[r][k] = mean_text(result_number(results[r], keys[k]), deviation); }
+      const auto part = [&](const char* end) { return result_number(results[r], keys[k] + end); };
+      if (std::isfinite(part(".std"))) {
+        table.rows[r][k] = mean_text(part(""), part(".std"));
+      } else if (const std::string text = with_error(part(""), {part(".stderr"), part(".low"), part(".high")});
+                 !text.empty()) {
+        table.rows[r][k] = text;
+      }
     }
   }
   return results.size() <= kFewRuns && keys.size() > kManyKeys ? transposed(table) : table;

@@ -21,7 +21,7 @@ std::vector<ReportPart> positions(const Results& all) {
         pivot.set({e.run}, "to " + member_text(bin, "to"), result_number(bin, "ppl"), e);
       }
     }
-    ReportPart part{"Perplexity by position: " + label, "", pivot.table(), "position_" + file_name(label) + ".csv",
+    ReportPart part{"Perplexity by position: " + label, "", pivot.numbers(), "position_" + file_name(label) + ".csv",
                     true};
     add_series_chart(
         part, results,
@@ -83,7 +83,7 @@ std::vector<ReportPart> streams(const Results& all) {
     }
     const std::string label = results[0].label, title = "Streams: " + label;
     ReportPart part{title, "Cumulative loss since the document's start, difference to " + results[0].run + " [nats].",
-                    pivot.table(), "stream_" + file_name(label) + ".csv", true};
+                    pivot.numbers(), "stream_" + file_name(label) + ".csv", true};
     part.charts.emplace_back(
         "stream_" + file_name(label) + ".svg",
         svg_chart(curves, {title, "position [tokens]", "cumulative loss - that of " + results[0].run}));
@@ -100,7 +100,8 @@ bool is_printed(const std::string& kind, const std::string& metric) {
                                                                        {"rolling", {"word_ppl"}},
                                                                        {"answer_ppl", {"ppl"}}};
   const auto it = printed.find(kind);
-  return it == printed.end() ? metric != "examples" : it->second.count(metric) > 0;
+  const bool is_loss = metric == "truncated" || metric == "merged";  // of records: what others print does not say
+  return is_loss || (it == printed.end() ? metric != "examples" : it->second.count(metric) > 0);
 }
 
 /// A row per run: perplexities, and scores in percent.
@@ -110,18 +111,22 @@ std::vector<ReportPart> short_context(const Results& all) {
     const Json& metrics = e.object("metrics");
     for (const auto& [name, metric] : metrics.members()) {
       const double value = value_of(metrics, name);
-      pivot.set({e.run}, e.label + " " + name, value, e);
-      const bool is_perplexity = name.find("ppl") != std::string::npos;
+      const Precision precision = precision_of(metrics, name);
+      pivot.set({e.run}, e.label + " " + name, value, e, precision);
+      const bool is_perplexity = name.find("ppl") != std::string::npos,
+                 is_count = name == "truncated" || name == "merged";
       if (is_printed(e.kind, name)) {
-        printed.set({e.run}, e.label + " " + name, is_perplexity ? value : 100 * value, e);
+        printed.set({e.run}, e.label + " " + name, value, e, precision, is_perplexity || is_count ? 1 : 100);
       }
     }
   }
   if (pivot.rows().empty()) { return {}; }
-  ReportPart part{"Short context",
-                  "Perplexities (ppl), and scores in percent. All metrics, as fractions: short_context.csv.",
-                  printed.table()};
-  part.files.emplace_back("short_context.csv", pivot.table());
+  ReportPart part{
+      "Short context",
+      "Perplexities (ppl), and scores in percent, ± standard errors; [95 % interval] of a share of none or all. All "
+      "metrics, as fractions: short_context.csv.",
+      printed.table()};
+  part.files.emplace_back("short_context.csv", pivot.numbers());
   return {part};
 }
 
@@ -136,7 +141,8 @@ std::vector<ReportPart> needles(const Results& all) {
     for (const Json& p : e.series("by_length")) {
       const std::string words = member_text(p, "context_words"), n = member_text(p, "passes");
       for (const char* name : {"exact", "digits", "candidate", "prompt_tokens", "n"}) {
-        pivot.set({e.run, e.label, words.empty() ? "–" : words, n}, name, result_number(p, name), e);
+        pivot.set({e.run, e.label, words.empty() ? "–" : words, n}, name, result_number(p, name), e,
+                  point_precision(p, name));
       }
       const std::string bar =
           (has_several_runs(results) ? e.run + " " : "") + e.label + (words.empty() ? "" : " " + words);
@@ -163,6 +169,7 @@ std::vector<ReportPart> needles(const Results& all) {
   ReportPart part{"Needles in a haystack",
                   "Fractions. A bar's parts are what each further reading adds to the best before it.", pivot.table(),
                   "needles.csv"};
+  part.numbers = pivot.numbers();
   part.charts.emplace_back("needles.svg", svg_stacked_bars(chart));
   return {part};
 }
@@ -177,27 +184,35 @@ std::vector<ReportPart> ruler(const Results& all) {
     std::map<std::string, Mean> by_task;
     for (const Json& p : e.series("by_task")) {
       const double score = 100 * result_number(p, "score");
-      pivot.set({e.run, e.label, member_text(p, "length")}, member_text(p, "task"), score, e);
+      pivot.set({e.run, e.label, member_text(p, "length")}, member_text(p, "task"), score / 100, e,
+                point_precision(p, "score"), 100);
       by_length[integer_of(p, "length")].add(score);
       by_task[member_text(p, "task")].add(score);
     }
     Curve c{e.run + " " + e.label, {}, {}, by_length.size() > 1 ? Mark::line : Mark::points};
     for (const auto& [length, mean] : by_length) {
-      pivot.set({e.run, e.label, std::to_string(length)}, "mean", mean.value(), e);
+      const std::string part = std::to_string(length);
+      const Json* group = e.object("groups").find(part);
+      pivot.set({e.run, e.label, part}, "mean", mean.value() / 100, e,
+                group != nullptr ? precision_of(*group, "average") : Precision(), 100);
+      pivot.set({e.run, e.label, part}, "tasks", static_cast<double>(mean.n), e);
       c.add(static_cast<double>(length), mean.value());
     }
     Mean of_tasks;
     for (const auto& [task, mean] : by_task) {
-      pivot.set({e.run, e.label, "all"}, task, mean.value(), e);
+      pivot.set({e.run, e.label, "all"}, task, mean.value() / 100, e, precision_of(e.object("metrics"), task), 100);
       of_tasks.add(mean.value());
     }
     if (c.x.empty()) { continue; }
-    pivot.set({e.run, e.label, "all"}, "mean", of_tasks.value(), e);
+    pivot.set({e.run, e.label, "all"}, "mean", of_tasks.value() / 100, e, precision_of(e.object("metrics"), "average"),
+              100);
+    pivot.set({e.run, e.label, "all"}, "tasks", static_cast<double>(of_tasks.n), e);
     curves.push_back(std::move(c));
   }
   if (curves.empty()) { return {}; }
   ReportPart part{"RULER", "Percent. Means: of a row over its tasks; of \"all\", over a task's lengths.", pivot.table(),
                   "ruler.csv"};
+  part.numbers = pivot.numbers();
   part.charts.emplace_back("ruler.svg",
                            svg_chart(curves, {"RULER by length", "context [tokens]", "mean score [%]", true}));
   return {part};

@@ -3,6 +3,7 @@
 
 #include <regex>
 
+#include "eval/item_values.h"
 #include "study/report/chart_blocks.h"
 #include "study/report/page.h"
 #include "study/report/run_results.h"
@@ -27,7 +28,9 @@ struct Runs {
   std::vector<ReportPart> parts() const {
     const Results all = load_evaluations(runs);
     std::vector<ReportPart> parts = report_tasks(all);
-    for (ReportPart& part : report_memories(all)) { parts.push_back(std::move(part)); }
+    for (const auto& more : {report_needle_depths, report_memories, report_differences}) {
+      for (ReportPart& part : more(all)) { parts.push_back(std::move(part)); }
+    }
     return parts;
   }
   ReportPart only() const {
@@ -53,14 +56,12 @@ TEST_CASE("results of different sources never share a column or a curve", "[fast
   r.add("two", "lambada", R"("kind": "cloze", "metrics": {"ppl": {"value": 12.3456789}})");
   const ReportPart part = r.only();
   CHECK(part.table.titles() ==
-        std::vector<std::string>{"run", "acc (builtin) acc", "acc (official) acc", "lambada ppl", "files"});
+        std::vector<std::string>{"run", "acc (builtin) acc", "acc (official) acc", "lambada ppl"});
+  CHECK_THAT(part.table.markdown(), Contains("| one | 25 | – | – |") && Contains("| two | – | 75 | 12.346 |"));
   CHECK_THAT(
-      part.table.markdown(),
-      Contains("| one | 25 | – | – | one/evals/step_00000010/acc.json |") &&
-          Contains(
-              "| two | – | 75 | 12.346 | two/evals/step_00000010/acc.json two/evals/step_00000010/lambada.json |"));
-  CHECK_THAT(part.files.at(0).second.csv(),
-             Contains("run,acc (builtin) acc,acc (builtin) acc_token,") && Contains("two,,,0.75,12.3456789,"));
+      part.files.at(0).second.csv(),
+      Contains("run,acc (builtin) acc,acc (builtin) acc_token,") &&
+          Contains("two,,,0.75,12.3456789,two/evals/step_00000010/acc.json two/evals/step_00000010/lambada.json"));
 
   Json one = Json::object({{"id", "one"}, {"eval.acc.acc", 0.25}, {"eval.acc.source", "builtin"}});
   Json two = Json::object(
@@ -127,7 +128,7 @@ TEST_CASE("what failed or was skipped is left out", "[fast]") {
   r.add("one", "acc", R"("kind": "choice", "metrics": {"acc": {"value": 0.25}})");
   r.folder.write("one/evals/step_00000010/gone.json",
                  R"({"name": "gone", "kind": "choice", "status": "skipped", "metrics": {}})");
-  CHECK(r.only().table.columns.size() == 3);
+  CHECK(r.only().table.columns.size() == 2);
 }
 
 TEST_CASE("RULER: a row per length with the mean over its tasks, and a curve per run and source", "[fast]") {
@@ -135,10 +136,10 @@ TEST_CASE("RULER: a row per length with the mean over its tasks, and a curve per
   r.add("one", "ruler", ruler("builtin", 0.75));
   r.add("two", "ruler", ruler("custom", 1.0));
   const ReportPart part = r.only();
-  CHECK_THAT(part.table.markdown(), Contains("| one | ruler (builtin) | 4096 | 75 | 50 | 62.5 |") &&
-                                        Contains("| one | ruler (builtin) | 8192 | 25 | – | 25 |") &&
-                                        Contains("| two | ruler (custom) | 4096 | 100 | 50 | 75 |") &&
-                                        Contains("| one | ruler (builtin) | all | 50 | 50 | 50 |"));
+  CHECK_THAT(part.table.markdown(), Contains("| one | ruler (builtin) | 4096 | 75 | 50 | 62.5 | 2 |") &&
+                                        Contains("| one | ruler (builtin) | 8192 | 25 | – | 25 | 1 |") &&
+                                        Contains("| two | ruler (custom) | 4096 | 100 | 50 | 75 | 2 |") &&
+                                        Contains("| one | ruler (builtin) | all | 50 | 50 | 50 | 2 |"));
   CHECK_THAT(part.charts.at(0).second, Contains("one ruler (builtin)") && Contains("two ruler (custom)"));
 }
 
@@ -157,6 +158,66 @@ TEST_CASE("needles: what each further reading adds is stacked, and one that find
   CHECK_THAT(svg, Contains("height=\"65\" fill=\"" + std::string(chart_colour(0))) &&
                       Contains("height=\"130\" fill=\"" + std::string(chart_colour(1))));
   CHECK_THAT(svg, !Contains("y=\"300\""));
+}
+
+TEST_CASE("standard errors stand beside values, and intervals beside shares of none or all", "[fast]") {
+  Runs r;
+  r.add("one", "acc",
+        R"("kind": "choice", "metrics": {"acc": {"value": 0.5, "stderr": 0.05, "low": 0.4, "high": 0.6, "n": 100},
+    "truncated": {"value": 3, "n": 100}})");
+  r.add("two", "acc",
+        R"("kind": "choice", "metrics": {"acc": {"value": 0, "stderr": 0, "low": 0, "high": 0.06, "n": 60}})");
+  const ReportPart part = r.only();
+  CHECK_THAT(part.table.markdown(), Contains("| one | 50.0 ± 5.0 | 3 |") && Contains("| two | 0 [0, 6] | – |"));
+  CHECK_THAT(part.files.at(0).second.csv(),
+             Contains("run,acc acc,acc acc stderr,acc acc low,acc acc high,acc truncated,files\n") &&
+                 Contains("one,0.5,0.05,0.4,0.6,3.0,"));
+  Json row = Json::object({{"id", "one"},
+                           {"eval.acc.acc", 0.5},
+                           {"eval.acc.acc.stderr", 0.05},
+                           {"eval.acc.acc.low", 0.4},
+                           {"eval.acc.acc.high", 0.6}});
+  CHECK_THAT(comparison_table({row}).markdown(), Contains("| one | 0.500 ± 0.050 |"));
+  row.set("eval.acc.acc", 0);
+  row.set("eval.acc.acc.stderr", 0);
+  CHECK_THAT(comparison_table({row}).markdown(), Contains("| one | 0 [0.4, 0.6] |"));
+  CHECK_THAT(results_table({row}).csv(),
+             Contains("id,eval.acc.acc,eval.acc.acc.stderr,eval.acc.acc.low,eval.acc.acc.high"));
+}
+
+TEST_CASE("runs are compared with the first one on the same examples", "[fast]") {
+  Runs r;
+  const auto add = [&](const std::string& run, const std::vector<double>& acc) {
+    r.add(run, "acc",
+          R"("kind": "choice", "inputs": "i", "items": "acc.items.jsonl", "metrics": {"acc": {"value": 0.5}})");
+    r.folder.write(run + "/evals/step_00000010/acc.items.jsonl", item_lines({{"acc", "", {}, acc, {}}}));
+  };
+  add("one", {1, 0, 1, 0});
+  add("two", {1, 1, 1, 0});
+  add("three", {1, 1, 1, 1});
+  const std::vector<ReportPart> parts = r.parts();
+  REQUIRE(parts.size() == 2);
+  CHECK(parts[1].title == "Differences on the same examples");
+  CHECK_THAT(parts[1].table.markdown(), Contains("| acc | acc | two | one | 0.25 ± 0.25 | 0.39 | 4 |") &&
+                                            Contains("| acc | acc | three | one | 0.50 ± 0.29 | 0.36 | 4 |"));
+  CHECK_THAT(parts[1].numbers.csv(), Contains("evaluation,metric,run,minus,difference,stderr,p,p_holm,examples\n"
+                                              "acc,acc,two,one,0.25,0.25,0.39"));
+}
+
+TEST_CASE("needles by depth: a map for each result, after the last number of readings", "[fast]") {
+  Runs r;
+  r.add("one", "niah", R"("kind": "niah", "series": {"by_depth": [
+    {"context_words": 4000, "depth": 0.25, "passes": 1, "exact": 0.25, "digits": 0.5, "candidate": 0.75, "n": 8},
+    {"context_words": 4000, "depth": 0.25, "passes": 2, "exact": 0.5, "digits": 0.8, "candidate": 0.75, "n": 8},
+    {"context_words": 4000, "depth": 0.75, "passes": 2, "exact": 0.75, "digits": 0.8, "candidate": 0.75, "n": 8},
+    {"context_words": 8000, "depth": 0.75, "passes": 2, "exact": 1, "digits": 1, "candidate": 1, "n": 8}]})");
+  const ReportPart part = r.only();
+  CHECK_THAT(part.table.markdown(), Contains("| one | niah | 4000 | 1 | 0.25 | 0.25 | 0.5 | 0.75 | 8 |"));
+  REQUIRE(part.charts.size() == 1);
+  const std::string& svg = part.charts[0].second;
+  CHECK_THAT(svg,
+             Contains("Needles found: one niah") && Contains(">25 %<") && Contains(">75 %<") && Contains(">8000<"));
+  CHECK_THAT(svg, Contains(">0.5<") && Contains(">0.75<") && Contains(">1<") && !Contains(">0.25<"));
 }
 
 TEST_CASE("perplexity by position has a logarithmic axis, and gain a drawing of its own", "[fast]") {
@@ -222,7 +283,7 @@ TEST_CASE("memories: gates as shades, cumulative weights with bands, curves by l
       "cumulative": [{"side": "read", "slots": 1, "mean": 0.5, "median": 0.5, "q10": 0.4, "q90": 0.6}, {"side": "read", "slots": 2, "mean": 1, "median": 1, "q10": 1, "q90": 1}],
       "state_norm": [{"layer": "blocks.0.mixer", "tokens": 16, "norm": 2, "largest": 3}, {"layer": "blocks.2.mixer", "tokens": 16, "norm": 4, "largest": 5}]})");
   const ReportPart part = r.only();
-  CHECK_THAT(part.table.markdown(), Contains("| sdm.unique_read | 0.5 | one/evals/step_00000010/probe.json |"));
+  CHECK_THAT(part.table.markdown(), Contains("| sdm.unique_read | 0.5 |"));
   std::map<std::string, std::string> charts(part.charts.begin(), part.charts.end());
   CHECK_THAT(charts.at("gates_one_probe.svg"), Contains("blocks.1.memory") && Contains(">0.75</text>"));
   CHECK_THAT(charts.at("cumulative_read.svg"), Contains("<polygon") && Contains("stroke-dasharray"));

@@ -472,8 +472,49 @@ TEST_CASE("checkpoints of a run stand side by side, each with its metrics and ev
   CHECK(late.result.find("eval.e.ppl") == nullptr);
   CHECK_FALSE(has_seeds(over_seeds({early.result, late.result})));
   CHECK_FALSE(has_same_seeds(early.result, late.result));
-  CHECK_THAT(report_of(folder, {early, late}), Contains("| one:4 | ") && Contains("one/evals/step_00000004/e.json") &&
-                                                   !Contains("Left out of the means"));
+  CHECK_THAT(report_of(folder, {early, late}), Contains("| one:4 | ") && !Contains("Left out of the means"));
+}
+
+FOLDER_TEST("results without a run are drawn, from a folder of them or beside a checkpoint", "[fast]") {
+  const auto result = [](double ppl) {
+    return R"({"name": "e", "kind": "cloze", "status": "ok", "step": 7, "metrics": {"ppl": {"value": )" +
+           std::to_string(ppl) + "}}}";
+  };
+  folder.write("res/e.json", result(7.5));
+  folder.write("res/e.0123456789abcdef.json", result(9));  // one that has no place
+  folder.write("ckpt/config.json", "{}");
+  folder.write("ckpt/evals/e.json", result(8.5));
+  folder.write("empty/config.json", "{}");
+  const ReportRun res = read_report_run(folder / "res"), ckpt = read_report_run(folder / "ckpt/");
+  CHECK(res.id == "res");
+  CHECK(ckpt.id == "ckpt");
+  CHECK(res.result.at("eval.e.ppl").as_double() == 7.5);
+  CHECK(res.result.at("step").as_int() == 7);
+  CHECK_THAT(report_of(folder, {res, ckpt}), Contains("| res | ") && Contains("7.5") && Contains("8.5") &&
+                                                 !Contains("## Loss") && !Contains("## Optimizer"));
+  CHECK_THROWS_WITH(read_report_run(folder / "empty"), Contains("neither a run nor results"));
+}
+
+FOLDER_TEST("runs have the same data where the fingerprints of their checkpoints say so", "[fast]") {
+  const auto identity = [&](const std::string& run, const std::string& data, const std::string& print) {
+    folder.write(run + "/checkpoints/step_00000004/state.json",
+                 R"({"loader": {"sources": [{"path": "any", "fingerprint": ")" + print + "\"}]}}");
+    folder.write(run + "/checkpoints/latest", "step_00000004\n");
+    Json result = Json::object();
+    const Json config =
+        parse_json(R"({"data": {"tokenizer": {"type": "bytes"}, "sources": [{"path": ")" + data +
+                       R"("}], "validation": [{"name": "held", "path": ")" + data + R"(/val_*.bin"}]}})",
+                   "config.json");
+    add_identity(result, config, {folder / run});
+    return std::pair{result.at("loss@data"), result.at("val.held@data")};
+  };
+  folder.write("here/train_00000.bin", "x");  // what lies at a path says nothing
+  const auto a = identity("a", "/gone/corpus", "00aa"), b = identity("b", (folder / "here").string(), "00aa"),
+             c = identity("c", "/gone/corpus", "00cc");
+  CHECK(a == b);
+  CHECK(a.first != c.first);
+  CHECK(a.second != c.second);
+  CHECK(a.first != a.second);
 }
 
 FOLDER_TEST("memory statistics of runs stand side by side, and their drawings too", "[fast]") {
