@@ -14,6 +14,8 @@ class AddedTokens {
   /// Looks for the tokens whose is_normalized is `normalized`.
   AddedTokens(const std::vector<TokenizerJson::AddedToken>& tokens, bool normalized);
 
+  bool is_empty() const { return tokens_.empty(); }
+
   /// Calls on_text(part) for what lies between tokens and on_token(id) for tokens, in order. A token that strips takes
   /// the white space beside it with it.
   template <class OnText, class OnToken> void split(std::string_view text, OnText on_text, OnToken on_token) const {

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/utf8.h"
+#include "data/text/characters.h"
 
 namespace hebb {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 // The library writes spaces as U+2581 and cannot tell the two apart afterwards. Here both are ' ',
 // which keeps the text as it is and the common tables in ASCII.
 constexpr char32_t kVisibleSpace = 0x2581;
+constexpr std::string_view kVisibleSpaceText = "\xE2\x96\x81";
 constexpr int32_t kForeign = -1;
 
 using PieceType = SentencePieceModel::PieceType;
@@ -35,7 +37,9 @@ std::string piece_obstacle(const SentencePieceModel::Piece& piece) {
       if (!std::isfinite(piece.score)) { return "a piece without a finite score"; }
       return piece.text.find(' ') == std::string::npos ? "" : "a piece with a raw space";
     case PieceType::unused: return "unused pieces";
-    case PieceType::user_defined: return "user-defined pieces";
+    case PieceType::user_defined:
+      if (piece.text.empty()) { return "an empty user-defined piece"; }
+      return piece.text.find(' ') == std::string::npos ? "" : "a piece with a raw space";
     case PieceType::unknown:
     case PieceType::control: return single ? "a special piece of one character" : "";
     case PieceType::byte: return "";
@@ -83,8 +87,30 @@ class SymbolNames {
   int32_t next_;
 };
 
+namespace {
+
+/// User-defined pieces, spaces as they are in texts.
+std::vector<TokenizerJson::AddedToken> user_defined(const SentencePieceModel& model) {
+  std::vector<TokenizerJson::AddedToken> tokens;
+  for (size_t id = 0; id < model.pieces.size(); ++id) {
+    const auto& piece = model.pieces[id];
+    if (piece.type != PieceType::user_defined) { continue; }
+    tokens.push_back({.content = replace_all(piece.text, kVisibleSpaceText, " "),
+                      .id = static_cast<int32_t>(id),
+                      .is_special = false,
+                      .strips_left = false,
+                      .strips_right = false,
+                      .is_normalized = false});
+  }
+  return tokens;
+}
+
+}  // namespace
+
 BpeEncoder::BpeEncoder(const SentencePieceModel& model)
-    : piece_count_(static_cast<int32_t>(model.pieces.size())), add_dummy_prefix_(model.add_dummy_prefix) {
+    : piece_count_(static_cast<int32_t>(model.pieces.size())),
+      add_dummy_prefix_(model.add_dummy_prefix),
+      user_defined_(user_defined(model), false) {
   HEBB_ASSERT(obstacle(model).empty());
   ascii_symbols_.fill(kForeign);
   SymbolNames names(piece_count_);
@@ -146,6 +172,16 @@ void BpeEncoder::encode(std::string_view text, Scratch& scratch, std::vector<int
     scratch.text += text;
     text = scratch.text;
   }
+  if (user_defined_.is_empty()) { return encode_stretch(text, scratch, ids); }
+  if (text.find(kVisibleSpaceText) != std::string_view::npos) {
+    scratch.text = replace_all(std::string(text), kVisibleSpaceText, " ");
+    text = scratch.text;
+  }
+  user_defined_.split(
+      text, [&](std::string_view part) { encode_stretch(part, scratch, ids); }, [&](int32_t id) { ids.push_back(id); });
+}
+
+void BpeEncoder::encode_stretch(std::string_view text, Scratch& scratch, std::vector<int32_t>& ids) const {
   char32_t previous = 0;
   size_t begin = 0;
   for (size_t at = 0; at < text.size();) {
@@ -184,7 +220,7 @@ void BpeEncoder::emit(int32_t symbol, std::string_view text, std::vector<int32_t
     ids.push_back(symbol);
     return;
   }
-  for (const char byte : text == " " ? std::string_view("\xE2\x96\x81") : text) {
+  for (const char byte : text == " " ? kVisibleSpaceText : text) {
     ids.push_back(byte_ids_[static_cast<unsigned char>(byte)]);
   }
 }

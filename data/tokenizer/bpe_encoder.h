@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/bpe_merge.h"
 #include "data/tokenizer/flat_map.h"
 #include "data/tokenizer/sentencepiece_model.h"
@@ -20,10 +21,11 @@ namespace hebb {
 /// "XY". So where no piece contains "XY" inside, nothing ever crosses, the two sides do not influence
 /// each other, and the text can be cut there: the ids are those of the parts, one after the other.
 /// The borders come from the vocabulary alone, so they hold for every text. The parts are short and
-/// repeat (words, mostly), hence the cache.
+/// repeat (words, mostly), hence the cache. User-defined pieces are found first, the leftmost and longest, and nothing
+/// merges across them.
 /// What could break this is refused by `obstacle`: normalisation rules and white space removal, unused
-/// pieces (the library remembers their last merge over the whole text), user-defined pieces (matched
-/// before merging), a missing byte fallback (runs of unknown characters become one token).
+/// pieces (the library remembers their last merge over the whole text), a missing byte fallback (runs of unknown
+/// characters become one token).
 class BpeEncoder {
  public:
   /// Why a model cannot be encoded here, or "" when it can.
@@ -42,12 +44,14 @@ class BpeEncoder {
   int32_t symbol_of(char32_t c) const;
   bool never_joined(char32_t left, char32_t right) const;
   void add_piece(const SentencePieceModel::Piece& piece, int32_t id, class SymbolNames& names);
+  void encode_stretch(std::string_view text, Scratch& scratch, std::vector<int32_t>& ids) const;
   void encode_part(std::string_view part, Scratch& scratch, std::vector<int32_t>& ids) const;
   void merge_part(std::string_view part, Scratch& scratch, std::vector<int32_t>& ids) const;
   void emit(int32_t symbol, std::string_view text, std::vector<int32_t>& ids) const;
 
   int32_t piece_count_;
   bool add_dummy_prefix_;
+  AddedTokens user_defined_;
   std::array<int32_t, 256> byte_ids_{};
   std::array<int32_t, 128> ascii_symbols_{};
   std::array<std::array<uint64_t, 2>, 128> ascii_joined_{};  // bit c2 of [c1]: some piece contains c1 c2

@@ -13,7 +13,10 @@ class PreTokenizer {
     gpt2,         // case-sensitive contractions, a space in front of runs of letters, numbers and others
     gpt2_digits,  // StarCoder, SmolLM: each number by itself, then as gpt2 between them
     one_digit,    // Qwen 2 to 3: contractions in any case, single digits, line breaks with what is before them
-    digits        // cl100k, Llama 3, OLMo 2: as one_digit, with up to three digits
+    digits,       // cl100k, Llama 3, OLMo 2: as one_digit, with up to three digits
+    marks,        // Qwen 3.5: as one_digit, marks (\p{M}) are letters
+    o200k,        // GPT-OSS, Llama 4: words end where capitals follow small letters, contractions behind them
+    tekken        // Mistral NeMo: as o200k, with single digits, without contractions
   };
 
   /// The pattern of a regular expression, by its exact text; nothing for one that is not known.

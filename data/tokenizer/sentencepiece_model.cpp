@@ -119,9 +119,25 @@ void read_denormalizer_spec(WireReader reader, SentencePieceModel& model) {
   }
 }
 
+/// Whether the first line is a token in base64, a space and a rank.
+bool is_tiktoken(std::string_view bytes) {
+  const std::string_view line = bytes.substr(0, bytes.find('\n'));
+  const size_t space = line.find(' ');
+  if (space == std::string_view::npos || space == 0 || space % 4 != 0 || space + 1 == line.size()) { return false; }
+  const auto all = [](std::string_view text, std::string_view allowed) {
+    return text.find_first_not_of(allowed) == std::string_view::npos;
+  };
+  return all(line.substr(0, space), "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=") &&
+         all(line.substr(space + 1), "0123456789\r");
+}
+
 }  // namespace
 
 SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::string& where) {
+  if (is_tiktoken(bytes)) {
+    throw DataError(where, "not a SentencePiece model", "a file of tiktoken, which lacks the pattern that cuts words",
+                    "the tokenizer.json of the same model");
+  }
   SentencePieceModel model;
   WireReader reader(bytes, bytes, where);
   for (WireField f; reader.next(f);) {

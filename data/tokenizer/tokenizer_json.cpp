@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "core/utf8.h"
+#include "data/tokenizer/byte_characters.h"
 
 namespace hebb {
 namespace {
@@ -79,39 +79,12 @@ struct Value {
   static inline const Json kNull;
 };
 
-/// The characters that stand for bytes in the file: printable ones of Latin-1 for themselves, the others moved up.
-class ByteCharacters {
- public:
-  ByteCharacters() {
-    char32_t next = 256;
-    for (int byte = 0; byte < 256; ++byte) {
-      const bool is_itself = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-      const char32_t c = is_itself ? static_cast<char32_t>(byte) : next++;
-      bytes_.resize(std::max<size_t>(bytes_.size(), c + 1), -1);
-      bytes_[c] = byte;
-    }
-  }
-  /// The bytes of a token; nothing where one of its characters stands for none: such a token never comes from text.
-  std::optional<std::string> bytes_of(const std::string& token) const {
-    std::string bytes;
-    for (size_t at = 0; at < token.size();) {
-      const char32_t c = utf8_decode(token, at);
-      if (c >= bytes_.size() || bytes_[c] < 0) { return std::nullopt; }
-      bytes += static_cast<char>(bytes_[c]);
-    }
-    return bytes;
-  }
-
- private:
-  std::vector<int> bytes_;
-};
-
 using Ids = std::unordered_map<std::string_view, int32_t>;
 
 /// Whether valid UTF-8 can hold a byte: C0, C1 and F5 to FF never occur.
 bool is_in_utf8(int byte) { return byte < 0xC0 || (byte >= 0xC2 && byte <= 0xF4); }
 
-Ids read_vocab(const Value& vocab, const ByteCharacters& characters, TokenizerJson& out) {
+Ids read_vocab(const Value& vocab, TokenizerJson& out) {
   if (!vocab.json->is_object() || vocab.json->members().empty()) { vocab.refuse("an object with ids by token"); }
   Ids ids;
   ids.reserve(vocab.json->members().size());
@@ -124,7 +97,7 @@ Ids read_vocab(const Value& vocab, const ByteCharacters& characters, TokenizerJs
     if (is_used[static_cast<size_t>(id)]) { value.refuse(fmt::format("id {:d} twice", id), "an id for each token"); }
     is_used[static_cast<size_t>(id)] = true;
     ids.emplace(token, id);
-    const std::optional<std::string> bytes = characters.bytes_of(token);
+    const std::optional<std::string> bytes = bytes_of_characters(token);
     if (bytes && bytes->size() == 1) { out.byte_ids[static_cast<unsigned char>((*bytes)[0])] = id; }
     out.vocab.push_back({bytes.value_or(token), id, bytes.has_value()});
   }
@@ -167,10 +140,12 @@ void read_merges(const Value& merges, const Ids& ids, TokenizerJson& out) {
   if (out.merges.size() >= kExact) { merges.refuse(std::to_string(out.merges.size()), "fewer than 2^24 merges"); }
 }
 
-Ids read_model(const Value& model, const ByteCharacters& characters, TokenizerJson& out) {
+Ids read_model(const Value& model, TokenizerJson& out) {
   if (!model.json->is_object()) { model.refuse("an object"); }
   if (const Value type = model.member("type"); !type.is_null() && type.string() != "BPE") {
-    type.refuse("\"BPE\", over bytes; other models are not supported");
+    type.refuse(type.string() == "Unigram"
+                    ? "\"BPE\", over bytes; of a SentencePiece model give the file tokenizer.model"
+                    : "\"BPE\", over bytes; other models are not supported");
   }
   model.object({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                 "byte_fallback", "ignore_merges", "vocab", "merges"});
@@ -180,9 +155,15 @@ Ids read_model(const Value& model, const ByteCharacters& characters, TokenizerJs
   }
   const Value dropout = model.member("dropout");
   if (!dropout.is_null() && !(dropout.json->is_number() && dropout.json->as_double() == 0)) { dropout.refuse("null"); }
+  const Value vocab = model.required("vocab");
+  if (model.member("byte_fallback").boolean(false) && vocab.json->is_object() &&
+      vocab.json->find("<0x00>") != nullptr) {
+    model.member("byte_fallback")
+        .refuse("true, the BPE of a SentencePiece model", "its file tokenizer.model in place of this one");
+  }
   // unk_token, fuse_unk and byte_fallback are for characters outside the vocabulary: it holds all bytes.
   out.ignores_merges = model.member("ignore_merges").boolean(false);
-  Ids ids = read_vocab(model.required("vocab"), characters, out);
+  Ids ids = read_vocab(vocab, out);
   read_merges(model.required("merges"), ids, out);
   return ids;
 }
@@ -252,7 +233,8 @@ void read_split(const Value& stage, TokenizerJson& out) {
   }
   const auto known = PreTokenizer::find(pattern.string());
   if (!known) {
-    pattern.refuse("\"" + pattern.string() + "\"", "the regular expression of GPT-2, cl100k, Llama 3 or Qwen 2");
+    pattern.refuse("\"" + pattern.string() + "\"",
+                   "the regular expression of GPT-2, cl100k, o200k, Llama 3, Qwen 2, Qwen 3.5 or Mistral NeMo");
   }
   out.pattern = *known;
 }
@@ -303,15 +285,17 @@ Json parse(std::string_view text, const std::string& where) {
 TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& where) {
   const Json json = parse(text, where);
   const Value root{&json, "", &where};
+  if (json.is_object() && json.find("config") != nullptr && json.find("vocab") != nullptr) {
+    root.refuse("a file of Mistral's tekken", "the tokenizer.json of the same model");
+  }
   root.object({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
                "decoder", "model"});
   for (const char* key : {"truncation", "padding"}) {
     if (!root.member(key).is_null()) { root.member(key).refuse("null"); }
   }
   // post_processor only acts where the library adds special tokens.
-  static const ByteCharacters characters;
   TokenizerJson out;
-  const Ids ids = read_model(root.required("model"), characters, out);
+  const Ids ids = read_model(root.required("model"), out);
   read_added_tokens(root.member("added_tokens"), ids, out);
   read_normalizer(root.member("normalizer"), out);
   read_pre_tokenizer(root.required("pre_tokenizer"), out);

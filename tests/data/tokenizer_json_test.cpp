@@ -30,7 +30,7 @@ TEST_CASE("ids and decoded text of a tokenizer.json are those of the library tok
   const Json cases = parse_json_file(golden("cases"));
   const std::vector<Json>& texts = cases.at("texts").items();
   REQUIRE(texts.size() > 50);
-  REQUIRE(cases.at("tokenizers").members().size() == 8);
+  REQUIRE(cases.at("tokenizers").members().size() == 11);
   for (const auto& [name, expected] : cases.at("tokenizers").members()) {
     const auto tokenizer = load(golden(name));
     Tokenizer::Encoder encoder(tokenizer);
@@ -138,6 +138,10 @@ TEST_CASE("what would change ids and is not supported is an error that names the
            {"gpt2", "padding", "1", "padding (found 1, expected null)"},
            {"gpt2", "future", "1", "future (found 1, expected no such key, as its effect on ids is not known)"},
            {"gpt2", "model.type", "\"Unigram\"", "model.type (found \"Unigram\", expected \"BPE\", over bytes"},
+           {"gpt2", "model", R"({"type": "BPE", "byte_fallback": true, "vocab": {"<0x00>": 0}, "merges": []})",
+            "found true, the BPE of a SentencePiece model, expected its file tokenizer.model in place of this one"},
+           {"gpt2", "model", R"({"type": "Unigram", "vocab": []})",
+            "of a SentencePiece model give the file tokenizer.model"},
            {"gpt2", "model", R"({"type": "WordPiece", "max_input_chars_per_word": 100})",
             "model.type (found \"WordPiece\""},
            {"digits", "pre_tokenizer.pretokenizers.0.individual_digits", "false", "expected true)"},
@@ -190,6 +194,10 @@ TEST_CASE("a damaged tokenizer.json is a data error with its place", "[fast]") {
   CHECK_THROWS_AS(parse_tokenizer_json("", "empty.json"), DataError);
   CHECK_THROWS_WITH(parse_tokenizer_json("[1]", "t.json"),
                     "t.json:1:1: not a tokenizer.json (found [1], expected an object)");
+  CHECK_THROWS_WITH(
+      parse_tokenizer_json(R"({"config": {"pattern": "x"}, "vocab": []})", "tekken.json"),
+      "tekken.json:1:1: not a tokenizer.json (found a file of Mistral's tekken, expected the tokenizer.json "
+      "of the same model)");
   CHECK_THROWS_WITH(parse_tokenizer_json("{}", "t.json"),
                     "t.json:1:1: not a tokenizer.json (found no key \"model\", expected one)");
 }

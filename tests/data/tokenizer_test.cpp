@@ -168,6 +168,10 @@ TEST_CASE("the built-in BPE encoder equals the library for other ways to treat s
       {{"allow_whitespace_only_pieces", "true"}},
       {{"split_by_unicode_script", "false"}, {"split_digits", "false"}, {"split_by_number", "false"}},
       {{"character_coverage", "0.98"}, {"vocab_size", "400"}},  // characters outside the vocabulary
+      {{"user_defined_symbols",
+        "<sep>,e,th,the,\xE2\x96\x81\xE2\x96\x81,\xE2\x96\x81"
+        "a"},
+       {"add_dummy_prefix", "true"}},
   }));
   const Pair pair(changes);
   CHECK(pair.tokenizer->encoder_name() == "built-in BPE");
@@ -181,7 +185,7 @@ TEST_CASE("models that the built-in encoder cannot reproduce go through the libr
       {{{"remove_extra_whitespaces", "true"}}, "removal of extra white space"},
       {{{"byte_fallback", "false"}}, "no byte fallback"},
       {{{"treat_whitespace_as_suffix", "true"}}, "white space as suffix"},
-      {{{"user_defined_symbols", "<sep>"}}, "user-defined pieces"},
+      {{{"user_defined_symbols", "a b"}}, "a piece with a raw space"},
   }));
   const Pair pair(changes);
   CHECK(pair.tokenizer->encoder_name() == "library (" + reason + ")");
@@ -279,6 +283,10 @@ FOLDER_TEST("damaged model files are data errors that name the file", "[fast]") 
   const std::string text = folder.write("text.model", "this is no model").string();
   CHECK_THROWS_WITH(Tokenizer::load({"sentencepiece", text, false, true}),
                     Catch::Matchers::StartsWith(text + ": not a SentencePiece model"));
+  const std::string ranks = folder.write("tokenizer.model", "IQ== 0\nIg== 1\n").string();
+  CHECK_THROWS_WITH(Tokenizer::load({"sentencepiece", ranks, false, true}),
+                    Catch::Matchers::StartsWith(ranks + ": not a SentencePiece model (found a file of tiktoken") &&
+                        Contains("expected the tokenizer.json of the same model"));
   const std::string empty = folder.write("empty.model", "").string();
   CHECK_THROWS_WITH(Tokenizer::load({"sentencepiece", empty, false, true}),
                     empty + ": not a SentencePiece model (found no vocabulary, expected at least one piece)");

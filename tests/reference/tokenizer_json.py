@@ -6,6 +6,7 @@
                                              DRIVER TOKENIZER.json reads texts (4 bytes of length, then UTF-8) and
                                              writes a line of ids for each
   tokenizer_json.py classes                  the ranges in data/tokenizer/character_class.cpp
+  tokenizer_json.py letters                  the ranges in data/tokenizer/letter_kind.cpp
   tokenizer_json.py late-marks               the ranges in data/tokenizer/nfc.cpp (with utf8proc of Unicode 15)
 """
 import ctypes
@@ -26,6 +27,14 @@ QWEN2 = LLAMA3.replace("{1,3}", "")
 CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*"
           r"|\s*[\r\n]|\s+(?!\S)|\s+")
 
+QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+O200K = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         rf"|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+TEKKEN = O200K.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace("{1,3}", "")
+
 SCRIPTS = [(0x41, 0x7A), (0xC0, 0x24F), (0x250, 0x2FF), (0x300, 0x36F), (0x370, 0x3FF), (0x400, 0x52F), (0x531, 0x58F),
            (0x590, 0x5FF), (0x600, 0x6FF), (0x700, 0x8FF), (0x900, 0x97F), (0x980, 0xDFF), (0xE00, 0xEFF),
            (0xF00, 0xFFF), (0x1000, 0x109F), (0x10A0, 0x11FF), (0x1200, 0x139F), (0x1700, 0x18AF), (0x1AB0, 0x1AFF),
@@ -41,6 +50,8 @@ NUMBERS = ["7", "42", "365", "2024", "1000000", "3.14", "1,000", "\u0664\u0665",
            "\U0001d7d9", "\u2460", "0x1F", "1e-5"]
 EMOJI = ["\U0001f600", "\U0001f44d\U0001f3fd", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\u2764\ufe0f",
          "\U0001f1e9\U0001f1ea", "#\ufe0f\u20e3"]
+CASES = ["McDonald", "iPhone", "XMLHttpRequest", "ABCdef", "aBCd", "\u01c5x", "\u02b0a", "\u4e94A\u4e94", "A\u0301B",
+         "\u0301\u0301a", "!\u0301", "!A\u0301b's", "D'Arc'S", "AB'LL", "\u05d0A", "a/\n/b", "//\r\n", "1234567"]
 MARKS = ["e\u0301", "o\u0308\u0323", "\u1112\u1161\u11ab", "\u212b", "\u0344", "a\u0327\u0301", "\u0958", "q\u0307\u0323",
          "\ufb01", "\u1100\u1161", "\U00011935\U00011930", "a\u0899\u0334", "a\u0301\u1df6\u0327", "a\u0301\U0001e4ec\u0334"]
 WORDS = ("the and of to in that he for it with his is not be I they as shall was which you have from him had are my "
@@ -78,6 +89,10 @@ def piece(rng):
 
 def text(rng):
     return "".join(piece(rng) for _ in range(rng.randint(1, rng.choice([2, 6, 20]))))
+
+
+def cased_text(rng):
+    return "".join(rng.choice([*CASES, *MARKS, " ", "'s", "\u0301", "A", "b", "!"]) for _ in range(rng.randint(1, 8)))
 
 
 def sequence(regex, behavior="isolated", invert=False):
@@ -139,6 +154,10 @@ def variants():
         "cl100k": (None, sequence(CL100K, "removed", True), [AddedToken("<|endoftext|>", special=True)], space_merges),
         "digits": (None, pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), level(add_prefix_space=False)]),
                    [AddedToken("<|endoftext|>", special=True)], without_impossible_bytes),
+        "qwen35": (normalizers.NFC(), sequence(QWEN35), [AddedToken("<|endoftext|>", special=True)], None),
+        "o200k": (None, sequence(O200K), [AddedToken("<|endoftext|>", special=True)], None),
+        "tekken": (None, sequence(TEKKEN, "removed", True), [AddedToken("<s>", special=True), AddedToken("</s>", special=True)],
+                   None),
         "words": (None, level(add_prefix_space=False, use_regex=False), [AddedToken("<|endoftext|>", special=True)], None),
     }
 
@@ -170,7 +189,7 @@ def ids(tokenizer, texts):
 
 def golden(folder):
     corpus = [text(random.Random(i)) for i in range(3000)]
-    texts = [""] + [text(random.Random(10**6 + i)) for i in range(60)]
+    texts = [""] + [text(random.Random(10**6 + i)) for i in range(60)] + [cased_text(random.Random(i)) for i in range(20)]
     cases = {"texts": texts, "tokenizers": {}}
     for name in variants():
         written, tokenizer = build(name, corpus, 700)
@@ -186,7 +205,7 @@ def compare(driver, files):
     own = [Path(f).read_text(errors="replace") for f in files]
     corpus = [line for t in own for line in t.splitlines(True)][:60000] + [text(random.Random(i)) for i in range(20000)]
     rng = random.Random(5)
-    texts = [text(rng) for _ in range(8000)] + ["".join(character(rng) for _ in range(rng.randint(1, 40)))
+    texts = [text(rng) for _ in range(8000)] + [cased_text(rng) for _ in range(2000)] + ["".join(character(rng) for _ in range(rng.randint(1, 40)))
                                                 for _ in range(1500)]
     texts += [t[at:at + 2000] for t in own for at in (rng.randrange(max(1, len(t) - 2000)) for _ in range(50))]
     texts += ["'" + "".join(chr(c) + "'" for c in range(first, first + 256) if not 0xD800 <= c < 0xE000)
@@ -223,13 +242,38 @@ def print_ranges(name, points):
     print(name, ", ".join("{0x%X, 0x%X}" % tuple(r) for r in ranges))
 
 
+def print_steps(name, points):
+    """Ranges {first, last, step}: neighbours, or every second one."""
+    points, at, out = sorted(points), 0, []
+    while at < len(points):
+        best = at
+        for step in (1, 2):
+            end = at
+            while end + 1 < len(points) and points[end + 1] - points[end] == step:
+                end += 1
+            if end > best:
+                best, kept = end, step
+        out.append((points[at], points[best], kept if best > at else 1))
+        at = best + 1
+    print(name, ", ".join("{0x%X, 0x%X, %d}" % r for r in out))
+
+
 POINTS = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
+
+
+def points_of(pattern):
+    split = pre_tokenizers.Split(Regex(pattern), "removed")
+    return [c for c in POINTS if not split.pre_tokenize_str(chr(c))]
 
 
 def classes():
     for name, pattern in (("letters", r"\p{L}"), ("numbers", r"\p{N}"), ("spaces", r"\s")):
-        split = pre_tokenizers.Split(Regex(pattern), "removed")
-        print_ranges(name, [c for c in POINTS if not split.pre_tokenize_str(chr(c))])
+        print_ranges(name, points_of(pattern))
+
+
+def letters():
+    for name, pattern in (("upper", r"[\p{Lu}\p{Lt}]"), ("lower", r"\p{Ll}"), ("marks", r"\p{M}")):
+        print_steps(name, points_of(pattern))
 
 
 def late_marks():
@@ -252,4 +296,4 @@ def late_marks():
 if __name__ == "__main__":
     verb, arguments = sys.argv[1], sys.argv[2:]
     {"golden": lambda: golden(Path(arguments[0])), "compare": lambda: compare(arguments[0], arguments[1:]),
-     "classes": classes, "late-marks": late_marks}[verb]()
+     "classes": classes, "letters": letters, "late-marks": late_marks}[verb]()
