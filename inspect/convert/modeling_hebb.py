@@ -13,7 +13,6 @@ A layer is called with (x [B, T, d], rows, state). `rows` says where documents b
 text goes on, and writes: what a decoder carries from call to call. An empty dict is the beginning. The same code runs whole rows and single tokens.
 Numbers are computed in the type of the weights, and in fp32 where that has fewer bits.
 """
-import copy
 import json
 import math
 import os
@@ -21,6 +20,7 @@ import os
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 IGNORED = -100
 
@@ -80,6 +80,15 @@ class Rows:
         return torch.where(self.begins[:, t].view(-1, *[1] * first.dim()), first, S)
 
 
+def mapped(value, change):
+    """Nested dicts and lists with change(tensor) for each tensor."""
+    if isinstance(value, dict):
+        return {key: mapped(v, change) for key, v in value.items()}
+    if isinstance(value, list):
+        return [mapped(v, change) for v in value]
+    return change(value) if isinstance(value, torch.Tensor) else value
+
+
 class State:
     """What a model carries from call to call: `blocks[i][role]` is the dict of one layer, role "memory", "mixer" or "ffn".
 
@@ -93,16 +102,16 @@ class State:
         self.position, self.doc_id = None, None  # [B] of the next token
 
     def copy(self):
-        return copy.deepcopy(self)
+        other = State(0)
+        other.__dict__.update(mapped(self.__dict__, torch.clone))
+        return other
 
     def reorder(self, index):
         """Sequence i becomes what sequence index[i] was (beam search)."""
         def pick(value):
             if isinstance(value, torch.Tensor):
                 return value[index.to(value.device)]
-            if isinstance(value, list):
-                return [copy.deepcopy(value[i]) for i in index.tolist()]
-            return value
+            return [mapped(value[i], torch.clone) for i in index.tolist()] if isinstance(value, list) else value
 
         for block in self.blocks:
             for layer in block.values():
@@ -411,6 +420,27 @@ class Attention(Projections):
 # ---- recurrences ---------------------------------------------------------------------------------------------------
 
 
+def scan(T, states, step):
+    """outputs, states = step(t, states) token by token: ([each output, B, T, ...], states). With gradients the states inside of parts of 64 tokens are
+    computed again in the backward pass, so that memory holds one state for each part."""
+    def part(begin, end, states):
+        outputs = []
+        for t in range(begin, end):
+            output, states = step(t, states)
+            outputs.append(output)
+        return [torch.stack(o, 1) for o in zip(*outputs)], states
+
+    parts = []
+    for begin in range(0, T, 64):
+        end = min(begin + 64, T)
+        if torch.is_grad_enabled() and T > 64:
+            output, states = checkpoint(part, begin, end, states, use_reentrant=False, preserve_rng_state=False)
+        else:
+            output, states = part(begin, end, states)
+        parts.append(output)
+    return [torch.cat(o, 1) for o in zip(*parts)], states
+
+
 def convolved(layer, name, x, rows, state):
     """Projection, convolution if any, activation: [B, T, channels]. State: the last K - 1 raw projections."""
     y = getattr(layer, name + "_proj")(x)
@@ -452,15 +482,15 @@ class Gdn(Layer):
         beta = torch.sigmoid(self.b_proj(x)) * (2 if self.cfg.get("allow_neg_eigval") else 1)
 
         first = self.initial_state.to(x.dtype) if self.cfg.get("initial_state") == "learned" else x.new_zeros(HV, dk, dv)
-        S, o = state.get("S"), []
-        for t in range(T):
+
+        def step(t, S):
             S = rows.restarted_at(t, S, first)
             S = alpha[:, t, :, None, None] * S
             delta = beta[:, t, :, None] * (v[:, t] - torch.einsum("bhk,bhkv->bhv", k[:, t], S))
             S = S + k[:, t].unsqueeze(-1) * delta.unsqueeze(-2)
-            o.append(torch.einsum("bhk,bhkv->bhv", q[:, t], S))
-        state["S"] = S
-        o = torch.stack(o, 1)  # [B, T, HV, dv]
+            return [torch.einsum("bhk,bhkv->bhv", q[:, t], S)], S
+
+        (o,), state["S"] = scan(T, state.get("S"), step)  # [B, T, HV, dv]
 
         if self.cfg.get("output_norm", "rms") == "rms":
             o = self.o_norm(o)
@@ -508,13 +538,13 @@ class Mamba2(Layer):
         a = torch.exp(-dt * torch.exp(self.A_log))
 
         first = self.initial_state.to(X.dtype) if self.cfg.get("initial_state") == "learned" else X.new_zeros(H, N, P)
-        S, y = state.get("S"), []
-        for t in range(T):
+
+        def step(t, S):
             S = rows.restarted_at(t, S, first)
             S = a[:, t, :, None, None] * S + dt[:, t, :, None, None] * Bm[:, t].unsqueeze(-1) * x[:, t].unsqueeze(-2)
-            y.append(torch.einsum("bhn,bhnp->bhp", Cm[:, t], S))
-        state["S"] = S
-        y = torch.stack(y, 1)  # [B, T, H, P]
+            return [torch.einsum("bhn,bhnp->bhp", Cm[:, t], S)], S
+
+        (y,), state["S"] = scan(T, state.get("S"), step)  # [B, T, H, P]
         if self.cfg.get("skip", "head") != "none":
             y = y + self.D.view(H, -1) * x
         y = y.reshape(batch, T, H * P)
@@ -597,16 +627,15 @@ class MesaNet(Layer):
         if self.cfg.get("solver", "cg") == "exact":
             steps = None
 
-        R, S, o = state.get("R"), state.get("S"), []
-        for t in range(T):
-            R, S = rows.restarted_at(t, R, x.new_zeros(H, dk, dk)), rows.restarted_at(t, S, x.new_zeros(H, dk, dv))
+        def step(t, states):
+            R, S = (rows.restarted_at(t, a, x.new_zeros(H, dk, n)) for a, n in zip(states, (dk, dv)))
             write = beta[:, t, :, None, None] * k[:, t].unsqueeze(-1)
             R = decay[:, t, :, None, None] * R + write * k[:, t].unsqueeze(-2)
             S = decay[:, t, :, None, None] * S + write * v[:, t].unsqueeze(-2)
             s = ConjugateGradients.apply(R + ridge, q[:, t], steps, self.cfg.get("cg_epsilon", 0.0))
-            o.append(torch.einsum("bhk,bhkv->bhv", s, S))
-        state["R"], state["S"] = R, S
-        o = torch.stack(o, 1)  # [B, T, H, dv]
+            return [torch.einsum("bhk,bhkv->bhv", s, S)], (R, S)
+
+        (o,), (state["R"], state["S"]) = scan(T, (state.get("R"), state.get("S")), step)  # o [B, T, H, dv]
 
         if self.cfg.get("output_norm", "rms") == "rms":
             o = self.o_norm(o)
@@ -659,13 +688,12 @@ class Sdm(Layer):
         beta = torch.sigmoid(self.b_proj(x))
 
         first = self.memory.to(x.dtype) if self.cfg.get("learned_init", True) else x.new_zeros(H, N, D)
-        M, out = state.get("M"), []
-        in_place = not torch.is_grad_enabled()
-        if in_place and M is not None:
-            M = M.clone()
-        for t in range(T):
-            if in_place and M is None:
-                M = first.repeat(B, 1, 1, 1)
+        in_place = not torch.is_grad_enabled()  # on a table of this call
+        M = state.get("M")
+        if in_place:
+            M = first.repeat(B, 1, 1, 1) if M is None else M.clone()
+
+        def step(t, M):
             M = rows.restarted_at(t, M, first)
             I = write_slots[:, t, :, :, None].expand(B, H, -1, D)
             J = read_slots[:, t, :, :, None].expand(B, H, -1, D)
@@ -674,9 +702,9 @@ class Sdm(Layer):
             m = log_decay.exp() * M.gather(2, I)  # [B, H, W, D]
             u = beta[:, t, :, None] * (v[:, t] - (k_t * m).sum(2))  # [B, H, D]
             M = (M.scatter_ if in_place else M.scatter)(2, I, m + k_t * u.unsqueeze(2))
-            out.append((q[:, t, :, :, None] * M.gather(2, J)).sum(2))
-        state["M"] = M
-        y = torch.stack(out, 1)  # [B, T, H, D]
+            return [(q[:, t, :, :, None] * M.gather(2, J)).sum(2)], M
+
+        (y,), state["M"] = scan(T, M, step)  # [B, T, H, D]
         if self.cfg.get("out_norm", "rms") != "none":
             y = self.o_norm(y)
         y = y.reshape(B, T, H * D)
@@ -743,16 +771,17 @@ class Ham(Layer):
         """(o, p), both [B, T, Hr, vr]: what the state answers, and what it predicted for k before the token changed it."""
         alpha = torch.exp(-torch.exp(self.rnn.A_log) * F.softplus(self.rnn.a_proj(x) + self.rnn.dt_bias))
         beta = torch.sigmoid(self.rnn.b_proj(x)) * (2 if self.cfg["rnn"].get("allow_neg_eigval") else 1)
-        S, o, p = state.get("S"), [], []
-        for t in range(x.shape[1]):
+
+        def step(t, S):
             S = rows.restarted_at(t, S, x.new_zeros(q.shape[2], q.shape[3], v.shape[3]))
-            p.append(torch.einsum("bhk,bhkv->bhv", k[:, t], S))
+            p = torch.einsum("bhk,bhkv->bhv", k[:, t], S)
             S = alpha[:, t, :, None, None] * S
             delta = beta[:, t, :, None] * (v[:, t] - torch.einsum("bhk,bhkv->bhv", k[:, t], S))
             S = S + k[:, t].unsqueeze(-1) * delta.unsqueeze(-2)
-            o.append(torch.einsum("bhk,bhkv->bhv", q[:, t], S))
-        state["S"] = S
-        return torch.stack(o, 1), torch.stack(p, 1)
+            return [torch.einsum("bhk,bhkv->bhv", q[:, t], S), p], S
+
+        outputs, state["S"] = scan(x.shape[1], state.get("S"), step)
+        return outputs
 
     def score(self, x, p, v, rows):
         """[B, T], after aggregation over heads and averaging with the EDA layer before."""
@@ -832,7 +861,7 @@ class Ham(Layer):
 # ---- dictionaries: layers that follow each document's own chunks ----------------------------------------------------
 
 
-def by_document(layer, rows, state, heads, run):
+def by_document(rows, state, heads, run):
     """[B, T, heads · width] of run(memory, b, head, begin, end) -> (o [T', width], memory), over rows, kv heads and documents.
 
     State: `heads`[b][head], the dict of what one head carries through one document.
@@ -976,7 +1005,7 @@ class Kvm(Projections):
             o, row[b, head, own], append[b, head, own], m = self.document(m, q[b, own, group], new, (window[group], slots[group]), scale)
             return o.reshape(end - begin, -1), m
 
-        o = by_document(self, rows, state, K, run)  # [B, T, H Dv]
+        o = by_document(rows, state, K, run)  # [B, T, H Dv]
         rows.inside.update({self.path + "row": row, self.path + "append": append})
         return self.o_proj(o)
 
@@ -1095,7 +1124,7 @@ class Ovq(Layer):
             o, assigned[b, head, own], m = self.document(m, q[b, own, group], k[b, own, head], v[b, own, head], N, order)
             return o.reshape(end - begin, -1), m
 
-        o = by_document(self, rows, state, K, run)  # [B, T, H Dv]
+        o = by_document(rows, state, K, run)  # [B, T, H Dv]
         rows.inside[self.path + "assign"] = assigned
         return self.o_proj(o)
 
@@ -1176,18 +1205,18 @@ class Vq(Layer):
         a = largest(torch.einsum("btkd,knd->btkn", k, c), 1).squeeze(-1)  # [B, T, K]
         rows.inside[self.path + "assign"] = a.transpose(1, 2)
         logits = torch.einsum("btkgd,knd->btkgn", q.view(B, T, K, H // K, D), c)
-        count, mean, o = state.get("count"), state.get("mean"), []
-        for t in range(T):
-            count, mean = rows.restarted_at(t, count, q.new_zeros(K, N)), rows.restarted_at(t, mean, q.new_zeros(K, N, Dv))
+
+        def step(t, states):
+            count, mean = (rows.restarted_at(t, s, first) for s, first in zip(states, (q.new_zeros(K, N), q.new_zeros(K, N, Dv))))
             own = F.one_hot(a[:, t], N).to(q.dtype)  # [B, K, N]
             count = count + own
             mean = mean + (own / count.clamp_min(1)).unsqueeze(-1) * (v[:, t].unsqueeze(2) - mean)
             bias = torch.where(count > 0, count.clamp_min(1).log(), -float("inf"))
             p = (logits[:, t] + bias.unsqueeze(2)).softmax(-1)  # [B, K, G, N]
-            o.append(torch.einsum("bkgn,bknd->bkgd", p, mean))
-        state["count"], state["mean"] = count, mean
-        o = torch.stack(o, 1).reshape(B, T, H, Dv)
-        return o + 0 * k.sum()  # keys only choose: reached, with a derivative of 0
+            return [torch.einsum("bkgn,bknd->bkgd", p, mean)], (count, mean)
+
+        (o,), (state["count"], state["mean"]) = scan(T, (state.get("count"), state.get("mean")), step)
+        return o.reshape(B, T, H, Dv) + 0 * k.sum()  # keys only choose: reached, with a derivative of 0
 
     def forward(self, x, rows, state):
         B, T, _ = x.shape
@@ -1752,6 +1781,7 @@ if PreTrainedModel is not None:
         """config.json: `model` is the object of hebb's configuration (docs/model.md)."""
 
         model_type = "hebb"
+        keys_to_ignore_at_inference = ["state", "hidden_states", "after", "inside"]
 
         def __init__(self, model=None, **more):
             self.model = model or {}
@@ -1777,7 +1807,6 @@ if PreTrainedModel is not None:
         main_input_name = "input_ids"
         _is_stateful = True
         _no_split_modules = ["Block"]
-        _keys_to_ignore_on_load_unexpected = None
         STATE = "past_key_values"  # how `generate` passes the state on
 
         def __init__(self, config):
@@ -1801,9 +1830,12 @@ if PreTrainedModel is not None:
             self.lm_head = value
 
         def forward(self, input_ids=None, attention_mask=None, labels=None, targets=None, doc_ids=None, state=None, past_key_values=None, cache=None,
-                    inputs_embeds=None, use_cache=None, output_hidden_states=None, return_dict=None, logits_to_keep=0, seed=0, step=0, **_):
+                    inputs_embeds=None, use_cache=None, output_hidden_states=None, output_attentions=None, position_ids=None, return_dict=None,
+                    logits_to_keep=0, seed=0, step=0):
             """labels: next tokens are labels[:, 1:], as everywhere in transformers; targets: those of hebb, targets[t] follows input_ids[t]. Both
             ignore -100. attention_mask may hide tokens on the left, or on the right; doc_ids are documents. state, past_key_values and cache are one."""
+            if position_ids is not None or output_attentions:
+                raise ValueError("position_ids and output_attentions: positions follow from doc_ids and the state; layers keep no attention matrices")
             ids = input_ids if input_ids is not None else torch.zeros(inputs_embeds.shape[:2], dtype=torch.int64, device=inputs_embeds.device)
             state = next((s for s in (state, past_key_values, cache) if isinstance(s, State)), None)
             if state is None and use_cache:
@@ -1824,7 +1856,8 @@ if PreTrainedModel is not None:
             else:
                 logits = logits[:, logits_to_keep]
             hidden = (*streams[:-1], self.final_norm(streams[-1])) if output_hidden_states else None
-            return HebbOutput(loss=loss, logits=logits, state=state, hidden_states=hidden, after=rows.after, inside=rows.inside)
+            out = HebbOutput(loss=loss, logits=logits, state=state, hidden_states=hidden, after=rows.after, inside=rows.inside)
+            return out.to_tuple() if return_dict is False else out
 
         def padding(self, mask):
             """Documents [B, T] of a mask [B, T]: padding on the left is one of its own, on the right it changes nothing before it."""

@@ -6,10 +6,12 @@
 #include "core/weight_source.h"
 #include "inspect/convert/convert.h"
 #include "layers/model.h"
+#include "tests/page_blocks.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 #include "tests/thrown.h"
 #include "train/model_source.h"
+#include "train/run_config.h"
 #include "train/tensor_match.h"
 
 using Catch::StartsWith;
@@ -126,6 +128,13 @@ FOLDER_TEST("what cannot become a PyTorch folder is an error that leaves nothing
   folder.write("config.json", std::regex_replace(kModel, std::regex("\"vocab_size\": 11"), "\"vocab_size\": 12"));
   CHECK_THAT(error(folder / "wrong.safetensors", folder / "out"), Contains("embed.weight"));
   CHECK_FALSE(fs::exists(folder / "out"));
+}
+
+TEST_CASE("the model of the page's examples is one", "[fast]") {
+  const std::vector<std::string> blocks = page_blocks("pytorch.md");
+  REQUIRE(blocks.size() == 1);
+  const auto run = Fields::read<RunConfig>(parse_json(blocks[0], "recall.json"), "");
+  CHECK(run.model.layers.size() == 3);
 }
 
 TEST_CASE("every layer type has a class in the PyTorch file", "[fast]") {

@@ -152,6 +152,14 @@ def check_decoding(module, hebb, folder, case, length=24):
         found = out[0, ids.shape[1]:].tolist()
         if found != line["tokens"]:
             bad.append(f"decoding, use_cache {use_cache}: {found}, hebb {line['tokens']}")
+    if not types(case["model"]) & FAST:  # in a batch with a longer prompt
+        longer = torch.randint(BYTES - 3, (1, ids.shape[1] + 5))
+        batch = torch.cat([longer, torch.nn.functional.pad(ids, (5, 0))])
+        with torch.no_grad():
+            out = module.generate(batch, attention_mask=torch.cat([torch.ones_like(longer), torch.nn.functional.pad(torch.ones_like(ids), (5, 0))]),
+                                  max_new_tokens=length, do_sample=False, pad_token_id=0)
+        if out[1, batch.shape[1]:].tolist() != line["tokens"]:
+            bad.append(f"decoding, padded: {out[1, batch.shape[1]:].tolist()}, hebb {line['tokens']}")
     return bad
 
 
