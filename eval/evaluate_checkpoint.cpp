@@ -77,7 +77,8 @@ EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRe
   const fs::path weights = from_first([&] { return find_weights(request.checkpoint).string(); });
   const fs::path out = from_first([&] { return results_folder(request).string(); });
   ModelSource source = read_model_source(request.checkpoint);
-  EvalSource from{request.checkpoint, config_hash(source.is_run ? source.config.at("model") : source.config),
+  EvalSource from{request.checkpoint,
+                  config_hash(source.config.child("model") != nullptr ? source.config.at("model") : source.config),
                   device_name(request.compute.device), precision_name(request.compute.dtype)};
   read_progress(weights.parent_path(), from);
   from.weights = identity_of(weights);

@@ -59,22 +59,6 @@ Generated generate(ScoringModel& model, std::shared_ptr<const Tokenizer> tokeniz
   return result;
 }
 
-namespace {
-
-/// Of the model, where its file is found or it has none; add_bos and add_eos are those of its configuration.
-std::optional<TokenizerConfig> tokenizer_of(const ModelSource& source) {
-  const fs::path file = find_tokenizer_file(source);
-  const Json* json = source.config.find_path("data.tokenizer");
-  if (json == nullptr || !json->is_object()) {
-    return file.empty() ? std::nullopt : std::optional(tokenizer_named(file.string()));
-  }
-  auto config = Fields::read<TokenizerConfig>(*json, "data.tokenizer");
-  config.file = file.string();
-  return config;
-}
-
-}  // namespace
-
 bool has_tokenizer(const ModelSource& source) { return tokenizer_of(source).has_value(); }
 
 std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const std::string& override_file) {

@@ -29,12 +29,18 @@ void add_convert_verb(Command program) {
           "What a checkpoint of hebb becomes: hf, a class of transformers or flash-linear-attention; pytorch, hebb's "
           "own tensors with a PyTorch file that builds every model")
       .one_of({"hf", "pytorch"});
+  verb.option("--shard-size", o->convert.shard_bytes,
+              "Largest file of weights in a folder for transformers; more become shards with an index [bytes]")
+      .at_least(1);
   verb.footer(
       "hebb convert runs/quickstart quickstart-hf --dtype bf16\nhebb convert runs/quickstart quickstart-pytorch --to "
       "pytorch\nhebb convert Qwen3-0.6B qwen3\n"
       "Page: docs/verbs/convert.md");
   verb.runs([=] {
-    const std::string text = convert_checkpoint(o->source, o->target, o->convert);
+    const auto progress = stderr_progress();
+    ConvertOptions options = o->convert;
+    options.progress = progress.get();
+    const std::string text = convert_checkpoint(o->source, o->target, options);
     std::fwrite(text.data(), 1, text.size(), stdout);
   });
 }

@@ -96,7 +96,7 @@ ModelSource read_model_source(const fs::path& path, const std::vector<std::strin
   if (!source.weights.empty()) { drop_idle_keys(source.config); }
   for (const std::string& assignment : overrides) { apply_override(source.config, assignment); }
   require_no_sweep(source.config, path.string());
-  source.is_run = source.config.child("model") != nullptr;
+  source.is_run = source.config.child("model") != nullptr && source.config.child("train") != nullptr;
   source.model = read_model(source.config);
   return source;
 }
@@ -125,6 +125,17 @@ fs::path find_tokenizer_file(const ModelSource& source) {
     }
   }
   return !named.empty() && fs::exists(named, error) ? named : fs::path();
+}
+
+std::optional<TokenizerConfig> tokenizer_of(const ModelSource& source) {
+  const fs::path file = find_tokenizer_file(source);
+  const Json* json = source.config.find_path("data.tokenizer");
+  if (json == nullptr || !json->is_object()) {
+    return file.empty() ? std::nullopt : std::optional(tokenizer_named(file.string()));
+  }
+  auto config = Fields::read<TokenizerConfig>(*json, "data.tokenizer");
+  config.file = file.string();
+  return config;
 }
 
 void load_weights(const fs::path& path, Stream& stream, ParamStore& params) {

@@ -1,10 +1,12 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/files.h"
 #include "core/json.h"
 #include "core/params.h"
+#include "data/tokenizer/tokenizer.h"
 #include "layers/model_config.h"
 
 namespace hebb {
@@ -12,8 +14,8 @@ namespace hebb {
 /// What a path on the command line names when a verb needs a model.
 struct ModelSource {
   ModelConfig model;
-  Json config;          // the whole file: a run configuration, or the model object alone
-  bool is_run = false;  // `config` is a run configuration
+  Json config;          // the whole file: a run configuration, the model object alone, or {model, data.tokenizer}
+  bool is_run = false;  // `config` is a run configuration: it has the objects `model` and `train`
   fs::path weights;     // model.safetensors of a checkpoint; empty when the path names a configuration
 };
 
@@ -45,6 +47,10 @@ fs::path find_weights(const fs::path& path);
 /// The file with the tokenizer of the model: beside the weights, as in a checkpoint or a converted folder; else the one
 /// that the run of a former checkpoint keeps; else the one that the configuration names. Empty: there is none.
 fs::path find_tokenizer_file(const ModelSource& source);
+
+/// The tokenizer of the model, where it has one: what its configuration names, with the file of find_tokenizer_file(),
+/// empty where that is not there; else that of a file beside the weights.
+std::optional<TokenizerConfig> tokenizer_of(const ModelSource& source);
 
 /// Fills every tensor of `params` (allocated) from a file as found by find_weights(); floating types
 /// convert, integer buffers need integers. Names and shapes must match exactly; the CheckpointError

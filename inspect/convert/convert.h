@@ -3,6 +3,7 @@
 
 #include "core/files.h"
 #include "core/json.h"
+#include "core/progress.h"
 #include "layers/model_config.h"
 
 namespace hebb {
@@ -18,6 +19,8 @@ Json hf_of_model(const ModelConfig& model, int64_t length);
 struct ConvertOptions {
   std::string dtype;      // of the tensors: "" as in the source (F16 becomes F32), "fp32" or "bf16"
   std::string to = "hf";  // of a checkpoint of hebb: "hf", a class of transformers or flash-linear-attention; "pytorch"
+  int64_t shard_bytes = 5'000'000'000;  // of a file, at most
+  Progress* progress = nullptr;
 };
 
 /// Writes the folder `target` with config.json and model.safetensors: from a foreign folder in hebb's format, from a

@@ -1,9 +1,13 @@
 #pragma once
+#include <map>
 #include <string>
+#include <vector>
 
 #include "inspect/convert/convert.h"
+#include "inspect/convert/new_folder.h"
 #include "inspect/convert/tensors.h"
 #include "layers/model.h"
+#include "train/model_source.h"
 
 namespace hebb {
 
@@ -23,11 +27,26 @@ std::string to_pytorch(const fs::path& path, const fs::path& target, const Conve
 /// inspect/convert/modeling_hebb.py, the models in PyTorch.
 const std::string& modeling_hebb();
 
-/// Copies the file with a tokenizer; returns its name, which tells its type, or nothing where there is none.
-std::string copy_tokenizer(const fs::path& file, const fs::path& to);
+/// Writes model.safetensors, or shards of at most `shard_bytes` (one tensor at least) with their index. Returns the
+/// names of the files.
+std::vector<std::string> write_weights(const Tensors& tensors, const ConvertOptions& options,
+                                       const std::map<std::string, std::string>& metadata, NewFolder& folder);
+
+/// Files of a folder, and what the user should know.
+struct WrittenFiles {
+  std::vector<std::string> names, notes;
+};
+
+/// Tokens in a row of training; 4,096 for a checkpoint without a run.
+int64_t trained_length(const ModelSource& source);
+
+/// Writes a folder that transformers opens: weights, tokenizer, generation_config.json, README.md, and `config`, which
+/// gets max_position_embeddings and the ids of special tokens; with `model_type` "hebb" also hebb's tokenizer.
+WrittenFiles write_for_transformers(const ModelSource& source, const Tensors& tensors, Json& config,
+                                    const ConvertOptions& options, NewFolder& folder);
 
 /// What to tell of a conversion.
 std::string summary(const Model& model, const std::string& what, const Tensors& tensors, const fs::path& target,
-                    const std::string& tokenizer);
+                    const WrittenFiles& written);
 
 }  // namespace hebb

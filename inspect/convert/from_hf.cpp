@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "core/plural.h"
@@ -7,7 +8,7 @@
 #include "inspect/convert/folders.h"
 #include "inspect/convert/names.h"
 #include "inspect/convert/new_folder.h"
-#include "train/model_source.h"
+#include "inspect/convert/tokenizer_files.h"
 
 namespace hebb {
 
@@ -42,13 +43,19 @@ std::string from_hf(const fs::path& source, const Json& config, const fs::path& 
         plural(foreign.size(), "tensor") + " that the model of config.json has not, first " + *foreign.begin());
   }
   NewFolder folder(target);
-  write_safetensors(folder.path() / "model.safetensors", tensors.list);
-  write_file_atomic(folder.path() / "config.json", object.dump(1) + "\n");
-  ModelSource foreign_source;
-  foreign_source.weights = weights.path();
-  const std::string tokenizer = copy_tokenizer(find_tokenizer_file(foreign_source), folder.path());
+  // In one file: a folder of hebb has no shards.
+  ConvertOptions whole = options;
+  whole.shard_bytes = std::numeric_limits<int64_t>::max();
+  WrittenFiles written{write_weights(tensors, whole, {}, folder), {}};
+  const TokenizerFiles tokenizer = import_tokenizer(source, model_config.vocab_size, folder);
+  Json named = Json::object({{"model", object}});
+  if (!tokenizer.config.is_null()) { named.set("data", Json::object({{"tokenizer", tokenizer.config}})); }
+  write_file_atomic(folder.add("config.json"), named.dump(1) + "\n");
+  written.names.emplace_back("config.json");
+  written.names.insert(written.names.end(), tokenizer.names.begin(), tokenizer.names.end());
+  written.notes = tokenizer.notes;
   folder.commit();
-  return summary(model, "from " + type, tensors, target, tokenizer);
+  return summary(model, "from " + type, tensors, target, written);
 }
 
 }  // namespace hebb

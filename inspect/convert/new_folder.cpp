@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "core/retry.h"
@@ -20,13 +19,20 @@ NewFolder::NewFolder(fs::path target)
   }
   retried(error, [&] { fs::create_directories(path_, error); });
   if (error) { throw CheckpointError(path_.string(), "cannot make the folder: " + error.message()); }
-  cleanup_ =
-      std::make_unique<SignalCleanup>(std::vector<fs::path>{path_ / "model.safetensors", path_ / "config.json", path_});
+  cleanup_ = std::make_unique<SignalCleanup>(std::vector<fs::path>{path_});
 }
 
 NewFolder::~NewFolder() {
   std::error_code ignored;
   fs::remove_all(path_, ignored);
+}
+
+fs::path NewFolder::add(const std::string& name) {
+  files_.push_back(path_ / name);
+  std::vector<fs::path> all = files_;
+  all.push_back(path_);
+  cleanup_ = std::make_unique<SignalCleanup>(all);
+  return files_.back();
 }
 
 void NewFolder::commit() {

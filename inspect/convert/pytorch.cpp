@@ -10,19 +10,18 @@ namespace {
 
 /// Of a folder that transformers loads with the classes of modeling_hebb.py. length: of training rows.
 Json pytorch_config(const ModelSource& source, int64_t length, const std::string& dtype) {
-  Json config = Json::object({{"architectures", Json::array({"HebbForCausalLM"})},
-                              {"model_type", kHebbType},
-                              {"auto_map", Json::object({{"AutoConfig", "modeling_hebb.HebbConfig"},
-                                                         {"AutoModelForCausalLM", "modeling_hebb.HebbForCausalLM"}})},
-                              {"model", Fields::write(source.model)},
-                              {"vocab_size", source.model.vocab_size},
-                              {"hidden_size", source.model.hidden_size},
-                              {"num_hidden_layers", source.model.num_layers},
-                              {"max_position_embeddings", length},
-                              {"tie_word_embeddings", false},  // a tied model has one tensor, which `model` tells
-                              {"dtype", dtype},
-                              {"torch_dtype", dtype}});
-  return config;
+  return Json::object({{"architectures", Json::array({"HebbForCausalLM"})},
+                       {"model_type", kHebbType},
+                       {"auto_map", Json::object({{"AutoConfig", "modeling_hebb.HebbConfig"},
+                                                  {"AutoModelForCausalLM", "modeling_hebb.HebbForCausalLM"}})},
+                       {"model", Fields::write(source.model)},
+                       {"vocab_size", source.model.vocab_size},
+                       {"hidden_size", source.model.hidden_size},
+                       {"num_hidden_layers", source.model.num_layers},
+                       {"max_position_embeddings", length},
+                       {"tie_word_embeddings", false},  // a tied model has one tensor, which `model` tells
+                       {"dtype", dtype},
+                       {"torch_dtype", dtype}});
 }
 
 }  // namespace
@@ -40,17 +39,13 @@ std::string to_pytorch(const fs::path& path, const fs::path& target, const Conve
   for (const ExpectedTensor& e : tensors_of(model.params())) {
     tensors.add(e.name, e.shape, *weights.file_of(e.name), e.name);
   }
-  const int64_t length = source.is_run ? source.config.integer_at("train.sequence_length", 4096) : 4096;
+  Json config = pytorch_config(source, trained_length(source), tensors.torch_dtype());
   NewFolder folder(target);
-  // transformers asks for this member.
-  write_safetensors(folder.path() / "model.safetensors", tensors.list, {{"format", "pt"}});
-  write_file_atomic(folder.path() / "config.json",
-                    pytorch_config(source, length, tensors.torch_dtype()).dump(1) + "\n");
-  write_file_atomic(folder.path() / "modeling_hebb.py", modeling_hebb());
-  const std::string tokenizer = copy_tokenizer(find_tokenizer_file(source), folder.path());
+  WrittenFiles written = write_for_transformers(source, tensors, config, options, folder);
+  write_file_atomic(folder.add("modeling_hebb.py"), modeling_hebb());
+  written.names.emplace_back("modeling_hebb.py");
   folder.commit();
-  return summary(model, "for PyTorch", tensors, target,
-                 "modeling_hebb.py" + (tokenizer.empty() ? "" : ", " + tokenizer));
+  return summary(model, "for PyTorch", tensors, target, written);
 }
 
 }  // namespace hebb

@@ -1,5 +1,4 @@
 #include "core/weight_source.h"
-#include "data/tokenizer/tokenizer.h"
 #include "inspect/convert/folders.h"
 #include "inspect/convert/names.h"
 #include "inspect/convert/new_folder.h"
@@ -7,15 +6,13 @@
 #include "train/model_source.h"
 
 namespace hebb {
-
 std::string to_hf(const fs::path& path, const fs::path& target, const ConvertOptions& options) {
   const ModelSource source = read_model_source(path);
   if (source.weights.empty()) {
     throw CheckpointError(path.string(), "no weights to convert", "a configuration", "a checkpoint or a run folder");
   }
   verify_weights(source.weights);
-  Json config =
-      hf_of_model(source.model, source.is_run ? source.config.integer_at("train.sequence_length", 4096) : 4096);
+  Json config = hf_of_model(source.model, trained_length(source));
   const Model model(source.model);
   const WeightSource weights(source.weights);
   require_tensors(weights, tensors_of(model.params()));
@@ -26,12 +23,9 @@ std::string to_hf(const fs::path& path, const fs::path& target, const ConvertOpt
   }
   config.set("torch_dtype", tensors.torch_dtype());
   NewFolder folder(target);
-  // transformers asks for this member.
-  write_safetensors(folder.path() / "model.safetensors", tensors.list, {{"format", "pt"}});
-  write_file_atomic(folder.path() / "config.json", config.dump(1) + "\n");
-  const std::string tokenizer = copy_tokenizer(find_tokenizer_file(source), folder.path());
+  const WrittenFiles written = write_for_transformers(source, tensors, config, options, folder);
   folder.commit();
-  return summary(model, "as " + type, tensors, target, tokenizer);
+  return summary(model, "as " + type, tensors, target, written);
 }
 
 }  // namespace hebb

@@ -59,11 +59,11 @@ std::string python_file() { return read_file(fs::path(HEBB_SOURCE) / "inspect/co
 
 FOLDER_TEST("a PyTorch folder has hebb's tensors, the model and the file of the tree", "[fast]") {
   write_checkpoint(folder, "checkpoint");
-  folder.write("checkpoint/tokenizer.json", "{}");
   const std::string said = convert_checkpoint(folder / "checkpoint", folder / "out", {"", "pytorch"});
-  CHECK_THAT(said, StartsWith("for PyTorch: ") && Contains("config.json, model.safetensors, modeling_hebb.py"));
-  CHECK(files_in(folder / "out") ==
-        std::set<std::string>{"config.json", "model.safetensors", "modeling_hebb.py", "tokenizer.json"});
+  CHECK_THAT(said, StartsWith("for PyTorch: ") &&
+                       Contains("model.safetensors, generation_config.json, config.json, README.md, modeling_hebb.py"));
+  CHECK(files_in(folder / "out") == std::set<std::string>{"README.md", "config.json", "generation_config.json",
+                                                          "model.safetensors", "modeling_hebb.py"});
   CHECK(read_file(folder / "out/modeling_hebb.py") == python_file());
 
   const Json config = parse_json_file((folder / "out/config.json").string());
