@@ -11,7 +11,6 @@
 #include "comm/member.h"
 #include "core/hash.h"
 #include "core/progress.h"
-#include "train/micro_batch.h"
 #include "train/training_state.h"
 
 namespace hebb {

@@ -1,7 +1,7 @@
 #pragma once
 #include "comm/host_exchange.h"
+#include "data/rows/loader.h"
 #include "layers/all_rows.h"
-#include "train/micro_batch.h"
 #include "train/ranks.h"
 #include "train/run_config.h"
 

@@ -10,7 +10,6 @@
 
 #include "core/elapsed.h"
 #include "core/plural.h"
-#include "train/micro_batch.h"
 
 namespace hebb {
 namespace {

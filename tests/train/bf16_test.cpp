@@ -6,7 +6,7 @@
 #include "tests/layers/harness.h"
 #include "tests/train/run_fixture.h"
 #include "tests/train/tested_device.h"
-#include "train/micro_batch.h"
+#include "train/training_passes.h"
 
 namespace {
 

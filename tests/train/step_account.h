@@ -7,7 +7,7 @@
 #include "comm/thread_communicator.h"
 #include "layers/model.h"
 #include "tests/train/run_fixture.h"
-#include "train/micro_batch.h"
+#include "train/training_passes.h"
 #include "train/training_state.h"
 
 namespace hebb::testing {
