@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "kernels/adamw/adamw.h"
 
 namespace hebb {
 namespace {
@@ -140,7 +141,7 @@ void decide_norms(StepDecision& decision, std::span<const StepRecord> records, c
   for (size_t set = 0; set < sums.size(); ++set) {
     const double norm = std::sqrt(sums[set]), limit = rules.clip_norm[set];
     decision.norm.push_back(norm);
-    decision.clip.push_back(limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0);
+    decision.clip.push_back(clip_factor(norm, limit));
     decision.applies = decision.applies && std::isfinite(norm);
   }
 }

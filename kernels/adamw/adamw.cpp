@@ -53,7 +53,7 @@ void run(Stream&, const DecideStep& a) {
     next = end;
     applies = applies && std::isfinite(norm);
     outcome[2 + 2 * s] = norm;
-    outcome[3 + 2 * s] = limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0;
+    outcome[3 + 2 * s] = clip_factor(norm, limit);
   }
   outcome[0] = loss;
   outcome[1] = applies ? 1 : 0;

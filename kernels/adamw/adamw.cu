@@ -51,9 +51,8 @@ __global__ void __launch_bounds__(kThreads) decide_step_kernel(Decision a) {
     const double norm = sqrt(block_sum(reduce, a.partial, s > 0 ? a.ends[s - 1] : 0, a.ends[s])), limit = a.limits[s];
     applies = applies && is_finite(norm);
     if (threadIdx.x == 0) {
-      const double factor = limit / (norm + 1e-6);
       a.outcome[2 + 2 * s] = norm;
-      a.outcome[3 + 2 * s] = limit > 0 && factor < 1 ? factor : 1;
+      a.outcome[3 + 2 * s] = clip_factor(norm, limit);
     }
   }
   if (threadIdx.x == 0) {

@@ -14,6 +14,12 @@ HEBB_KERNEL(SumSquares)
 /// set.
 constexpr int64_t step_outcome_size(int64_t sets) { return 2 + 2 * sets; }
 
+/// What the gradients of a clip set are multiplied by: above `limit` their norm becomes the limit. limit 0: off.
+constexpr double clip_factor(double norm, double limit) {
+  const double factor = limit / (norm + 1e-6);
+  return limit > 0 && factor < 1 ? factor : 1;
+}
+
 /// What a step does (docs/training.md, A step), in doubles: outcome [step_outcome_size(S)] from partial (SumSquares of
 /// the S clip sets, set s at elements ends[s - 1] to ends[s]; ends [S] i64), limits [S] f64 (clip_norm; 0: off), and
 /// the losses: scale [1] f64 times the sum of row_loss [N] f64, or 0 where they are undefined. A step applies if its
