@@ -1,5 +1,6 @@
 #include "layers/convolved_projection.h"
 
+#include "core/choice.h"
 #include "layers/model_config.h"
 #include "layers/ops/linear.h"
 
@@ -10,8 +11,8 @@ void conv_width_field(Fields& f, std::string_view name, int64_t& width, std::str
   f.require(width != 1, name, "0 or an integer >= 2");
 }
 
-HeadGate head_gate(std::string_view name) {
-  return name == "silu" ? HeadGate::silu : name == "sigmoid" ? HeadGate::sigmoid : HeadGate::none;
+Field& gate_field(Fields& f, std::string_view name, HeadGate& gate) {
+  return choice(f, name, gate, {{"silu", HeadGate::silu}, {"sigmoid", HeadGate::sigmoid}, {"none", HeadGate::none}});
 }
 
 ConvolvedProjection::ConvolvedProjection(const BuildContext& c, std::string name, int64_t channels)

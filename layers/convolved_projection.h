@@ -10,8 +10,8 @@ namespace hebb {
 /// Declares the field of the width of causal convolutions: 0 = none, never 1.
 void conv_width_field(Fields& f, std::string_view name, int64_t& width, std::string_view help);
 
-/// A gate on a mixer's output by its name in configurations: "silu", "sigmoid", "none".
-HeadGate head_gate(std::string_view name);
+/// Declares the field of a gate on a mixer's output.
+Field& gate_field(Fields& f, std::string_view name, HeadGate& gate);
 
 /// A projection of a mixer's input, and the causal convolution on it where there is one.
 class ConvolvedProjection {

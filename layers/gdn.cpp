@@ -17,7 +17,8 @@ struct GdnConfig final : LayerConfig {
   int64_t num_heads = 0, key_head_dim = 0, value_head_dim = 0, conv_size = 4, chunk_size = 64;
   std::optional<int64_t> num_value_heads;
   bool conv_bias = false, allow_neg_eigval = false;
-  std::string activation = "silu", qk_norm = "l2", output_norm = "rms", output_gate = "silu";
+  std::string activation = "silu", qk_norm = "l2", output_norm = "rms";
+  HeadGate output_gate = HeadGate::silu;
   std::string dt_bias_init = "log_uniform", initial_state = "zero";
 
   int64_t value_heads() const { return num_value_heads.value_or(num_heads); }
@@ -45,7 +46,7 @@ void GdnConfig::fields(Fields& f) {
   f.field("output_norm", output_norm)
       .one_of({"rms", "none"})
       .help("Norm of the output per value head, one weight for all heads.");
-  f.field("output_gate", output_gate).one_of({"silu", "sigmoid", "none"}).help("Gate on the normed output.");
+  gate_field(f, "output_gate", output_gate).help("Gate on the normed output.");
   f.field("dt_bias_init", dt_bias_init).one_of({"log_uniform", "ones"}).help("Initial values of the decay's bias.");
   f.field("initial_state", initial_state).one_of({"zero", "learned"}).help("State before a document's first token.");
   f.field("chunk_size", chunk_size).help("Tokens of a chunk: 16, 32, 64 or 128; speed only.");
@@ -86,7 +87,7 @@ DeltaConfig delta_config(const GdnConfig& config) {
 
 Gdn::Gdn(const BuildContext& c, const GdnConfig& config)
     : DeltaMixer(c, delta_config(config)),
-      gate_(head_gate(config.output_gate)),
+      gate_(config.output_gate),
       q_(c, "q", delta_.key_channels()),
       k_(c, "k", delta_.key_channels()),
       v_(c, "v", delta_.value_channels()) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/choice.h"
 #include "layers/collectors.h"
 #include "layers/fast/fwpkm_op.h"
 #include "layers/fast/memory_branch.h"
@@ -12,7 +13,9 @@ namespace {
 
 struct FwpkmConfig final : MemoryBranchConfig {
   ProductKeyConfig table{.num_heads = 1, .top_k = 8};
-  std::string score = "idw", key_update = "entropy", value_step = "slots", through = "full";
+  std::string score = "idw", value_step = "slots";
+  KeyUpdate key_update = KeyUpdate::entropy;
+  GradThroughUpdate through = GradThroughUpdate::full;
   double idw_eps = 1e-3, value_lr = 1, key_lr = 1;
   bool weight_by_gate = true;
 
@@ -28,16 +31,17 @@ struct FwpkmConfig final : MemoryBranchConfig {
         .only_with(score == "idw", "score \"idw\"");
     gate_fields(f);
     f.field("weight_by_gate", weight_by_gate).help("Weigh each token's write with its gate.");
-    f.field("key_update", key_update)
-        .one_of({"entropy", "memory", "none"})
+    choice(f, "key_update", key_update,
+           {{"entropy", KeyUpdate::entropy}, {"memory", KeyUpdate::memory}, {"none", KeyUpdate::none}})
         .help("entropy: keys move to even out their use; memory: to lower the prediction error; none: they stay.");
     f.field("value_lr", value_lr).min(0).help("Rate of the value slots.");
-    f.field("key_lr", key_lr).min(0).help("Rate of the keys.").only_with(key_update != "none", "a key_update");
+    f.field("key_lr", key_lr).min(0).help("Rate of the keys.").only_with(key_update != KeyUpdate::none, "a key_update");
     f.field("value_step", value_step)
         .one_of({"slots", "unit"})
         .help("slots: the step is multiplied with num_heads top_k, as in the released code; unit: as in the paper.");
-    f.field("grad_through_update", through)
-        .one_of({"full", "values", "none"})
+    choice(
+        f, "grad_through_update", through,
+        {{"full", GradThroughUpdate::full}, {"values", GradThroughUpdate::values}, {"none", GradThroughUpdate::none}})
         .help("What the training loss is differentiated through: updates of values and keys, of values, or none.");
     sync_field(f);
     f.require(!weight_by_gate || gate, "weight_by_gate", "false, since gate is false");
@@ -57,12 +61,8 @@ struct FwpkmConfig final : MemoryBranchConfig {
             chunk_size,
             lookahead,
             {score == "idw", idw_eps},
-            key_update == "entropy"  ? KeyUpdate::entropy
-            : key_update == "memory" ? KeyUpdate::memory
-                                     : KeyUpdate::none,
-            through == "full"     ? GradThroughUpdate::full
-            : through == "values" ? GradThroughUpdate::values
-                                  : GradThroughUpdate::none,
+            key_update,
+            through,
             value_lr * (value_step == "slots" ? reads : 1.0),
             key_lr};
   }

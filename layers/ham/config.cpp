@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/choice.h"
 #include "layers/convolved_projection.h"
 #include "layers/model_config.h"
 #include "layers/size_field.h"
@@ -29,7 +30,7 @@ void fields(Fields& f, HamRnnConfig& c) {
   f.field("allow_neg_eigval", c.allow_neg_eigval)
       .help("Write strength up to 2: transitions may have eigenvalues down to -1.");
   f.field("dt_bias_init", c.dt_bias_init).one_of({"log_uniform", "ones"}).help("Initial values of the decay's bias.");
-  f.field("output_gate", c.output_gate).one_of({"silu", "sigmoid", "none"}).help("Gate on the normed readings.");
+  gate_field(f, "output_gate", c.output_gate).help("Gate on the normed readings.");
 }
 
 void fields(Fields& f, HamKvConfig& c) {
@@ -91,8 +92,8 @@ void HamConfig::fields(Fields& f) {
   f.object("rnn", rnn).help("The recurrent path.");
   f.object("kv", kv).help("The attention path.");
   conv_width_field(f, "conv_size", conv_size, "Width of the causal convolutions of both paths; 0 = none.");
-  f.field("qkv_norm", qkv_norm)
-      .one_of({"pre_conv", "post_conv", "none"})
+  choice(f, "qkv_norm", qkv_norm,
+         {{"pre_conv", NormPlace::pre_conv}, {"post_conv", NormPlace::post_conv}, {"none", NormPlace::none}})
       .help("Place of the RMS norms of q, k and v, over all channels.");
   f.field("gates", gates).one_of({"head", "scalar", "none"}).help("Sigmoid gates on the outputs of the paths.");
   f.field("aggregate", aggregate).one_of({"min", "max"}).help("How the scores of the heads become one.");

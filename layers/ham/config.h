@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/head_norm/head_norm.h"
 #include "layers/ham/override.h"
 #include "layers/layer.h"
 #include "layers/rope_config.h"
@@ -19,7 +20,8 @@ struct HamHeads {
 };
 struct HamRnnConfig : HamHeads {
   bool allow_neg_eigval = false;
-  std::string dt_bias_init = "log_uniform", output_gate = "silu";
+  std::string dt_bias_init = "log_uniform";
+  HeadGate output_gate = HeadGate::silu;
 };
 struct HamKvConfig : HamHeads {
   std::optional<RopeConfig> rope;
@@ -55,7 +57,8 @@ struct HamConfig final : LayerConfig {
   HamRnnConfig rnn;
   HamKvConfig kv;
   int64_t conv_size = 4, chunk_size = 64;
-  std::string qkv_norm = "pre_conv", gates = "head", aggregate = "min";
+  enum class NormPlace { pre_conv, post_conv, none } qkv_norm = NormPlace::pre_conv;
+  std::string gates = "head", aggregate = "min";
   HamRouterConfig router;
   HamThresholdConfig threshold;
 

@@ -50,7 +50,7 @@ class Ham final : public Layer {
   }
 
  private:
-  enum class NormPlace { pre_conv, post_conv, none };
+  using NormPlace = HamConfig::NormPlace;
   struct Lane {  // of q, k or v in one path
     Param *norm = nullptr, *conv = nullptr;
   };
@@ -114,7 +114,8 @@ class Ham final : public Layer {
 };
 
 DeltaConfig delta_config(const HamConfig& config) {
-  const bool inside = config.qkv_norm != "post_conv";  // convolutions and activation are part of the node
+  const bool inside =
+      config.qkv_norm != HamConfig::NormPlace::post_conv;  // convolutions and activation are part of the node
   DeltaConfig d;
   d.key_heads = d.value_heads = config.rnn.num_heads;
   d.key_dim = config.rnn.key_head_dim;
@@ -131,11 +132,9 @@ Ham::Ham(const BuildContext& c, const HamConfig& config)
       d_(c.model.hidden_size),
       eps_(c.model.norm_eps),
       name_(c.name),
-      place_(config.qkv_norm == "pre_conv"    ? NormPlace::pre_conv
-             : config.qkv_norm == "post_conv" ? NormPlace::post_conv
-                                              : NormPlace::none),
+      place_(config.qkv_norm),
       delta_(delta_config(config)),
-      gate_(head_gate(config.rnn.output_gate)),
+      gate_(config.rnn.output_gate),
       thresholds_(HamThresholds::of(c)) {
   const Init normal = init::normal(c.model.init_std);
   const int64_t keys = config_.rnn.key_channels(), values = config_.rnn.value_channels();

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/choice.h"
 #include "layers/collectors.h"
 #include "layers/kvm/op.h"
 #include "layers/model_config.h"
@@ -16,7 +17,8 @@ struct KvmConfig final : LayerConfig, ValueResidualMember {
   QkvConfig qkv;
   int64_t chunk_size = 0, window_chunks = 2, sinks = 1;
   KvmBudget state;
-  std::string merge_gate = "both", value_norm = "radius";
+  std::string merge_gate = "both";
+  KvmValueNorm value_norm = KvmValueNorm::radius;
   bool gate_appends = false, temperatures = true;
 
   KvmConfig() {
@@ -48,8 +50,8 @@ void KvmConfig::fields(Fields& f) {
       .help("What of a token that joins a row the gate 1 + ELU(.) scales.");
   f.field("gate_appends", gate_appends).help("The gate, if any, scales tokens that found rows too.");
   f.field("temperatures", temperatures).help("Learned factors of the logits of window and state, per query head.");
-  f.field("value_norm", value_norm)
-      .one_of({"radius", "mean", "updates"})
+  choice(f, "value_norm", value_norm,
+         {{"radius", KvmValueNorm::radius}, {"mean", KvmValueNorm::mean}, {"updates", KvmValueNorm::updates}})
       .help("Length of a row's value: its first token's, or the sum over its tokens or over its updates.");
   if (!f.reading()) { return; }
   const std::string chunk = std::to_string(chunk_size);
@@ -71,9 +73,7 @@ KvmRule KvmConfig::rule(double eps, double scale) const {
   r.gate_keys = merge_gate == "both" || merge_gate == "keys";
   r.gate_values = merge_gate == "both" || merge_gate == "values";
   r.gate_appends = gate_appends;
-  r.value_norm = value_norm == "mean"      ? KvmValueNorm::mean
-                 : value_norm == "updates" ? KvmValueNorm::updates
-                                           : KvmValueNorm::radius;
+  r.value_norm = value_norm;
   r.eps = eps;
   r.scale = scale;
   return r;

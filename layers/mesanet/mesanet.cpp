@@ -17,7 +17,8 @@ struct MesanetConfig final : LayerConfig {
   std::optional<int64_t> value_head_dim, cg_steps_decode;
   bool conv_bias = false;
   double lambda_min = 0.25, lambda_init = 1.0, decay_bias_init = 0.0, cg_epsilon = 0.0;
-  std::string activation = "silu", qk_norm = "l2", solver = "cg", output_norm = "rms", output_gate = "none";
+  std::string activation = "silu", qk_norm = "l2", solver = "cg", output_norm = "rms";
+  HeadGate output_gate = HeadGate::none;
 
   MesanetOptions mesa() const;
   void fields(Fields& f) override;
@@ -45,7 +46,7 @@ void MesanetConfig::fields(Fields& f) {
       .one_of({"cg", "exact"})
       .help("Conjugate gradients, or Cholesky (slow; for tests), which takes no notice of the cg_ keys.");
   f.field("output_norm", output_norm).one_of({"rms", "none"}).help("Norm of the output per head.");
-  f.field("output_gate", output_gate).one_of({"none", "silu", "sigmoid"}).help("Gate on the normed output.");
+  gate_field(f, "output_gate", output_gate).help("Gate on the normed output.");
   f.field("chunk_size", chunk_size).help("Tokens of a chunk: 16, 32 or 64; speed only.");
   f.require(chunk_size == 16 || chunk_size == 32 || chunk_size == 64, "chunk_size", "16, 32 or 64");
 }
@@ -96,7 +97,7 @@ Mesanet::Mesanet(const BuildContext& c, const MesanetConfig& config)
       eps_(c.model.norm_eps),
       name_(c.name),
       mesa_(config.mesa()),
-      gate_(head_gate(config.output_gate)),
+      gate_(config.output_gate),
       q_(c, "q", mesa_.key_channels()),
       k_(c, "k", mesa_.key_channels()),
       v_(c, "v", mesa_.value_channels()) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "core/choice.h"
 #include "layers/collectors.h"
 #include "layers/convolved_projection.h"
 #include "layers/model_config.h"
@@ -22,7 +23,8 @@ struct OvqConfig final : LayerConfig {
   HeadsConfig heads;
   int64_t chunk_size = 128, max_centroids = 0, qk_conv = 0;
   std::optional<int64_t> eval_max_centroids, growth_length;
-  std::string growth = "plateau", select = "spread", normalize_centroids = "none";
+  OvqGrowth growth = OvqGrowth::plateau;
+  std::string select = "spread", normalize_centroids = "none";
   Json centroid_lr = "mean";
   bool v_shift = false;
 
@@ -41,12 +43,15 @@ void OvqConfig::fields(Fields& f) {
   required_size(f, "max_centroids", max_centroids, scaling::length(), "Centroids of a dictionary in training.");
   size_field(f, "eval_max_centroids", eval_max_centroids, scaling::length(),
              "Centroids whenever the model is not training; max_centroids by default.");
-  f.field("growth", growth).one_of({"plateau", "linear", "full"}).help("How the dictionary grows with the tokens.");
+  choice(f, "growth", growth,
+         {{"plateau", OvqGrowth::plateau}, {"linear", OvqGrowth::linear}, {"full", OvqGrowth::full}})
+      .help("How the dictionary grows with the tokens.");
   size_field(f, "growth_length", growth_length, scaling::length(),
              "With linear growth: the length at which it has the plateau's size.")
       .unit("tokens");
-  f.require((growth == "linear") == growth_length.has_value(), "growth_length",
-            growth == "linear" ? "an integer >= 1 with growth \"linear\"" : "no value without growth \"linear\"");
+  const bool is_linear = growth == OvqGrowth::linear;
+  f.require(is_linear == growth_length.has_value(), "growth_length",
+            is_linear ? "an integer >= 1 with growth \"linear\"" : "no value without growth \"linear\"");
   f.field("select", select).one_of({"spread", "random"}).help("Keys that found centroids: the least similar, or any.");
   f.field("centroid_lr", centroid_lr).help("Step of a centroid: \"mean\", or a constant step in (0, 1].");
   f.require(centroid_lr == Json("mean") ||
@@ -63,9 +68,7 @@ OvqRule rule_of(const OvqConfig& config, int64_t layer) {
   OvqRule rule;
   rule.chunk = std::min(config.chunk_size, kLongestDocument + 1);
   rule.max_centroids = config.max_centroids;
-  rule.growth = config.growth == "linear" ? OvqGrowth::linear
-                : config.growth == "full" ? OvqGrowth::full
-                                          : OvqGrowth::plateau;
+  rule.growth = config.growth;
   rule.growth_length = config.growth_length.value_or(0);
   rule.random = config.select == "random";
   rule.rate = config.centroid_lr.is_number() ? config.centroid_lr.as_double() : 0;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "core/choice.h"
 #include "kernels/sparse_delta/sparse_delta.h"
 #include "layers/collectors.h"
 #include "layers/convolved_projection.h"
@@ -25,8 +26,9 @@ struct SdmConfig final : LayerConfig {
   int64_t num_heads = 1, slots_per_head = 0, num_writes = 0, num_reads = 0;
   std::optional<int64_t> value_head_dim;
   bool learned_init = true, key_weighted_decay = false, bias = false;
-  std::string write_activation = "softmax", read_activation = "softmax", out_norm = "rms", out_gate = "sigmoid",
-              state_dtype = "fp32";
+  SlotActivation write_activation = SlotActivation::softmax, read_activation = SlotActivation::softmax;
+  std::string out_norm = "rms", state_dtype = "fp32";
+  HeadGate out_gate = HeadGate::sigmoid;
   double write_scale = 1.0, read_scale = 1.0, out_norm_eps = 1e-6;
   std::vector<double> A_init_range{0.0, 16.0}, dt_init_range{0.001, 0.1};
   std::optional<double> memory_init_std;
@@ -51,7 +53,8 @@ struct SdmConfig final : LayerConfig {
 };
 
 void SdmConfig::fields(Fields& f) {
-  const std::vector<std::string> activations{"softmax", "l2", "none"};
+  const std::vector<std::pair<const char*, SlotActivation>> activations{
+      {"softmax", SlotActivation::softmax}, {"l2", SlotActivation::l2}, {"none", SlotActivation::none}};
   size_field(f, "num_heads", num_heads, value_head_dim ? Scaling{} : scaling::heads_of_width(2),
              "Heads, each with a table of its own.");
   f.field("slots_per_head", slots_per_head)
@@ -68,10 +71,9 @@ void SdmConfig::fields(Fields& f) {
   size_field(f, "value_head_dim", value_head_dim, scaling::channels(),
              "Width of a slot; without it hidden_size / num_heads.");
   f.field("learned_init", learned_init).help("The table begins as a trained parameter; otherwise as zeros.");
-  f.field("write_activation", write_activation)
-      .one_of(activations)
+  choice(f, "write_activation", write_activation, activations)
       .help("Turns the scores of the written slots into weights.");
-  f.field("read_activation", read_activation).one_of(activations).help("The same for the read slots.");
+  choice(f, "read_activation", read_activation, activations).help("The same for the read slots.");
   f.field("write_scale", write_scale)
       .above(0)
       .help("Multiplies the scores inside \"softmax\"; ignored otherwise, as the page has it.");
@@ -85,7 +87,7 @@ void SdmConfig::fields(Fields& f) {
       .above(0)
       .help("Epsilon of out_norm; readings are about 3e-3 at first.")
       .only_with(out_norm != "none", "an out_norm");
-  f.field("out_gate", out_gate).one_of({"sigmoid", "silu", "none"}).help("Gate on the normed reading.");
+  gate_field(f, "out_gate", out_gate).help("Gate on the normed reading.");
   f.field("bias", bias).help("Biases on every projection.");
   f.field("A_init_range", A_init_range).size(2).min(0).help("Initial range of exp(A_log), uniform.");
   f.require(A_init_range.size() != 2 || A_init_range[0] <= A_init_range[1], "A_init_range",
@@ -102,10 +104,6 @@ void SdmConfig::fields(Fields& f) {
       .help(
           "Slots of the table while a bf16 run trains or validates: bf16 moves half of the bytes, gradients of decays "
           "become less exact.");
-}
-
-SlotActivation slot_activation(const std::string& name) {
-  return name == "softmax" ? SlotActivation::softmax : name == "l2" ? SlotActivation::l2 : SlotActivation::none;
 }
 
 /// y = Wo (norm(o) * gate(Wg x)), o the readings of sparse_delta. Parameters: docs/layers/sdm.md.
@@ -148,8 +146,8 @@ SparseDeltaConfig delta_config(const SdmConfig& config, int64_t hidden_size) {
   d.heads = config.num_heads;
   d.subkeys = config.subkeys();
   d.value_dim = config.value_head_dim.value_or(hidden_size / config.num_heads);
-  d.write = {config.num_writes, slot_activation(config.write_activation), config.write_scale};
-  d.read = {config.num_reads, slot_activation(config.read_activation), config.read_scale};
+  d.write = {config.num_writes, config.write_activation, config.write_scale};
+  d.read = {config.num_reads, config.read_activation, config.read_scale};
   d.key_weighted_decay = config.key_weighted_decay;
   return d;
 }
@@ -159,7 +157,7 @@ Sdm::Sdm(const BuildContext& c, const SdmConfig& config)
       eps_(config.out_norm_eps),
       name_(c.name),
       delta_(delta_config(config, d_)),
-      gate_(head_gate(config.out_gate)),
+      gate_(config.out_gate),
       has_narrow_slots_(config.state_dtype == "bf16") {
   const int64_t heads = delta_.heads, values = heads * delta_.value_dim, scores = heads * 2 * delta_.subkeys;
   q_ = declare_projection(c, "q_proj", scores, d_, config.bias);

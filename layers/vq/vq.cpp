@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "core/choice.h"
 #include "layers/model_config.h"
 #include "layers/ops/attention.h"
 #include "layers/ops/convert.h"
@@ -24,7 +25,7 @@ constexpr int64_t kLinearFrom = 4;
 struct VqConfig final : LayerConfig {
   HeadsConfig heads;
   int64_t codebook_size = 0, quantize_after = 0, chunk_size = 128;
-  std::string quantizer = "sf_diveq";
+  VqMode quantizer = VqMode::sf_diveq;
   double idle_bonus = 0.0025;
 
   void fields(Fields& f) override;
@@ -34,8 +35,7 @@ struct VqConfig final : LayerConfig {
 void VqConfig::fields(Fields& f) {
   heads.fields(f);
   f.field("codebook_size", codebook_size).required().min(2).help("Codewords of a kv head.").scales(scaling::length());
-  f.field("quantizer", quantizer)
-      .one_of({"sf_diveq", "diveq"})
+  choice(f, "quantizer", quantizer, {{"sf_diveq", VqMode::sf_diveq}, {"diveq", VqMode::diveq}})
       .help("Training-time quantizer: dithered points between neighbouring codewords, or the codewords.");
   f.field("idle_bonus", idle_bonus)
       .min(0)
@@ -109,7 +109,7 @@ Vq::Vq(const BuildContext& c, const VqConfig& config)
       quantize_after_(config.quantize_after),
       chunk_(config.chunk_size),
       shape_{config.heads.sizes(), config.codebook_size},
-      training_mode_(config.quantizer == "diveq" ? VqMode::diveq : VqMode::sf_diveq),
+      training_mode_(config.quantizer),
       idle_bonus_(config.idle_bonus),
       name_(c.name),
       used_(c.params.declare_scratch(name_ + ".used", {shape_.kv_heads, shape_.codewords}, DType::i32, Combine::any)) {

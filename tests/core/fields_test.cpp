@@ -1,5 +1,6 @@
 #include "core/fields.h"
 
+#include "core/choice.h"
 #include "core/error.h"
 #include "core/files.h"
 #include "tests/temp_folder.h"
@@ -50,6 +51,15 @@ static void fields(Fields& f, Gdn& g) {
   f.field("betas", g.betas).size(2).min(0).below(1);
   f.field("names", g.names).one_of({"left", "right"});
   f.field("extra", g.extra);
+}
+
+enum class Gate { none, silu };
+struct Gated {
+  Gate gate = Gate::silu;
+};
+
+static void fields(Fields& f, Gated& g) {
+  choice(f, "gate", g.gate, {{"none", Gate::none}, {"silu", Gate::silu}}).help("Gate.");
 }
 
 struct Model {
@@ -170,6 +180,17 @@ TEST_CASE("integers that 64 bits cannot hold are errors", "[fast]") {
         "c.json:1:15: num_heads: found 1e+30, expected an integer of 64 bits with sign");
   CHECK(error_of<Gdn>("{\"slots\": 18446744073709551616}") ==
         "c.json:1:11: slots: found 18446744073709551616.0, expected an integer >= 0 of 64 bits");
+}
+
+TEST_CASE("a choice is a name in the configuration and its value in the member", "[fast]") {
+  CHECK(Fields::read<Gated>(parse_json("{\"gate\": \"none\"}", "c.json"), "").gate == Gate::none);
+  CHECK(Fields::read<Gated>(parse_json("{}", "c.json"), "").gate == Gate::silu);
+  CHECK(Fields::write(Gated{Gate::none}).at("gate").as_string() == "none");
+  const Fields::Description gate = Fields::describe<Gated>().at(0);
+  CHECK(gate.default_value == "\"silu\"");
+  CHECK(gate.constraint == "one of \"none\", \"silu\"");
+  CHECK(error_of<Gated>("{\"gate\": \"sil\"}") ==
+        "c.json:1:10: gate: found \"sil\", expected one of \"none\", \"silu\" (did you mean \"silu\"?)");
 }
 
 TEST_CASE("broken constraints are reported with all that is known of them", "[fast]") {
