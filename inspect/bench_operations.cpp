@@ -226,7 +226,14 @@ class Suite {
             [&](Tape& t, const std::vector<Var>& x) {
               Pass pass{t, rows};
               const KeyIntervals visible = visible_keys(pass, KeyRange{});
-              const AttentionShape shape{batch, length, batch, length, heads, heads, head_dim, head_dim};
+              const AttentionShape shape{.batch = batch,
+                                         .length = length,
+                                         .spaces = batch,
+                                         .keys = length,
+                                         .heads = heads,
+                                         .kv_heads = heads,
+                                         .head_dim = head_dim,
+                                         .value_head_dim = head_dim};
               return attention(t, x[0], x[1], x[2], shape, visible, 1.0 / std::sqrt(static_cast<double>(head_dim)));
             },
             q));

@@ -32,12 +32,11 @@ void add_layer(Plan& plan, const Model& model, const ModelConfig& config, const 
                const std::string& prefix) {
   auto it = std::find_if(plan.layers.begin(), plan.layers.end(), [&](const LayerPlan& l) { return l.name == name; });
   if (it == plan.layers.end()) {
-    LayerPlan l{name,
-                config.find(name)->type,
-                0,
-                numbers_under(model.params(), prefix + "."),
-                layer.flops_per_token(plan.length),
-                {}};
+    LayerPlan l{.name = name,
+                .type = config.find(name)->type,
+                .parameters = numbers_under(model.params(), prefix + "."),
+                .flops_per_token = layer.flops_per_token(plan.length),
+                .state_bytes = {}};
     for (const int64_t tokens : plan.contexts) { l.state_bytes.push_back(layer.state_bytes(tokens)); }
     it = plan.layers.insert(plan.layers.end(), l);
   }

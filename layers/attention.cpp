@@ -115,8 +115,14 @@ class Attention final : public Layer {
     KeyRange range = range_;
     if (pass.training && range.full()) { range.window = pass.attention.random_window; }
     const int64_t batch = pass.batch(), length = pass.length();
-    const AttentionShape shape{
-        batch, length, batch, length, config_.num_heads, config_.kv_heads(), config_.head_dim, config_.value_dim()};
+    const AttentionShape shape{.batch = batch,
+                               .length = length,
+                               .spaces = batch,
+                               .keys = length,
+                               .heads = config_.num_heads,
+                               .kv_heads = config_.kv_heads(),
+                               .head_dim = config_.head_dim,
+                               .value_head_dim = config_.value_dim()};
     return attention(pass.tape, h.q, h.k, h.v, shape, visible_keys(pass, range), qkv_.scale());
   }
 

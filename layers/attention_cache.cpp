@@ -54,7 +54,14 @@ std::optional<int64_t> AttentionCache::launches(const NextToken& next) const {
 
 Var AttentionCache::run(Pass& pass, Var q, const Tensor& k, const Tensor& v, const KeyIntervals& visible, int64_t heads,
                         double scale) const {
-  const AttentionShape shape{rows_, pass.length(), rows_, k.size(1), heads, kv_heads_, head_dim_, value_dim_};
+  const AttentionShape shape{.batch = rows_,
+                             .length = pass.length(),
+                             .spaces = rows_,
+                             .keys = k.size(1),
+                             .heads = heads,
+                             .kv_heads = kv_heads_,
+                             .head_dim = head_dim_,
+                             .value_head_dim = value_dim_};
   return attention(pass.tape, q, pass.tape.constant(k), pass.tape.constant(v), shape, visible, scale);
 }
 

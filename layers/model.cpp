@@ -22,7 +22,12 @@ Model::Model(const ModelConfig& config) : config_(config) {
     const BlockSpec spec = config_.block(i);
     const std::string name = fmt::format("blocks.{:d}", i);
     const auto build = [&](const std::string& role, const std::string& layer) {
-      return config_.find(layer)->config->make(BuildContext{config_, params_, i, name + "." + role, layer, shared});
+      return config_.find(layer)->config->make(BuildContext{.model = config_,
+                                                            .params = params_,
+                                                            .block = i,
+                                                            .name = name + "." + role,
+                                                            .layer = layer,
+                                                            .shared = shared});
     };
     Block block;
     BlockNorms norms;

@@ -80,9 +80,12 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Schedule& schedule, Pa
     if (!p->trained()) { continue; }
     const auto matches = [&](const std::regex& pattern) { return std::regex_search(p->name(), pattern); };
     const bool exempt = !p->decays() || std::any_of(no_decay.begin(), no_decay.end(), matches);
-    Rule rule{
-        p.get(), -1, config_.lr, config_.betas[0], config_.betas[1], config_.eps, exempt ? 0 : config_.weight_decay,
-        true,    0};
+    Rule rule{.param = p.get(),
+              .lr = config_.lr,
+              .beta1 = config_.betas[0],
+              .beta2 = config_.betas[1],
+              .eps = config_.eps,
+              .weight_decay = exempt ? 0 : config_.weight_decay};
     if (const auto it = std::find_if(groups.begin(), groups.end(), matches); it != groups.end()) {
       const size_t i = static_cast<size_t>(it - groups.begin());
       const GroupConfig& group = config_.groups[i];

@@ -33,7 +33,13 @@ struct FwmlpConfig final : MemoryBranchConfig {
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
 
   FwmlpOptions options() const {
-    return {{key_dim, fast_dim, value_dim}, chunk_size, lookahead, target == "mean", lr, grad_clip, through == "full"};
+    return {.sizes = {key_dim, fast_dim, value_dim},
+            .chunk = chunk_size,
+            .lookahead = lookahead,
+            .mean = target == "mean",
+            .rate = lr,
+            .clip = grad_clip,
+            .through = through == "full"};
   }
 };
 

@@ -53,18 +53,18 @@ struct FwpkmConfig final : MemoryBranchConfig {
 
   FwpkmOptions options() const {
     const double reads = static_cast<double>(table.num_heads * table.top_k);
-    return {table.num_heads,
-            table.num_subkeys,
-            table.key_dim / 2,
-            table.top_k,
-            value_dim,
-            chunk_size,
-            lookahead,
-            {score == "idw", idw_eps},
-            key_update,
-            through,
-            value_lr * (value_step == "slots" ? reads : 1.0),
-            key_lr};
+    return {.heads = table.num_heads,
+            .subkeys = table.num_subkeys,
+            .half_dim = table.key_dim / 2,
+            .top_k = table.top_k,
+            .value_dim = value_dim,
+            .chunk = chunk_size,
+            .lookahead = lookahead,
+            .score = {score == "idw", idw_eps},
+            .key_update = key_update,
+            .through = through,
+            .value_step = value_lr * (value_step == "slots" ? reads : 1.0),
+            .key_rate = key_lr};
   }
 };
 

@@ -272,8 +272,17 @@ struct RowPass {
     const std::vector<int32_t> targets = row_targets(pass.rows, log.chunks().size, o.lookahead);
     copy_to_device(stream, log.targets(), targets.data());
     copy(stream, log.keys(0), keys.value);
-    const Updates u{stream,       pass.tape.arena(), o, log, buffers, q, vh, values.value, {v, w, log.targets()},
-                    keep_entries, keep_slots};
+    const Updates u{.stream = stream,
+                    .arena = pass.tape.arena(),
+                    .o = o,
+                    .log = log,
+                    .buffers = buffers,
+                    .q = q,
+                    .vh = vh,
+                    .values = values.value,
+                    .pairs = {v, w, log.targets()},
+                    .keep_entries = keep_entries,
+                    .keep_slots = keep_slots};
     const auto step_keys = [&](int64_t c) {
       const FastChunk chunk = log.chunks().at(c);
       u.step_keys(c, chunk.tokens(), pairs_of(targets, chunk));
@@ -376,16 +385,16 @@ Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const
     fill_zero(stream, measures.sums);
   }
   FwpkmLog& log = *node.log;
-  RowPass{pass,
-          o,
-          log,
-          keys,
-          values,
-          tape.value(q).view({pass.tokens(), o.heads, 2, o.half_dim}),
-          tape.value(v),
-          tape.value_or_none(w),
-          tape.value(node.vh),
-          name}
+  RowPass{.pass = pass,
+          .o = o,
+          .log = log,
+          .keys = keys,
+          .values = values,
+          .q = tape.value(q).view({pass.tokens(), o.heads, 2, o.half_dim}),
+          .v = tape.value(v),
+          .w = tape.value_or_none(w),
+          .vh = tape.value(node.vh),
+          .name = name}
       .run_chunks(updates, keep, measured ? &measures : nullptr);
   if (publish) {
     copy(stream, keys.value, log.keys(updates));
@@ -428,7 +437,15 @@ void fwpkm_update(Stream& stream, Arena& arena, const FwpkmOptions& o, const Ten
   const Buffer vh(arena, {tokens, o.value_dim}, q.dtype, "memory reading");
   copy_to_device(stream, log.targets(), targets.data());
   copy(stream, log.keys(0), keys.value);
-  const Updates u{stream, arena, o, log, buffers, q4, vh, values.value, {v, w, log.targets(), true}};
+  const Updates u{.stream = stream,
+                  .arena = arena,
+                  .o = o,
+                  .log = log,
+                  .buffers = buffers,
+                  .q = q4,
+                  .vh = vh,
+                  .values = values.value,
+                  .pairs = {v, w, log.targets(), true}};
   u.look_up(0);
   u.select(log.chunks().all);
   u.index(log.readers(), log.chunks());

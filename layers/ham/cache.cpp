@@ -109,7 +109,14 @@ Var HamCache::attend(Pass& pass, Var q, Var k, Var v, Var factor, const HamSelec
   };
   append(k_, k, {});
   append(v_, v, factor);
-  const AttentionShape shape{batch, length, batch, k_.tensor().size(1), heads_, heads_, key_dim_, value_dim_};
+  const AttentionShape shape{.batch = batch,
+                             .length = length,
+                             .spaces = batch,
+                             .keys = k_.tensor().size(1),
+                             .heads = heads_,
+                             .kv_heads = heads_,
+                             .head_dim = key_dim_,
+                             .value_head_dim = value_dim_};
   const Var o = attention(tape, q, tape.constant(k_), tape.constant(v_), shape, selection.visible(), scale);
   forget(pass, tape.value(selection.lo));
   return o;

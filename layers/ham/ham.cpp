@@ -332,8 +332,14 @@ Var Ham::attend(Pass& pass, const Projections& raw, DType dtype, Var factor, con
   for (Var* rounded : {&q, &k, &v}) { *rounded = convert(pass.tape, *rounded, dtype); }
   const double scale = 1.0 / std::sqrt(static_cast<double>(h.key_head_dim));
   if (s != nullptr) { return s->cache.attend(pass, q, k, v, factor, selection, scale); }
-  const AttentionShape shape{pass.batch(),   pass.length(),   1, pass.tokens(), h.num_heads, h.num_heads,
-                             h.key_head_dim, h.value_head_dim};
+  const AttentionShape shape{.batch = pass.batch(),
+                             .length = pass.length(),
+                             .spaces = 1,
+                             .keys = pass.tokens(),
+                             .heads = h.num_heads,
+                             .kv_heads = h.num_heads,
+                             .head_dim = h.key_head_dim,
+                             .value_head_dim = h.value_head_dim};
   return attention(pass.tape, q, pack_tokens(pass, k, selection, {}), pack_tokens(pass, v, selection, factor), shape,
                    selection.visible(), scale);
 }

@@ -125,14 +125,14 @@ class Kvm final : public Layer {
   Var forward(Pass& pass, Var x, LayerState* state) override {
     auto* s = static_cast<State*>(state);
     const Qkv::Heads h = qkv_.forward(pass, x, s != nullptr ? &s->qkv : nullptr);
-    KvmVars in{h.q,
-               h.k,
-               h.v,
-               {},
-               pass.param(*norm_weight_),
-               pass.param(*norm_bias_),
-               pass.param(window_temp_),
-               pass.param(state_temp_)};
+    KvmVars in{.q = h.q,
+               .k = h.k,
+               .v = h.v,
+               .gate = {},
+               .norm_weight = pass.param(*norm_weight_),
+               .norm_bias = pass.param(*norm_bias_),
+               .window_temp = pass.param(window_temp_),
+               .state_temp = pass.param(state_temp_)};
     if (merge_gate_ != nullptr) {
       in.gate = linear(pass.tape, x, pass.param(*merge_gate_), {}, sum_dtype(pass.tape.dtype(x)));  // [N, K]
     }

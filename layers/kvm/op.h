@@ -23,7 +23,14 @@ struct KvmState {
   /// Row `row` becomes row `from_row` of `from`.
   void take_row(Stream& stream, int64_t row, const KvmState& from, int64_t from_row);
   int64_t room() const { return keys.tensor().size(2); }
-  KvmSlots slots() const { return {keys, values, radii, counts, key_hats, value_hats}; }
+  KvmSlots slots() const {
+    return {.keys = keys,
+            .values = values,
+            .radii = radii,
+            .counts = counts,
+            .key_hats = key_hats,
+            .value_hats = value_hats};
+  }
   KvmWindow window() const { return {window_k, window_v, window_gates}; }
 };
 

@@ -20,7 +20,14 @@ struct OvqState {
     if (key_copies.tensor().defined()) { all.insert(all.end(), {key_copies, value_copies}); }
     return all;
   }
-  OvqDictionary dictionary() const { return {keys, values, log_counts, counts, key_copies, value_copies}; }
+  OvqDictionary dictionary() const {
+    return {.keys = keys,
+            .values = values,
+            .log_counts = log_counts,
+            .counts = counts,
+            .key_copies = key_copies,
+            .value_copies = value_copies};
+  }
 };
 
 /// Online vector-quantized attention of q [B T, H D] over keys [B T, K D] and values [B T, K Dv]; returns [B T, H Dv].

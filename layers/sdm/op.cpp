@@ -64,7 +64,13 @@ struct SparseDeltaNode final : Node {
 Prepared SparseDeltaNode::prepare(Tape& tape, bool is_backward) const {
   const DType dtype = sum_dtype(tape.dtype(in.v));
   const Shape heads{tokens, config.heads};
-  Prepared p{tape.workspace(), {}, {}, {}, {}, {}, {}};
+  Prepared p{.workspace = tape.workspace(),
+             .write_weights = {},
+             .read_weights = {},
+             .decay = {},
+             .g = {},
+             .beta = {},
+             .uses = {}};
   p.write_weights = p.workspace.tensor(write_slots.shape, dtype, "slot weights");
   p.read_weights = p.workspace.tensor(read_slots.shape, dtype, "slot weights");
   p.g = p.workspace.tensor(heads, dtype, "sparse delta decay");

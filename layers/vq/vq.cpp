@@ -153,8 +153,14 @@ Var Vq::forward(Pass& pass, Var x, LayerState* state) {
 
 /// dtype: of what the attention multiplies.
 Var Vq::attend(Pass& pass, Var q, Var k, Var v, DType dtype) const {
-  const AttentionShape shape{pass.batch(), pass.length(),   pass.batch(),   pass.length(),
-                             shape_.heads, shape_.kv_heads, shape_.key_dim, shape_.value_dim};
+  const AttentionShape shape{.batch = pass.batch(),
+                             .length = pass.length(),
+                             .spaces = pass.batch(),
+                             .keys = pass.length(),
+                             .heads = shape_.heads,
+                             .kv_heads = shape_.kv_heads,
+                             .head_dim = shape_.key_dim,
+                             .value_head_dim = shape_.value_dim};
   const auto to = [&](Var x) { return convert(pass.tape, x, dtype); };
   return attention(pass.tape, to(q), to(k), to(v), shape, visible_keys(pass, {}), 1.0);
 }

@@ -208,7 +208,8 @@ std::vector<FitGroup> fit_groups(const std::vector<Json>& results, const FitConf
     }
     auto it = std::find_if(groups.begin(), groups.end(), [&](const FitGroup& g) { return g.name == name; });
     if (it == groups.end()) {
-      it = groups.insert(groups.end(), FitGroup{name, std::nullopt, "", {}, {}, {}});
+      it = groups.insert(groups.end(),
+                         FitGroup{.name = name, .fit = {}, .problem = "", .runs = {}, .held_out = {}, .band = {}});
       collected.emplace_back();
     }
     Collected& c = collected[static_cast<size_t>(it - groups.begin())];

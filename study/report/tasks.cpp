@@ -153,7 +153,11 @@ std::vector<ReportPart> needles(const Results& all) {
     }
   }
   if (bars.empty()) { return {}; }
-  StackedBars chart{"Needles found, by readings of the haystack", "exact match", bars, {}, {}, 1.0};
+  StackedBars chart{.title = "Needles found, by readings of the haystack",
+                    .y_label = "exact match",
+                    .bars = bars,
+                    .segments = {},
+                    .values = {}};
   for (const int64_t n : readings) {
     chart.segments.push_back(n == *readings.begin() ? fmt::format("after {:d}", n) : fmt::format("more after {:d}", n));
   }
