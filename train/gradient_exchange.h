@@ -7,13 +7,9 @@
 #include <vector>
 
 #include "comm/bucket_queue.h"
-#include "comm/lanes.h"
-#include "comm/ordered_reduce.h"
+#include "comm/host_exchange.h"
 #include "comm/step_record.h"
-#include "comm/value_layout.h"
-#include "optim/optimizer.h"
-#include "train/ranks.h"
-#include "train/run_config.h"
+#include "train/rank_values.h"
 
 namespace hebb {
 
@@ -22,9 +18,6 @@ struct StepEnd {
   StepOutcome outcome;
   bool stops = false;  // a rank wants to stop after it
 };
-
-/// What the optimizer keeps of a trained parameter: its value, and the first and second moments of AdamW.
-enum class Kept { value, first_moment, second_moment };
 
 /// What happens to gradients between the passes of a step and the optimizer, where a run has lanes
 /// (docs/design/data-parallel.md): their sum over lanes and ranks, the decision that all ranks take alike, the update
@@ -78,8 +71,8 @@ class GradientExchange {
   void collect(Stream& stream, Kept kept);
   /// What is kept of a trained parameter: of a checkpoint to write after collect(), or room for that of one that is
   /// read, before keep().
-  Tensor whole(const Param& p, Kept kept) const;
-  void keep(Stream& stream, Kept kept);
+  Tensor whole(const Param& p, Kept kept) const { return values_.whole(p, kept); }
+  void keep(Stream& stream, Kept kept) { values_.keep(stream, kept); }
   /// Param::value of every parameter has room while `make` writes it, and its copy.
   void make_values(Stream& stream, const std::function<void()>& make);
   /// Param::value of every parameter is whole while `use` reads it. Every rank calls it.
@@ -88,66 +81,32 @@ class GradientExchange {
   /// Compares what must be equal on all ranks. Errors: NumericError naming the tensor and the rank.
   void verify(Stream& stream);
 
-  int64_t gradient_bytes() const;
-  int64_t value_bytes() const;  // beside those of the store
+  int64_t gradient_bytes() const { return sum_.bytes(); }
+  int64_t value_bytes() const { return values_.bytes(); }  // beside those of the store
 
  private:
-  struct Slice {  // of one parameter, updated by this rank
-    size_t rule;
-    ElementRange flat;
-    int64_t moments_at;  // in m_ and v_
-    int64_t value_at;    // in values_; -1: the store has it
-  };
-  void find_slices(Arena& state);
   void find_needed();
-  void find_segments(Arena& state);
-  void point_gradients(const Tensor& flat) const;
   void prepare_overlap(Stream& stream, Arena& state);
-  void send_bucket(Stream& stream, int64_t bucket, const ReduceScratch& scratch);
-  void gather_bucket(Stream& stream, const Tensor& flat, int64_t bucket);
   StepRecord make_record(Stream& stream, std::span<const double> losses, bool wants_stop);
   void spread(Stream& stream, const StepDecision& decision);
-  void find_parts();
-  void reset_moments(Stream& stream);
   void send_values(Stream& stream);
   void gather_values(Stream& stream, int64_t bucket);
-  /// What passes read of a piece of a parameter, and the place where it travels.
-  struct Travelling {
-    Tensor read, place;
-  };
-  Travelling travelling(int64_t bucket, const ValueLayout::Piece& piece) const;
-  bool is_shared(const Param& p, Kept kept) const;
-  void lend_values(bool is_lent);
-  /// Where the gradients of the first own lane go, and in the end the sum of all.
-  const Buffer& first_buffer() const { return buffers_.back(); }
-  Tensor within(const Slice& slice, const Tensor& tensor) const;  // tensor: of the parameter's shape
-  Tensor of_rank(const Slice& slice, Kept kept) const;
 
   Ranks ranks_;
   HostExchange host_;
   ParamStore& params_;
   Optimizer& optimizer_;
   int own_lanes_;
-  bool shares_;
-  BucketLayout layout_;
-  std::vector<Buffer> buffers_;  // flat gradients
-  LaneSums sums_;
-  DType wire_;  // of gradients between ranks
+  GradientSum sum_;
+  RankValues values_;
   RecordShape shape_;
-  std::vector<ElementRange> segments_;  // owned, in flat order
-  Buffer begins_, ends_, squares_;      // of the segments
-  std::vector<Slice> slices_;
-  std::optional<ValueLayout> value_layout_;  // where values are gathered
-  std::vector<Optimizer::Part> parts_;       // of the slices
-  std::map<const Param*, int> index_of_;     // trained parameters in order of declaration
   StepRules rules_;
-  Buffer values_, m_, v_;        // what is shared: of the slices, one after the other
   std::vector<int64_t> needed_;  // by number of parameters: the first bucket that holds one of them
   std::map<const void*, int> index_of_gradient_;
   std::unique_ptr<Workspace> overlap_memory_;  // of overlap_scratch_
   ReduceScratch overlap_scratch_;
   std::unique_ptr<BucketQueue> queue_;  // null: nothing overlaps
-  bool is_cleared_ = false;             // buffers_[0] is zero once values have arrived by way of it
+  bool spare_is_zero_ = false;          // sum_.spare(), once values have arrived by way of it
 };
 
 }  // namespace hebb
