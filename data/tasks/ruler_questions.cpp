@@ -24,7 +24,7 @@ const Json& member(const Json& object, const char* key, bool (Json::*is)() const
 const std::vector<Json>& list_member(const Json& object, const char* key) {
   return member(object, key, &Json::is_array, "a list").items();
 }
-const std::string& text_member(const Json& object, const char* key) {
+const std::string& question_text(const Json& object, const char* key) {
   return member(object, key, &Json::is_string, "a string").as_string();
 }
 const std::string& text_of(const Json& value) {
@@ -59,18 +59,18 @@ QuestionSet finish(const std::string& path, const std::set<std::string>& documen
 
 /// The questions of one paragraph; `article`: all paragraphs beside it.
 void add_questions(const Json& paragraph, const std::vector<std::string>& article, std::vector<Draft>& drafts) {
-  const std::string& own = text_member(paragraph, "context");
+  const std::string& own = question_text(paragraph, "context");
   std::vector<std::string> related;
   for (const std::string& other : article) {
     if (other != own) { related.push_back(other); }
   }
   for (const Json& question : list_member(paragraph, "qas")) {
-    const std::string& text = text_member(question, "question");
+    const std::string& text = question_text(question, "question");
     const Json* impossible = question.find("is_impossible");
     if (impossible != nullptr && *impossible == Json(true)) { continue; }
     Draft draft{text, {}, {own}, related};
     for (const Json& answer : list_member(question, "answers")) {
-      draft.answers.push_back(text_member(answer, "text"));
+      draft.answers.push_back(question_text(answer, "text"));
     }
     if (draft.answers.empty()) {
       throw DataError(question.origin().str(), "the question has no answer", "an empty list",
@@ -89,7 +89,7 @@ QuestionSet read_squad(const std::string& path) {
   for (const Json& article : list_member(file, "data")) {
     std::vector<std::string> texts;
     for (const Json& paragraph : list_member(article, "paragraphs")) {
-      texts.push_back(text_member(paragraph, "context"));
+      texts.push_back(question_text(paragraph, "context"));
     }
     documents.insert(texts.begin(), texts.end());
     for (const Json& paragraph : list_member(article, "paragraphs")) { add_questions(paragraph, texts, drafts); }
@@ -105,7 +105,7 @@ QuestionSet read_hotpotqa(const std::string& path) {
   std::set<std::string> documents;
   std::vector<Draft> drafts;
   for (const Json& question : file.items()) {
-    Draft draft{text_member(question, "question"), {text_member(question, "answer")}, {}, {}};
+    Draft draft{question_text(question, "question"), {question_text(question, "answer")}, {}, {}};
     for (const Json& part : list_member(question, "context")) {
       if (!part.is_array() || part.items().size() != 2 || !part.items()[1].is_array()) {
         throw DataError(part.origin().str(), "not a paragraph of a question set", part.found(), "[title, [sentences]]");

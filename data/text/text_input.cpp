@@ -19,7 +19,7 @@
 namespace hebb {
 namespace {
 
-constexpr size_t kBlock = 256 * 1024;
+constexpr size_t kReadAtOnce = 256 * 1024;
 constexpr size_t kEnoughOfFile = 1024;  // to tell what it is
 
 bool drop_ending(std::string& name, std::string_view ending) {
@@ -258,10 +258,10 @@ bool RawReader::fill() {
                                                 : "at most so many (--longest-document), or --split for documents of "
                                                   "a file");
   }
-  buffer_.resize(size + kBlock);
+  buffer_.resize(size + kReadAtOnce);
   size_t got = 0;
   try {
-    got = source_->read(buffer_.data() + size, kBlock);
+    got = source_->read(buffer_.data() + size, kReadAtOnce);
   } catch (...) {
     buffer_.resize(size);
     throw;

@@ -11,13 +11,13 @@
 namespace hebb {
 namespace {
 
-struct Range {
+struct MarkRange {
   char32_t first, last;
 };
 
 // Combining marks and one composed vowel that came after Unicode 9: utf8proc moves or composes them, the library
 // does not. Made by tests/reference/tokenizer_json.py late-marks.
-constexpr Range kLateMarks[] = {
+constexpr MarkRange kLateMarks[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
     {0xA82C, 0xA82C},   {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50},
@@ -29,7 +29,7 @@ constexpr Range kLateMarks[] = {
 
 bool is_late_mark(char32_t c) {
   const auto* behind = std::upper_bound(std::begin(kLateMarks), std::end(kLateMarks), c,
-                                        [](char32_t x, const Range& range) { return x < range.first; });
+                                        [](char32_t x, const MarkRange& range) { return x < range.first; });
   return behind != std::begin(kLateMarks) && c <= (behind - 1)->last;
 }
 
