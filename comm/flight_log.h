@@ -37,7 +37,7 @@ class FlightLog {
   /// The rank is at this place of a step; micro_batch -1: at none. Phases: "forward", "backward", "reduce", "update",
   /// "save", "validation", ...
   void at(int64_t step, std::string_view phase, int64_t micro_batch = -1);
-  /// Something that may take long has come forward.
+  /// Progress was made: resets the timer of a stall.
   void tick();
   /// A collective begins; returns its number. kind: "all-to-all", ...
   int64_t begin(std::string_view kind, int64_t bytes);

@@ -86,8 +86,8 @@ struct StepDecision {
   std::vector<bool> flags;         // or
 };
 
-/// What all ranks do with a step: a function of the gathered records alone, hence the same on all of them, and, since
-/// every sum has an order of its own (losses by first row, squares by flat order), for every allowed number of ranks.
+/// What all ranks do with a step. It depends on the gathered records alone, so it is the same on all ranks. Every sum
+/// has an order of its own (losses by first row, squares by flat order), so it is the same for every number of ranks.
 /// Errors: CommError naming the ranks whose collectives differ from those of rank 0.
 StepDecision decide_step(std::span<const StepRecord> records, const BucketLayout& layout, const StepRules& rules);
 

@@ -51,9 +51,9 @@ template <class Done> bool spin_until(Done done) {
 /// One loop at a time on `threads - 1` workers and the caller.
 ///
 /// A loop is open while ticket_ holds its number. A worker enters (entered_ + 1), and only then
-/// reads the ticket; the caller closes the ticket, and only then reads entered_. In the total order
-/// of these sequentially consistent operations either the worker sees the loop closed or the caller
-/// waits for it, so a worker that wakes late costs the caller nothing and never sees a dead body.
+/// reads the ticket; the caller closes the ticket, and only then reads entered_. These operations
+/// have one total order: either the worker sees the loop closed, or the caller waits for it. So a
+/// worker that wakes late costs the caller nothing and never sees a dead body.
 /// Sleeping uses the same pattern: announce the sleep, then check once more.
 class Pool {
  public:

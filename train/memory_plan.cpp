@@ -173,8 +173,8 @@ std::string describe(const MemoryPlan& plan, size_t rows) {
 MemoryLimit available_memory(DeviceKind device) {
 #ifdef HEBB_HAVE_CUDA
   if (device == DeviceKind::cuda) {
-    // Beside what a run plans the driver takes memory when a kernel is launched for the first time, for its code and
-    // the stacks of all threads that fit on the device, and for graphs: not enough of it would end a run in its first
+    // The driver takes memory beside what a run plans: for graphs, and when a kernel is launched for the first time,
+    // for its code and the stacks of all threads that fit on the device. Too little of it would end a run in its first
     // steps.
     constexpr int64_t kDriver = int64_t{1} << 30;
     return {std::max<int64_t>(cuda::device_info().free_bytes - kDriver, 0), ""};

@@ -19,10 +19,10 @@ struct ModelSource {
   fs::path weights;     // model.safetensors of a checkpoint; empty when the path names a configuration
 };
 
-/// Reads the model that `path` names: a file with a `model` object or a run configuration ("extends"
-/// resolved, `overrides` as on the command line applied), a checkpoint folder, a run folder (its
-/// latest checkpoint), or a safetensors file with its config.json beside it. Of a run configuration only `model` is
-/// checked. Errors: ConfigError (the configuration), CheckpointError (a folder that holds no checkpoint).
+/// Reads the model that `path` names: a checkpoint folder, a run folder (its latest checkpoint), a
+/// safetensors file with its config.json beside it, or a file with a `model` object or a run
+/// configuration, of which only `model` is checked ("extends" is resolved, `overrides` are applied as on the command
+/// line). Errors: ConfigError (the configuration), CheckpointError (a folder that holds no checkpoint).
 ModelSource read_model_source(const fs::path& path, const std::vector<std::string>& overrides = {});
 
 /// Takes out of the stored configuration of a run what earlier versions wrote there though it said nothing, and what is

@@ -34,9 +34,9 @@ struct TrainingState {
   void begin_step(int64_t step, double scale);
   /// A pass outside of training: row_loss [rows.rows * length] f64. The first `own` rows count for other ranks.
   void run_validation(const MicroBatch& rows, int64_t own, PassSettings settings, const Tensor& row_loss);
-  /// Around what writes values and copies of all parameters.
+  /// Calls `make` while every parameter has room for its whole value.
   void make_values(const std::function<void()>& make);
-  /// Around what reads values of all parameters, beside passes and checkpoints. Every rank calls it.
+  /// Calls `use` while every value is whole on this rank. Every rank calls it.
   void read_values(const std::function<void()>& use);
   /// After values have been loaded or made.
   void start_lanes();

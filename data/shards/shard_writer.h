@@ -32,8 +32,8 @@ struct ShardEntry {
 
 /// Writes the documents of a data set into train_000000.bin/.idx, ... and val_000000.bin/.idx, ... and
 /// at the end dataset.json, which lists the train shards (docs/formats/shards.md).
-/// Everything is written under "NAME.tmp-PID" names and renamed by finish(), dataset.json last, so an interrupted
-/// encode never leaves a valid-looking data set, and an old one stays whole until all of the new one is on disk. The
+/// Everything is written under "NAME.tmp-PID" names and renamed by finish(), dataset.json last. So an interrupted
+/// encode leaves no data set that looks valid. An old one stays whole until all of the new one is on disk. The
 /// caller holds the folder's lock: what others have left under such names is removed. Memory: one index of the open
 /// shard of each split; tokens go straight to the file. Errors: a folder that holds a data set (without overwrite) is a
 /// ConfigError; a token outside [0, vocab_size) or a document above 2^31 - 1 tokens a DataError; a full disk a

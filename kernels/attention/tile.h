@@ -10,8 +10,8 @@
 /// Parts that the forward and backward kernels of attention share.
 ///
 /// The G query heads of a kv head are stacked: row r = token * G + g of a key space. A tile of scores
-/// is kept transposed, [key][row] with leading stride kTileRows, so that the softmax runs along vectors
-/// of rows, no key or value needs transposing, and of the queries one transposed copy per tile.
+/// is kept transposed, [key][row] with leading stride kTileRows. So the softmax runs along vectors of
+/// rows. No key or value needs transposing, and the queries one transposed copy per tile.
 /// Intervals do not decrease over rows, so that every block of rows or keys needs one range of the
 /// other side; products skip what lies outside, in steps of kBlock.
 namespace hebb::cpu::attention {

@@ -5,9 +5,9 @@
 
 namespace hebb {
 
-/// Parts of at least 64 slots into which a GPU divides a dictionary of up to `slots` slots, so that few queries (of a
-/// chunk, for each of `units` rows of the batch, kv heads and chunks that are read together) fill the device. A block
-/// has 64 queries, on tensor cores 128. A matter of speed, from sizes alone.
+/// Parts, of at least 64 slots, into which a GPU divides a dictionary of up to `slots` slots: then few queries fill the
+/// device. queries: of a chunk. units: rows of the batch, kv heads and chunks that are read together. A block has 64
+/// queries, on tensor cores 128. A matter of speed, from sizes alone.
 constexpr int64_t dictionary_parts(int64_t units, int64_t queries, int64_t slots, bool on_tensor_cores) {
   constexpr int64_t kBlocks = 264, kMost = 16, kTile = 64;  // two blocks on each of the H200's multiprocessors
   const int64_t own = on_tensor_cores ? 128 : 64, wanted = kBlocks / (units * ((queries + own - 1) / own)),

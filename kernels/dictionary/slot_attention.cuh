@@ -1,10 +1,10 @@
 #pragma once
 // Attention to the slots of a dictionary that changes from chunk to chunk (docs/layers/ovq.md, vq.md and kvm.md). The
-// host launches step by step; in a step each row of the batch has at most one chunk that reads the dictionary and one
-// that is folded in, so that launches are the only order between chunks and slots stay in place. Where what the changed
-// slots were before is kept, tensor cores read many steps at once, after the last of them. What a chunk sees of the
-// tokens themselves is the work of the attention kernels, which go first for all chunks; the slots are merged into
-// their result by log-sum-exp.
+// host launches step by step. In a step each row of the batch has at most one chunk that reads the dictionary and one
+// that is folded in. So launches are the only order between chunks, and slots stay in place. Where old versions of
+// changed slots are kept, tensor cores read many steps at once, after the last of them. The attention kernels go first
+// for all chunks: they do what a chunk sees of the tokens themselves. Slots are merged into their result by
+// log-sum-exp.
 //
 // In bf16 and with the usual head sizes tensor cores do it (slot_attention_mma.cu, slot_attention_mma_backward.cu),
 // otherwise the plain cores (slot_attention.cu). FLOPs: 2 H (D + Dv) a query and slot, backward 7 products of D or Dv.
@@ -142,8 +142,8 @@ __device__ __forceinline__ int32_t* version_entry(int32_t* table, int64_t unit, 
   return table + (unit * group + step % group) * room + slot;
 }
 
-/// Entries of a group's steps, the version that keeps the slot where a step changed it, else -1, become versions of the
-/// slots as the steps read them: before their own change, or after it. Item: unit, slot.
+/// A step's entry is the version that keeps a slot where the step changed it, else -1. It becomes the version that the
+/// step reads: the slot before the step's own change, or after it (reads_after). Item: unit, slot.
 struct ResolveVersions {
   int32_t* table;
   int64_t group, steps, room;

@@ -1,9 +1,9 @@
 #include "kernels/dictionary/slot_attention_mma.cuh"
 #include "kernels/dictionary/undo.cuh"
 
-// Gradients of reading the slots of a dictionary on tensor cores: one kernel for the queries, one for keys and values
-// of the slots, each of which computes the probabilities again (7 products of a pair instead of 5), so that every sum
-// has one owner and a fixed order. lse in units of log 2 and delta = d_o . o are those of the attention to tokens.
+// Gradients of reading the slots of a dictionary on tensor cores. One kernel is for the queries, one for keys and
+// values of the slots. Each computes the probabilities again, 7 products of a pair instead of 5: every sum has one
+// owner and a fixed order. lse in units of log 2 and delta = d_o . o are those of the attention to tokens.
 // FLOPs a query and slot: 4 D + 2 Dv and 4 (D + Dv). Queries: 128 a block, 32 a warp, tiles of 32 slots; with parts of
 // the slots a second kernel adds the parts. Bound: as the forward pass. Slots: 64 a block, 16 a warp, which holds the
 // gradients of both in registers from beginning to end; tiles of 32 queries. Where the block can take back what a step

@@ -1,9 +1,9 @@
 #include "kernels/gated_delta/chunk_pipeline.cuh"
 
-// The reverse scan of the chunked gated delta rule on tensor cores (docs/layers/gdn.md, Chunk form): one block a row,
-// value head and slice of 32 or 64 value channels goes from the last chunk to the first with the slice of dS in
-// registers, as the forward scan does with S. It writes dv, X and the gradients of the states at chunk starts; all
-// else has no order among chunks and is left to mma_backward.cu. Precision as in the forward scan: dS, the
+// The reverse scan of the chunked gated delta rule on tensor cores (docs/layers/gdn.md, Chunk form). One block a row,
+// value head and slice of 32 or 64 value channels goes from the last chunk to the first. The slice of dS stays in
+// registers, as S in the forward scan. It writes dv, X and the gradients of the states at chunk starts. All else has no
+// order among chunks and is left to mma_backward.cu. Precision as in the forward scan: dS, the
 // matrices of pairs, X and e^gam dO are multiplied in two bf16 each. FLOPs of a chunk of 64 tokens and a slice of s
 // channels: 2 64 s (6 dk + 200) on tensor cores, and the pairs as in the forward scan. HBM: q, k once a slice, d_o,
 // d_v once, X 4 bytes, dS 2. No spills.

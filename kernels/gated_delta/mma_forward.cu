@@ -4,9 +4,9 @@
 // channels scans the chunks (chunk_pipeline.cuh). Precision: operands are bf16, sums fp32. What the kernel
 // computes itself and multiplies again is split in two bf16 (16 bits): the state, what is written to it, the matrices
 // of pairs and E. Blocks of 16 tokens of the triangular system are inverted in fp32 on the plain cores. So nothing but
-// inputs and outputs is rounded to 8 bits. With P, delta and the state that queries read in one bf16 each, answers that
-// nearly cancel before a norm keep the rounding of their terms, and gradients of decays are off by up to 0.13 instead
-// of 0.03 (tests/train/bf16_test.cpp).
+// inputs and outputs is rounded to 8 bits. P, delta and the state that queries read are not kept in one bf16 each:
+// answers that nearly cancel before a norm would keep the rounding of their terms, and gradients of decays would be
+// off by up to 0.13 instead of 0.03 (tests/train/bf16_test.cpp).
 // FLOPs of a chunk of 64 tokens and a slice of s channels: 2 64 s (6 dk + 240) on tensor cores, more than half of them
 // for lower parts, and 2 64 80 dk for pairs. HBM: q, k once a slice, v, o once. The backward pass repeats the scan
 // (kRecomputes): no queries and answers, but E, in two bf16, and the state at each chunk's start, in one, are kept.

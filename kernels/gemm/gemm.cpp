@@ -157,9 +157,9 @@ struct Grid {
   int64_t tiles() const { return rows * columns; }
 };
 
-/// The cut of C into tiles with the least expected time, in multiply-adds per step of k: the rounds in which
-/// the threads take tiles (and a tenth of one, lost to threads that finish late) times the cost of a tile,
-/// which packs its rows of A and its columns of B.
+/// The cut of C into tiles with the least expected time, in multiply-adds per step of k. The time is the rounds
+/// in which the threads take tiles, and a tenth of one, which threads that finish late lose, times the cost of
+/// a tile. A tile packs its rows of A and its columns of B.
 template <class S> Grid tile_grid(int64_t m, int64_t n, int64_t k) {
   constexpr double kPacking = 14;   // of one element, in multiply-adds
   constexpr double kHandOut = 2e5;  // of one tile

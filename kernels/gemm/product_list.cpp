@@ -3,9 +3,9 @@
 namespace hebb {
 namespace {
 
-/// Up to 16 bytes: no algorithm asks for more (vector and tensor-map loads do not), and what whole tensors share,
-/// multiples of 64, must not choose another one from run to run, nor a new one, whose code would be loaded first, while
-/// a graph is recorded.
+/// Up to 16 bytes: no algorithm asks for more, vector and tensor-map loads included. Whole tensors share multiples of
+/// 64, which must not choose another algorithm from run to run. A new one while a graph is recorded would load code
+/// first.
 int64_t alignment_of(const Tensor& tensor) {
   const auto address = reinterpret_cast<uintptr_t>(tensor.data);
   return address % 16 == 0 ? 16 : static_cast<int64_t>(address & (~address + 1));

@@ -51,9 +51,9 @@ struct KvmForward {
 HEBB_KERNEL_WITH_SCRATCH(KvmForward)
 
 /// Gradients with the routes as constants (docs/layers/kvm.md, Gradients), for rows that continue nothing. Replays the
-/// sums from the routes, keeping the version of each slot that an update made, at the token by which the update first
-/// touched the slot (at most T versions), then scans the chunks in reverse. d_norm_weight, d_norm_bias,
-/// d_window_temp and d_state_temp are added to; undefined where not wanted. room: slots of the last chunk, 1 at least.
+/// sums from the routes. The version of a slot that an update made is kept at the token by which the update first
+/// touched it, at most T versions. Then scans the chunks in reverse. d_norm_weight, d_norm_bias, d_window_temp and
+/// d_state_temp are added to; undefined where not wanted. room: slots of the last chunk, 1 at least.
 /// Cost: 2.5 times the forward readout; routing costs nothing.
 struct KvmBackward {
   Tensor d_q, d_k, d_v, d_gate, d_norm_weight, d_norm_bias, d_window_temp, d_state_temp;

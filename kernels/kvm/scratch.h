@@ -27,9 +27,9 @@ struct KvmBackwardScratch {
   bool on_tensor_cores = false;
 };
 
-/// Steps (a chunk of every row) that the GPU reads as one group on tensor cores: what changes in them is kept until all
-/// are done. Where every step changes what is read of all slots, there is no group. Rows of n chunks have n + 1 steps,
-/// the last for documents that begin off the grid.
+/// Steps (a chunk of every row) that the GPU reads in one launch on tensor cores, a group. Slots that change inside it
+/// are kept in old versions until all are done. Where every step changes all that is read there is no group. Rows of n
+/// chunks have n + 1 steps, the last for documents that begin off the grid.
 inline int64_t kvm_group(const Shape& q, const KvmRule& rule, bool on_tensor_cores) {
   constexpr int64_t kMost = 17;
   const int64_t steps = (q[1] + 2 * rule.chunk - 2) / rule.chunk;

@@ -1,8 +1,8 @@
 #include "kernels/common/cuda/add_slices.cuh"
 #include "kernels/lact/muon.cuh"
 
-// The forward pass's waves again (12 h D FLOPs a gathered token and head), then what reads contribute, for all tokens
-// side by side (16 h D), then the waves in reverse (30 h D for what is gathered), each of 7 launches (50 with Muon).
+// The waves of the forward pass run again: 12 h D FLOPs a gathered token and head. Then what reads contribute, all
+// tokens side by side: 16 h D. Then the waves in reverse: 30 h D, gathered. A wave has 7 launches, 50 with Muon.
 // Bounds: forward.cu.
 namespace hebb::HEBB_DEVICE {
 namespace {

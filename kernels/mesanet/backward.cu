@@ -1,10 +1,10 @@
 #include "kernels/mesanet/chunk.cuh"
 #include "kernels/mesanet/scratch.h"
 
-// As in forward.cu: R and S at the chunks' starts, then the second solves of all chunks side by side; then one block a
-// row and head scans the chunks in reverse for the gradients at their starts (2 C dk (dk + dv) FLOPs each), with
-// which all chunks are differentiated side by side (C (8 dk (dk + dv) + 6 C (dk + dv)) FLOPs). Bound by the solves'
-// multiply-adds.
+// R and S at the chunks' starts and the second solves are made as in forward.cu. Then one block a row and head scans
+// the chunks in reverse for the gradients at their starts: 2 C dk (dk + dv) FLOPs a chunk. With these all chunks are
+// differentiated side by side: C (8 dk (dk + dv) + 6 C (dk + dv)) FLOPs a chunk.
+// Bound: the solves' multiply-adds.
 namespace hebb::HEBB_DEVICE {
 namespace {
 

@@ -1,10 +1,10 @@
 #include "kernels/mesanet/chunk.cuh"
 #include "kernels/mesanet/scratch.h"
 
-// Chunks: one block a row and head scans the chunks for R and S at their starts (2 C dk (dk + dv) FLOPs each),
-// then all chunks are solved side by side, one block a chunk and head (as many at a time as scratch has slots), with C
-// (2 dk (dk + dv) + 2 dk dv + 2 C (dk + dv)) FLOPs and C (2 dk^2 + 4 C dk + 12 dk) a step; bound by the steps'
-// multiply-adds. Scratch is read through L1 and L2.
+// One block a row and head scans the chunks for R and S at their starts: 2 C dk (dk + dv) FLOPs a chunk. Then one block
+// a chunk and head solves, as many at a time as scratch has slots: C (2 dk (dk + dv) + 2 dk dv + 2 C (dk + dv)) FLOPs
+// and C (2 dk^2 + 4 C dk + 12 dk) a step of the solver. Bound: the steps' multiply-adds. Scratch is read through L1
+// and L2.
 namespace hebb::HEBB_DEVICE {
 namespace {
 

@@ -56,8 +56,8 @@ struct OvqForward {
 HEBB_KERNEL_WITH_SCRATCH(OvqForward)
 
 /// Gradients with assignments and counts as constants (docs/layers/ovq.md, Gradients), for rows that continue nothing.
-/// Folds the chunks in again, keeping by the token of a slot's first key of the chunk (at most T) the slot as the chunk
-/// made it (CPU) or found it (GPU), then scans the chunks in reverse and undoes them: never a snapshot.
+/// Folds the chunks in again. A slot that a chunk changes is kept at the token of its first key there, at most T of
+/// them: as the chunk made it (CPU) or found it (GPU). Then scans the chunks in reverse and undoes them.
 /// room: centroids that the longest document reaches, 1 at least. Cost: 2.5 times the forward readout.
 struct OvqBackward {
   Tensor d_q, d_k, d_v;

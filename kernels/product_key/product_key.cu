@@ -6,9 +6,9 @@
 #include "kernels/product_key/lookup.cuh"
 #include "kernels/product_key/scratch.h"
 
-// Selection in bf16: as fast memories do it, scores on tensor cores and k rounds of a warp for each codebook and head
-// of a token, of which about 6,500 and 2,700 instructions bind at n = 512, k = 32; entries and scores of a run of
-// tokens lie in the workspace. What follows is for fp32.
+// Selection in bf16 is that of fast memories: scores on tensor cores, then k rounds of a warp for each codebook and
+// head of a token. At n = 512, k = 32 the rounds take about 6,500 and 2,700 instructions, which bind. Entries and
+// scores of a run of tokens lie in the workspace. What follows is for fp32.
 //
 // Scores are exact fp32 (decisions hang on them) and never leave the block. Selection: one block a head of up to eight
 // tokens, which reads both codebooks from L2, 8 n D bytes, and then selects for one token after the other. Bound by

@@ -8,8 +8,8 @@
 // Bound by HBM: x in, y out forward; d_y and x in, d_x out backward; l2 norms of heads add nothing to either. Filters
 // of up to four taps: a thread scans the tokens of a block in a pack of channels, with the inputs under the filter
 // in registers; everything is read and computed once, but for K - 1 tokens a block. The threads of a head sum its
-// squares by shuffles. Longer filters, and the activation alone: a thread holds one element; the taps before it come
-// from L1, as do, backward, the 2 K - 1 inputs that its gradient depends on (z is computed 2 K + 1 times), and norms
+// squares by shuffles. Longer filters, and the activation alone: a thread holds one element. The taps before it come
+// from L1. So do, backward, the 2 K - 1 inputs that its gradient depends on, and z is computed 2 K + 1 times. Norms
 // are passes of their own.
 namespace hebb::HEBB_DEVICE {
 namespace {

@@ -3,8 +3,8 @@
 
 namespace hebb::HEBB_DEVICE {
 
-/// Which row of a table an entry goes to: its id, or, with n > 0, that of a product key: of slot i n + j the row (2
-/// head + codebook) n + i (codebook 0) or j (codebook 1), where entries are [tokens, heads, per_head].
+/// The row of a table that an entry goes to: its id. With n > 0 the id is slot i n + j of a product key, and the row is
+/// (2 head + codebook) n + i in codebook 0, + j in codebook 1. Entries are [tokens, heads, per_head].
 struct ScatterIds {
   const int32_t* ids;
   int64_t n = 0, heads = 1, per_head = 1;
