@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/statistics.h"
 #include "study/report/group_by_seed.h"
 #include "study/report/parts.h"
 #include "study/report/run_results.h"
@@ -35,11 +36,8 @@ Json ours(const PublishedColumn& column, const std::vector<const Json*>& results
     if (const double x = result_number(*result, column.key); std::isfinite(x)) { values.push_back(column.scale * x); }
   }
   if (values.empty()) { return {}; }
-  double mean = 0, squares = 0;
-  for (const double x : values) { mean += x / static_cast<double>(values.size()); }
-  if (values.size() == 1) { return Json(mean); }
-  for (const double x : values) { squares += (x - mean) * (x - mean); }
-  return Json(mean_text(mean, std::sqrt(squares / static_cast<double>(values.size() - 1))));
+  const SampleMean sample = sample_mean(values);
+  return sample.deviation ? Json(mean_text(sample.mean, *sample.deviation)) : Json(sample.mean);
 }
 
 }  // namespace
