@@ -220,6 +220,14 @@ TEST_CASE("clients that send or read slowly hold up nobody", "[fast]") {
   CHECK(body_of(sends.read_all()).at("usage").at("completion_tokens") == Json(2));
 }
 
+TEST_CASE("a port that another server has is refused", "[fast]") {
+  Service s;
+  ServerOptions options;
+  options.port = s.server->port();
+  CHECK_THROWS_WITH(HttpServer(s.engine, options), Contains("cannot listen"));
+  s.post("/v1/completions", R"({"prompt": "a"})");
+}
+
 TEST_CASE("counts are those of what was answered", "[fast]") {
   const Service s;
   s.post("/v1/completions", R"({"prompt": "abc", "max_tokens": 5, "ignore_eos": true})");
