@@ -690,21 +690,28 @@ class Sdm(Layer):
         first = self.memory.to(x.dtype) if self.cfg.get("learned_init", True) else x.new_zeros(H, N, D)
         in_place = not torch.is_grad_enabled()  # on a table of this call
         M = state.get("M")
-        if in_place:
-            M = first.repeat(B, 1, 1, 1) if M is None else M.clone()
-
-        def step(t, M):
-            M = rows.restarted_at(t, M, first)
-            I = write_slots[:, t, :, :, None].expand(B, H, -1, D)
-            J = read_slots[:, t, :, :, None].expand(B, H, -1, D)
-            k_t = k[:, t, :, :, None]  # [B, H, W, 1]
-            log_decay = g[:, t, :, None, None] * (k_t if self.cfg.get("key_weighted_decay", False) else 1)
-            m = log_decay.exp() * M.gather(2, I)  # [B, H, W, D]
-            u = beta[:, t, :, None] * (v[:, t] - (k_t * m).sum(2))  # [B, H, D]
-            M = (M.scatter_ if in_place else M.scatter)(2, I, m + k_t * u.unsqueeze(2))
-            return [(q[:, t, :, :, None] * M.gather(2, J)).sum(2)], M
-
-        (y,), state["M"] = scan(T, M, step)  # [B, T, H, D]
+        M = first.repeat(B, 1, 1, 1) if M is None else M.clone() if in_place else M
+        y = []
+        for begin in range(0, T, 16):  # 16 tokens see `touched` [B, H, n', D], the slots that they write or read, in place of the whole table
+            part = slice(begin, min(begin + 16, T))
+            slots = torch.unique(torch.cat([write_slots[:, part].flatten(), read_slots[:, part].flatten()]))
+            I_part, J_part = (torch.searchsorted(slots, a[:, part].contiguous()) for a in (write_slots, read_slots))
+            touched = M[:, :, slots]
+            for t in range(part.start, part.stop):
+                touched = rows.restarted_at(t, touched, first[:, slots])
+                I = I_part[:, t - begin, :, :, None].expand(B, H, -1, D)
+                J = J_part[:, t - begin, :, :, None].expand(B, H, -1, D)
+                k_t = k[:, t, :, :, None]  # [B, H, W, 1]
+                log_decay = g[:, t, :, None, None] * (k_t if self.cfg.get("key_weighted_decay", False) else 1)
+                m = log_decay.exp() * touched.gather(2, I)  # [B, H, W, D]
+                u = beta[:, t, :, None] * (v[:, t] - (k_t * m).sum(2))  # [B, H, D]
+                touched = touched.scatter(2, I, m + k_t * u.unsqueeze(2))
+                y.append((q[:, t, :, :, None] * touched.gather(2, J)).sum(2))
+            if any(rows.begins_at[part]):  # slots that were not touched begin anew as well
+                M = torch.where(rows.begins[:, part].any(1).view(-1, 1, 1, 1), first, M)
+            M = (M.index_copy_ if in_place else M.index_copy)(2, slots, touched)
+        state["M"] = M
+        y = torch.stack(y, 1)  # [B, T, H, D]
         if self.cfg.get("out_norm", "rms") != "none":
             y = self.o_norm(y)
         y = y.reshape(B, T, H * D)
