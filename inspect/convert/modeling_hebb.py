@@ -420,9 +420,9 @@ class Attention(Projections):
 # ---- recurrences ---------------------------------------------------------------------------------------------------
 
 
-def scan(T, states, step):
-    """outputs, states = step(t, states) token by token: ([each output, B, T, ...], states). With gradients the states inside of parts of 64 tokens are
-    computed again in the backward pass, so that memory holds one state for each part."""
+def scan(tokens, states, step, is_long):
+    """outputs, states = step(t, states) for each of a slice of tokens: ([each output, B, T, ...], states). Of a long text with gradients the states inside
+    of parts of 64 tokens are computed again in the backward pass, so that memory holds one state for each part."""
     def part(begin, end, states):
         outputs = []
         for t in range(begin, end):
@@ -431,9 +431,9 @@ def scan(T, states, step):
         return [torch.stack(o, 1) for o in zip(*outputs)], states
 
     parts = []
-    for begin in range(0, T, 64):
-        end = min(begin + 64, T)
-        if torch.is_grad_enabled() and T > 64:
+    for begin in range(tokens.start, tokens.stop, 64):
+        end = min(begin + 64, tokens.stop)
+        if torch.is_grad_enabled() and is_long:
             output, states = checkpoint(part, begin, end, states, use_reentrant=False, preserve_rng_state=False)
         else:
             output, states = part(begin, end, states)
@@ -490,7 +490,7 @@ class Gdn(Layer):
             S = S + k[:, t].unsqueeze(-1) * delta.unsqueeze(-2)
             return [torch.einsum("bhk,bhkv->bhv", q[:, t], S)], S
 
-        (o,), state["S"] = scan(T, state.get("S"), step)  # [B, T, HV, dv]
+        (o,), state["S"] = scan(slice(0, T), state.get("S"), step, T > 64)  # [B, T, HV, dv]
 
         if self.cfg.get("output_norm", "rms") == "rms":
             o = self.o_norm(o)
@@ -544,7 +544,7 @@ class Mamba2(Layer):
             S = a[:, t, :, None, None] * S + dt[:, t, :, None, None] * Bm[:, t].unsqueeze(-1) * x[:, t].unsqueeze(-2)
             return [torch.einsum("bhn,bhnp->bhp", Cm[:, t], S)], S
 
-        (y,), state["S"] = scan(T, state.get("S"), step)  # [B, T, H, P]
+        (y,), state["S"] = scan(slice(0, T), state.get("S"), step, T > 64)  # [B, T, H, P]
         if self.cfg.get("skip", "head") != "none":
             y = y + self.D.view(H, -1) * x
         y = y.reshape(batch, T, H * P)
@@ -635,7 +635,7 @@ class MesaNet(Layer):
             s = ConjugateGradients.apply(R + ridge, q[:, t], steps, self.cfg.get("cg_epsilon", 0.0))
             return [torch.einsum("bhk,bhkv->bhv", s, S)], (R, S)
 
-        (o,), (state["R"], state["S"]) = scan(T, (state.get("R"), state.get("S")), step)  # o [B, T, H, dv]
+        (o,), (state["R"], state["S"]) = scan(slice(0, T), (state.get("R"), state.get("S")), step, T > 64)  # o [B, T, H, dv]
 
         if self.cfg.get("output_norm", "rms") == "rms":
             o = self.o_norm(o)
@@ -697,7 +697,8 @@ class Sdm(Layer):
             slots = torch.unique(torch.cat([write_slots[:, part].flatten(), read_slots[:, part].flatten()]))
             I_part, J_part = (torch.searchsorted(slots, a[:, part].contiguous()) for a in (write_slots, read_slots))
             touched = M[:, :, slots]
-            for t in range(part.start, part.stop):
+
+            def step(t, touched, begin=begin, slots=slots, I_part=I_part, J_part=J_part):  # those of this part, when it is computed again
                 touched = rows.restarted_at(t, touched, first[:, slots])
                 I = I_part[:, t - begin, :, :, None].expand(B, H, -1, D)
                 J = J_part[:, t - begin, :, :, None].expand(B, H, -1, D)
@@ -706,12 +707,15 @@ class Sdm(Layer):
                 m = log_decay.exp() * touched.gather(2, I)  # [B, H, W, D]
                 u = beta[:, t, :, None] * (v[:, t] - (k_t * m).sum(2))  # [B, H, D]
                 touched = touched.scatter(2, I, m + k_t * u.unsqueeze(2))
-                y.append((q[:, t, :, :, None] * touched.gather(2, J)).sum(2))
+                return [(q[:, t, :, :, None] * touched.gather(2, J)).sum(2)], touched
+
+            (out,), touched = scan(part, touched, step, T > 64)  # [B, up to 16, H, D]
+            y.append(out)
             if any(rows.begins_at[part]):  # slots that were not touched begin anew as well
                 M = torch.where(rows.begins[:, part].any(1).view(-1, 1, 1, 1), first, M)
             M = (M.index_copy_ if in_place else M.index_copy)(2, slots, touched)
         state["M"] = M
-        y = torch.stack(y, 1)  # [B, T, H, D]
+        y = torch.cat(y, 1)  # [B, T, H, D]
         if self.cfg.get("out_norm", "rms") != "none":
             y = self.o_norm(y)
         y = y.reshape(B, T, H * D)
@@ -787,7 +791,8 @@ class Ham(Layer):
             S = S + k[:, t].unsqueeze(-1) * delta.unsqueeze(-2)
             return [torch.einsum("bhk,bhkv->bhv", q[:, t], S), p], S
 
-        outputs, state["S"] = scan(x.shape[1], state.get("S"), step)
+        T = x.shape[1]
+        outputs, state["S"] = scan(slice(0, T), state.get("S"), step, T > 64)
         return outputs
 
     def score(self, x, p, v, rows):
@@ -1222,7 +1227,7 @@ class Vq(Layer):
             p = (logits[:, t] + bias.unsqueeze(2)).softmax(-1)  # [B, K, G, N]
             return [torch.einsum("bkgn,bknd->bkgd", p, mean)], (count, mean)
 
-        (o,), (state["count"], state["mean"]) = scan(T, (state.get("count"), state.get("mean")), step)
+        (o,), (state["count"], state["mean"]) = scan(slice(0, T), (state.get("count"), state.get("mean")), step, T > 64)
         return o.reshape(B, T, H, Dv) + 0 * k.sum()  # keys only choose: reached, with a derivative of 0
 
     def forward(self, x, rows, state):
