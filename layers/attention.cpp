@@ -5,7 +5,7 @@
 #include "layers/model_config.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/sigmoid_gate.h"
-#include "layers/qkv.h"
+#include "layers/qkv/qkv.h"
 #include "layers/size_field.h"
 
 namespace hebb {

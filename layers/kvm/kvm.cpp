@@ -7,7 +7,7 @@
 #include "layers/kvm/op.h"
 #include "layers/model_config.h"
 #include "layers/ops/linear.h"
-#include "layers/qkv.h"
+#include "layers/qkv/qkv.h"
 #include "layers/size_field.h"
 
 namespace hebb {

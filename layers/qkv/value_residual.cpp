@@ -1,11 +1,11 @@
-#include "layers/value_residual.h"
+#include "layers/qkv/value_residual.h"
 
 #include <fmt/core.h>
 
 #include "layers/model_config.h"
 #include "layers/ops/grad_target.h"
 #include "layers/ops/linear.h"
-#include "layers/ops/value_residual.h"
+#include "layers/qkv/value_residual_op.h"
 
 namespace hebb {
 namespace {

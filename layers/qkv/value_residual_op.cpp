@@ -1,4 +1,4 @@
-#include "layers/ops/value_residual.h"
+#include "layers/qkv/value_residual_op.h"
 
 #include "kernels/value_residual/value_residual.h"
 

@@ -5,8 +5,8 @@
 #include "layers/heads_config.h"
 #include "layers/ops/norm.h"
 #include "layers/ops/token_shift.h"
+#include "layers/qkv/value_residual.h"
 #include "layers/rope_config.h"
-#include "layers/value_residual.h"
 
 namespace hebb {
 

@@ -1,4 +1,4 @@
-#include "layers/qkv.h"
+#include "layers/qkv/qkv.h"
 
 #include <fmt/core.h>
 
