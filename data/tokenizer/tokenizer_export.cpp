@@ -121,7 +121,7 @@ std::set<char32_t> single_characters(const SentencePieceModel& model) {
   return found;
 }
 
-std::string quoted(const std::string& text) { return Json(text).dump(); }
+std::string shown(const std::string& text) { return Json(text).dump(); }
 
 /// The first character of a text that is no piece, quoted, or "".
 std::string missing_character(std::string_view text, const std::set<char32_t>& known) {
@@ -129,7 +129,7 @@ std::string missing_character(std::string_view text, const std::set<char32_t>& k
     if (known.count(c) == 0) {
       std::string missing;
       utf8_append(missing, c);
-      return quoted(missing);
+      return shown(missing);
     }
   }
   return "";
@@ -202,7 +202,7 @@ std::string equal_scores_obstacle(const SentencePieceModel& model) {
   for (const auto& [score, equals] : by_score) {
     if (equals.size() == 1) { continue; }
     const std::string reason =
-        fmt::format("the pieces {} and {} have the same score", quoted(equals[0]->text), quoted(equals[1]->text));
+        fmt::format("the pieces {} and {} have the same score", shown(equals[0]->text), shown(equals[1]->text));
     size_t end = 0;
     utf8_decode(equals[0]->text, end);
     const std::string one = equals[0]->text.substr(0, end);
@@ -233,7 +233,7 @@ std::string bpe_obstacle(const SentencePieceModel& model, const std::set<char32_
   for (const Piece& piece : model.pieces) {
     if (piece.type != PieceType::normal || count_characters(piece.text) < 2) { continue; }
     if (const std::string c = missing_character(piece.text, known); !c.empty()) {
-      return fmt::format("the piece {} holds the character {}, which is no piece", quoted(piece.text), c);
+      return fmt::format("the piece {} holds the character {}, which is no piece", shown(piece.text), c);
     }
   }
   return equal_scores_obstacle(model);
@@ -249,7 +249,7 @@ std::string unigram_obstacle(const SentencePieceModel& model, const std::set<cha
   for (const Piece& piece : model.pieces) {
     if (piece.type != PieceType::normal) { continue; }
     if (const std::string c = missing_character(piece.text, known); !c.empty()) {
-      return fmt::format("the piece {} holds the character {}, which is no piece", quoted(piece.text), c);
+      return fmt::format("the piece {} holds the character {}, which is no piece", shown(piece.text), c);
     }
   }
   return "";
@@ -258,11 +258,11 @@ std::string unigram_obstacle(const SentencePieceModel& model, const std::set<cha
 std::string piece_obstacle_of(const Piece& piece) {
   if (utf8_first_invalid(piece.text) != std::string_view::npos) { return "a piece is not UTF-8"; }
   if (piece.text.empty()) { return "an empty piece"; }
-  if (piece.text.find(' ') != std::string::npos) { return "the piece " + quoted(piece.text) + " holds a raw space"; }
-  if (!std::isfinite(piece.score)) { return "the piece " + quoted(piece.text) + " has no finite score"; }
+  if (piece.text.find(' ') != std::string::npos) { return "the piece " + shown(piece.text) + " holds a raw space"; }
+  if (!std::isfinite(piece.score)) { return "the piece " + shown(piece.text) + " has no finite score"; }
   const bool is_special = piece.type == PieceType::control || piece.type == PieceType::unknown;
   if (is_special && count_characters(piece.text) == 1) {
-    return "the special piece " + quoted(piece.text) + " is one character";
+    return "the special piece " + shown(piece.text) + " is one character";
   }
   return "";
 }
@@ -416,7 +416,7 @@ std::string tokenizer_json_obstacle(const SentencePieceModel& model) {
   std::set<std::string_view> texts;
   for (const Piece& piece : model.pieces) {
     if (std::string reason = piece_obstacle_of(piece); !reason.empty()) { return reason; }
-    if (!texts.insert(piece.text).second) { return "the piece " + quoted(piece.text) + " occurs twice"; }
+    if (!texts.insert(piece.text).second) { return "the piece " + shown(piece.text) + " occurs twice"; }
   }
   const std::set<char32_t> known = single_characters(model);
   if (model.type == Type::unigram) { return unigram_obstacle(model, known); }
@@ -434,7 +434,7 @@ std::string tokenizer_json_obstacle(const SentencePieceModel& model) {
     if (ids.size() > 1 && std::none_of(ids.begin(), ids.end(), [&](int32_t part) {
           return model.pieces[static_cast<size_t>(part)].type == PieceType::user_defined;
         })) {
-      return fmt::format("user-defined pieces, and the piece {}, which its own text does not give", quoted(piece.text));
+      return fmt::format("user-defined pieces, and the piece {}, which its own text does not give", shown(piece.text));
     }
   }
   return "";
