@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,8 @@
 #include <vector>
 
 #include "core/elapsed.h"
+#include "core/error.h"
+#include "core/terminal.h"
 #include "core/utf8.h"
 
 namespace hebb {
@@ -115,32 +116,50 @@ TextProgress::~TextProgress() {
 }
 
 void TextProgress::begin(std::string_view title, uint64_t total, Unit unit, uint64_t done) {
-  title_ = title;
-  detail_.clear();
-  unit_ = unit;
-  total_ = total;
-  done_ = skipped_ = done;
-  started_ = drawn_ = output_.seconds();
+  whole_.reset();
+  start(title, total, unit, done);
+}
+
+void TextProgress::begin_part(std::string_view title, uint64_t total, Unit unit) {
+  HEBB_ASSERT(active_ && !whole_);
+  whole_ = task_;
+  start(title, total, unit, 0);
+}
+
+void TextProgress::start(std::string_view title, uint64_t total, Unit unit, uint64_t done) {
+  drawn_ = output_.seconds();
+  task_ = {.title = std::string(title), .unit = unit, .done = done, .skipped = done, .total = total, .started = drawn_};
   active_ = true;
   draw(false);
 }
 
-void TextProgress::skip(uint64_t done) {
-  skipped_ = done;
-  done_ = std::max(done_, done);
+void TextProgress::end_part() {
+  if (!whole_) { return; }
+  if (!output_.is_terminal) { draw(true); }
+  task_ = *whole_;
+  whole_.reset();
+  if (output_.is_terminal) { draw(false); }
 }
 
+void TextProgress::skip(uint64_t done) {
+  task_.skipped = done;
+  task_.done = std::max(task_.done, done);
+}
+
+void TextProgress::time_left(double seconds) { task_.seconds_left = seconds; }
+
 void TextProgress::update(uint64_t done, std::string_view detail) {
-  done_ = done;
-  if (detail != detail_) { detail_ = detail; }
+  task_.done = done;
+  if (detail != task_.detail) { task_.detail = detail; }
   if (output_.seconds() - drawn_ >= (output_.is_terminal ? kRedrawSeconds : output_.line_seconds)) { draw(false); }
 }
 
 void TextProgress::end() {
-  if (active_) {
-    draw(true);
-    active_ = on_screen_ = false;
-  }
+  if (!active_) { return; }
+  if (whole_) { task_ = *whole_; }
+  whole_.reset();
+  draw(true);
+  active_ = on_screen_ = false;
 }
 
 void TextProgress::message(std::string_view text) {
@@ -150,26 +169,27 @@ void TextProgress::message(std::string_view text) {
 }
 
 std::string TextProgress::line(bool finished) const {
-  const double elapsed = output_.seconds() - started_;
-  const double done = static_cast<double>(done_);
-  const bool bounded = total_ > 0;
-  const double share = bounded ? std::min(1.0, done / static_cast<double>(total_)) : 0;
-  const double fresh = done - static_cast<double>(skipped_);
+  const double elapsed = output_.seconds() - task_.started;
+  const double done = static_cast<double>(task_.done);
+  const bool bounded = task_.total > 0;
+  const double share = bounded ? std::min(1.0, done / static_cast<double>(task_.total)) : 0;
+  const double fresh = done - static_cast<double>(task_.skipped);
   Parts parts;
-  parts.title = title_ + ": ";
-  parts.amount = amount(done, unit_);
-  parts.fields = split_fields(detail_);
+  parts.title = task_.title + ": ";
+  parts.amount = amount(done, task_.unit);
+  parts.fields = split_fields(task_.detail);
   if (bounded) {
     const int full = static_cast<int>(share * kBarCells);
     if (output_.is_terminal) { parts.bar = "[" + std::string(full, '#') + std::string(kBarCells - full, '.') + "] "; }
-    parts.amount += " of " + amount(static_cast<double>(total_), unit_);
+    parts.amount += " of " + amount(static_cast<double>(task_.total), task_.unit);
     parts.share = fmt::format(" ({}%)", static_cast<int>(share * 100));
   }
-  if (elapsed > 0 && fresh > 0) { parts.rate = ", " + rate(fresh / elapsed, unit_); }
+  if (elapsed > 0 && fresh > 0) { parts.rate = ", " + rate(fresh / elapsed, task_.unit); }
   if (finished) {
     parts.time = ", took " + format_duration(elapsed);
-  } else if (bounded && fresh > 0 && done_ < total_) {
-    parts.time = ", eta " + format_duration(elapsed * (static_cast<double>(total_) - done) / fresh);
+  } else if (bounded && (fresh > 0 || task_.seconds_left) && task_.done < task_.total) {
+    const double by_rate = elapsed * (static_cast<double>(task_.total) - done) / fresh;
+    parts.time = ", eta " + format_duration(task_.seconds_left.value_or(by_rate));
   }
   if (output_.is_terminal) { parts.shorten(output_.columns() - 1); }
   return parts.text();
@@ -199,10 +219,7 @@ std::unique_ptr<Progress> stderr_progress(double line_seconds) {
     std::fflush(stderr);
   };
   output.seconds = [start = std::chrono::steady_clock::now()] { return seconds_since(start); };
-  output.columns = [] {
-    winsize size{};
-    return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : kDefaultColumns;
-  };
+  output.columns = [] { return terminal_columns(STDERR_FILENO, kDefaultColumns); };
   const char* no_color = std::getenv("NO_COLOR");
   output.is_terminal = ::isatty(STDERR_FILENO) == 1 && (no_color == nullptr || *no_color == '\0');
   return std::make_unique<TextProgress>(std::move(output));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,7 +25,12 @@ class Progress {
   /// `done` units so far; `detail` follows the numbers: fields by importance ("loss 3.041, gnorm 0.41"). Cheap: may
   /// be called often.
   virtual void update(uint64_t done, std::string_view detail = {}) {}
+  /// The seconds that are left, where the caller knows better than the rate so far.
+  virtual void time_left(double seconds) {}
   virtual void end() {}
+  /// Work in between, with a bar of its own until end_part(); the task's time goes on.
+  virtual void begin_part(std::string_view title, uint64_t total, Unit unit = Unit::count) {}
+  virtual void end_part() {}
   /// A line of its own, above the bar: something that the user should know.
   virtual void message(std::string_view text) {}
 };
@@ -41,7 +47,8 @@ struct ProgressOutput {
 /// A bar with rate and time left on a terminal, redrawn at most ten times a second; elsewhere a plain
 /// line at the start, every `line_seconds`, and at the end:
 /// `encode: 412.0 MiB of 1.2 GiB (33%), 9.8 MiB/s, eta 00:01:23, loss 3.041`.
-/// Where the terminal is too narrow, bar, rate, share and then the last fields of `detail` are left out.
+/// On a terminal the bar of a part leaves no line. Where the terminal is too narrow, bar, rate, share and then the last
+/// fields of `detail` are left out.
 class TextProgress final : public Progress {
  public:
   explicit TextProgress(ProgressOutput output) : output_(std::move(output)) {}
@@ -49,19 +56,30 @@ class TextProgress final : public Progress {
   void begin(std::string_view title, uint64_t total, Unit unit, uint64_t done = 0) override;
   void skip(uint64_t done) override;
   void update(uint64_t done, std::string_view detail) override;
+  void time_left(double seconds) override;
   void end() override;
+  void begin_part(std::string_view title, uint64_t total, Unit unit) override;
+  void end_part() override;
   void message(std::string_view text) override;
 
  private:
+  struct Task {
+    std::string title, detail{};
+    Unit unit = Unit::count;
+    uint64_t done = 0, skipped = 0, total = 0;
+    double started = 0;
+    std::optional<double> seconds_left{};
+  };
+
+  void start(std::string_view title, uint64_t total, Unit unit, uint64_t done);
   std::string line(bool finished) const;
   void draw(bool finished);
   void clear();
 
   ProgressOutput output_;
-  std::string title_, detail_;
-  Unit unit_ = Unit::count;
-  uint64_t done_ = 0, skipped_ = 0, total_ = 0;
-  double started_ = 0, drawn_ = 0;
+  Task task_;                  // the part, while one goes on
+  std::optional<Task> whole_;  // which the part is of
+  double drawn_ = 0;
   bool active_ = false, on_screen_ = false;
 };
 

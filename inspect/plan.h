@@ -65,7 +65,7 @@ struct Plan {
 
   double training_flops() const { return 3 * flops_per_token * static_cast<double>(tokens); }
   Json json() const;
-  std::string text() const;
+  std::string text(int columns = 0) const;  // tables of at most so many columns; 0: any
 };
 
 struct PlanOptions {
@@ -90,7 +90,7 @@ constexpr double kPlannedShareOfPeak = 0.4;
 /// Adds what `options.gpu` says to a run configuration as read: its device. Errors: ConfigError.
 void set_planned_device(Json& config, const PlanOptions& options);
 
-/// Plans side by side, one line each; columns that no plan fills are left out.
-std::string compare_plans(const std::vector<Plan>& plans);
+/// Plans side by side, one line each, in a table of at most so many columns (0: any); what no plan fills is left out.
+std::string compare_plans(const std::vector<Plan>& plans, int columns = 0);
 
 }  // namespace hebb

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "core/progress.h"
+#include "core/terminal.h"
 #include "inspect/plan.h"
 
 namespace hebb {
@@ -103,7 +104,7 @@ Json Plan::json() const {
   return j;
 }
 
-std::string Plan::text() const {
+std::string Plan::text(int columns) const {
   std::string t;
   if (!name.empty()) { t += name + "\n\n"; }
   t += "parameters        total " + grouped(parameters.total) + " (" +
@@ -117,19 +118,19 @@ std::string Plan::text() const {
                    short_count(flops_per_token), short_count(3 * flops_per_token),
                    short_count(3 * head_flops_per_token));
   t += paper_text(papers, 3 * flops_per_token) + "\n";
-  t += fmt::format("{:<14} {:<10} {:>7} {:>14} {:>15}", "layer", "type", "blocks", "params each", "FLOPs/token");
-  for (const int64_t c : contexts) { t += fmt::format(" {:>10}", fmt::format("@{}K", c / 1024)); }
-  t += "   <- state bytes per row after so many tokens\n";
+  std::vector<std::string> head{"layer", "type", "blocks", "params each", "FLOPs/token"};
+  for (const int64_t c : contexts) { head.push_back(fmt::format("@{}K", c / 1024)); }
+  std::vector<std::vector<std::string>> rows{head};
+  const auto add = [&](std::vector<std::string> row, const std::vector<int64_t>& states) {
+    for (const int64_t bytes : states) { row.push_back(format_bytes(static_cast<double>(bytes))); }
+    rows.push_back(std::move(row));
+  };
   for (const LayerPlan& l : layers) {
-    t += fmt::format("{:<14} {:<10} {:>7} {:>14} {:>15}", l.name, l.type, l.count, grouped(l.parameters),
-                     short_count(l.flops_per_token));
-    for (const int64_t bytes : l.state_bytes) { t += fmt::format(" {:>10}", format_bytes(static_cast<double>(bytes))); }
-    t += "\n";
+    add({l.name, l.type, std::to_string(l.count), grouped(l.parameters), short_count(l.flops_per_token)},
+        l.state_bytes);
   }
-  t += fmt::format("{:<14} {:<10} {:>7} {:>14} {:>15}", "model", "", "", grouped(parameters.total),
-                   short_count(flops_per_token));
-  for (const int64_t bytes : state_bytes) { t += fmt::format(" {:>10}", format_bytes(static_cast<double>(bytes))); }
-  t += "\n";
+  add({"model", "", "", grouped(parameters.total), short_count(flops_per_token)}, state_bytes);
+  t += text_table(rows, columns) + "@: bytes of state of a row after so many tokens\n";
   for (const std::string& u : unused) { t += "layer \"" + u + "\" is defined but no block uses it\n"; }
   if (memory) {
     t += fmt::format("\nbatch {} rows of {} tokens in micro-batches of {}; {} steps, {} tokens, {:.3e} FLOPs\n\n",
@@ -161,7 +162,7 @@ struct Column {
 
 std::string count_or_nothing(double n) { return n > 0 ? short_count(n) : ""; }
 
-std::vector<Column> columns() {
+std::vector<Column> columns_of_plans() {
   return {
       {"params", [](const Plan& p) { return short_count(static_cast<double>(p.parameters.total)); }},
       {"non-emb", [](const Plan& p) { return short_count(static_cast<double>(p.parameters.non_embedding)); }},
@@ -188,27 +189,17 @@ std::vector<Column> columns() {
 
 }  // namespace
 
-std::string compare_plans(const std::vector<Plan>& plans) {
-  size_t width = 13;
-  for (const Plan& p : plans) { width = std::max(width, p.name.size()); }
-  std::vector<std::string> lines{std::string("configuration") + std::string(width - 13, ' ')};
-  for (const Plan& p : plans) { lines.push_back(p.name + std::string(width - p.name.size(), ' ')); }
-  for (const Column& c : columns()) {
-    std::vector<std::string> cells{c.title};
-    size_t wide = c.title.size();
-    bool any = false;
-    for (const Plan& p : plans) {
-      const std::string cell = c.cell(p);
-      any = any || !cell.empty();
-      cells.push_back(cell.empty() ? "-" : cell);
-      wide = std::max(wide, cells.back().size());
-    }
-    for (size_t i = 0; any && i < cells.size(); ++i) {
-      lines[i] += std::string(2 + wide - cells[i].size(), ' ') + cells[i];
-    }
+std::string compare_plans(const std::vector<Plan>& plans, int columns) {
+  std::vector<std::vector<std::string>> rows{{"configuration"}};
+  for (const Plan& p : plans) { rows.push_back({p.name}); }
+  for (const Column& c : columns_of_plans()) {
+    std::vector<std::string> cells;
+    for (const Plan& p : plans) { cells.push_back(c.cell(p)); }
+    if (std::all_of(cells.begin(), cells.end(), [](const std::string& cell) { return cell.empty(); })) { continue; }
+    rows[0].push_back(c.title);
+    for (size_t i = 0; i < cells.size(); ++i) { rows[i + 1].push_back(cells[i].empty() ? "-" : cells[i]); }
   }
-  std::string t;
-  for (const std::string& line : lines) { t += line + "\n"; }
+  std::string t = text_table(rows, columns);
   if (!plans.empty() && !plans[0].speed.empty()) { t += "time: " + plans[0].speed + "\n"; }
   return t;
 }

@@ -11,6 +11,7 @@
 #include "comm/lanes.h"
 #include "comm/value_layout.h"
 #include "core/progress.h"
+#include "core/terminal.h"
 #include "layers/model.h"
 
 namespace hebb {
@@ -216,24 +217,27 @@ Json RankPlan::json() const {
                        {"rows", list}});
 }
 
-std::string RankPlan::text() const {
+std::string RankPlan::text(int columns) const {
   std::string t = fmt::format("\nranks with the same bits, for {} lanes: {}; {} buckets\n", lanes,
                               fmt::join(allowed, ", "), buckets);
-  t += fmt::format("{:>6} {:>6} {:>5} {:>13} {:>14} {:>14} {:>14} {:>14}", "ranks", "hosts", "zero", "micro-batches",
-                   "reduce sent", "gather sent", "state", "memory");
-  t += is_timed ? "    step ms   exposed  efficiency            run GPU hours\n" : "\n";
+  std::vector<std::vector<std::string>> lines{
+      {"ranks", "hosts", "zero", "micro-batches", "reduce sent", "gather sent", "state", "memory"}};
+  if (is_timed) { lines[0].insert(lines[0].end(), {"step ms", "exposed", "efficiency", "run", "GPU hours"}); }
   for (const RankPlanRow& r : rows) {
     const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
-    t += fmt::format("{:>6} {:>6} {:>5} {:>13} {:>14} {:>14} {:>14} {:>14}", r.ranks, r.hosts, r.zero, r.micro_batches,
-                     bytes(r.reduce_bytes), bytes(r.gather_bytes), bytes(r.memory.state_bytes()),
-                     bytes(r.memory.total_bytes()));
+    std::vector<std::string> line{std::to_string(r.ranks),         std::to_string(r.hosts),      std::to_string(r.zero),
+                                  std::to_string(r.micro_batches), bytes(r.reduce_bytes),        bytes(r.gather_bytes),
+                                  bytes(r.memory.state_bytes()),   bytes(r.memory.total_bytes())};
     if (is_timed) {
       const double hours = static_cast<double>(steps) * r.step_seconds / 3600;
-      t += fmt::format(" {:>10.1f} {:>9.2f} {:>10.1f}% {:>14} {:>10.4g}", 1e3 * r.step_seconds, 1e3 * r.exposed_seconds,
-                       100 * r.efficiency, format_duration(3600 * hours), hours * r.ranks);
+      line.insert(line.end(),
+                  {fmt::format("{:.1f}", 1e3 * r.step_seconds), fmt::format("{:.2f}", 1e3 * r.exposed_seconds),
+                   fmt::format("{:.1f}%", 100 * r.efficiency), format_duration(3600 * hours),
+                   fmt::format("{:.4g}", hours * r.ranks)});
     }
-    t += "\n";
+    lines.push_back(std::move(line));
   }
+  t += text_table(lines, columns);
   t += is_timed
            ? "Predicted, not measured. Efficiency: against one rank with as many micro-batches, which updates all\n"
              "parameters alone; with train.zero ranks share that work, so it may be above 100 %.\n"

@@ -42,7 +42,7 @@ struct RankPlan {
   std::vector<RankPlanRow> rows;  // every allowed number up to the one asked for, ascending
 
   Json json() const;
-  std::string text() const;
+  std::string text(int columns = 0) const;  // the table, of at most so many columns; 0: any
 };
 
 /// config: resolved, with the micro-batch of one rank; train.lanes are those of the plan, by default as many as ranks.

@@ -49,9 +49,9 @@ int run(Options& o) {
   if (!o.task.empty() || ((o.status || o.cancel) && fs::is_directory(o.sweep))) { return run_in_folder(o); }
   const Sweep sweep = sweep_of(o);
   if (o.dry_run) {
-    if (sweep.shrunk) { fmt::print("{}\n", sweep.shrunk->text); }
-    fmt::print("{}", describe_ladder(sweep, o.ladder, o.plan));
-    if (!o.ladder.launcher.empty()) { fmt::print("\n{}", describe_jobs(sweep, o.ladder)); }
+    if (sweep.shrunk) { print_text(sweep.shrunk->text + "\n"); }
+    print_text(describe_ladder(sweep, o.ladder, o.plan, stdout_columns()));
+    if (!o.ladder.launcher.empty()) { print_text("\n" + describe_jobs(sweep, o.ladder)); }
     return 0;
   }
   if (o.status || o.cancel) { return run_in_folder(o); }

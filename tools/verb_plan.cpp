@@ -8,6 +8,7 @@
 #include "study/ladder/ladder.h"
 #include "tools/command_line.h"
 #include "tools/config_arguments.h"
+#include "tools/console.h"
 #include "tools/verbs.h"
 #include "train/model_source.h"
 
@@ -81,7 +82,8 @@ void print_ranks(const Options& o, const std::string& file, const std::vector<st
                                 .tokens_per_s = o.plan.tokens_per_s,
                                 .tflops = o.plan.tflops};
   const RankPlan plan = plan_ranks(resolved(std::move(source.config), o.ranks), options);
-  std::printf("%s", o.json ? (plan.json().dump(1) + "\n").c_str() : plan.text().c_str());
+  if (o.json) { return print_line(plan.json().dump(1)); }
+  print_text(plan.text(stdout_columns()));
 }
 
 void run_plan(Options o) {
@@ -101,9 +103,9 @@ void run_plan(Options o) {
   if (o.json) {
     Json list = Json::array();
     for (const Plan& p : plans) { list.push(p.json()); }
-    std::printf("%s\n", (plans.size() == 1 ? plans[0].json() : list).dump(1).c_str());
+    print_line((plans.size() == 1 ? plans[0].json() : list).dump(1));
   } else {
-    std::printf("%s", (plans.size() == 1 ? plans[0].text() : compare_plans(plans)).c_str());
+    print_text(plans.size() == 1 ? plans[0].text(stdout_columns()) : compare_plans(plans, stdout_columns()));
   }
 }
 

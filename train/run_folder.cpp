@@ -242,11 +242,8 @@ void RunFolder::choose_checkpoint(const RunOptions& options) {
   } else if (options.resume != "never") {
     choose_given(options.resume, options);
   }
-  if (checkpoint_) {
-    notes_.push_back(fmt::format("resuming after step {:d} from {}", state_.step, checkpoint_->string()));
-    if (!options.init_from.empty()) {
-      notes_.push_back("--init-from " + options.init_from.string() + " is not read again: the run is resumed");
-    }
+  if (checkpoint_ && !options.init_from.empty()) {
+    notes_.push_back("--init-from " + options.init_from.string() + " is not read again: the run is resumed");
   }
 }
 

@@ -44,6 +44,7 @@ class RunFolder {
   const CheckpointFolder& checkpoints() const { return checkpoints_; }
   const Json& config() const { return config_; }                             // resolved, as stored
   const std::optional<fs::path>& checkpoint() const { return checkpoint_; }  // to resume from
+  bool is_own_checkpoint() const;                                            // it lies in this folder
   const RunState& state() const { return state_; }                           // of that checkpoint
   const std::vector<std::string>& notes() const { return notes_; }           // for the user
 
@@ -69,7 +70,6 @@ class RunFolder {
   void remove_at_signals();
   void remove_leftovers();
   void write_config();
-  bool is_own_checkpoint() const;
   Json to_json() const;
   void follow(RunConfig& config, const Json& first);
   void choose_checkpoint(const RunOptions& options);

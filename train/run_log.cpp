@@ -3,6 +3,17 @@
 #include <algorithm>
 
 namespace hebb {
+namespace {
+
+template <class Take> void each_line(std::string_view text, Take&& take) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    take(line);
+  }
+}
+
+}  // namespace
 
 void RunLog::open(const fs::path& path, int64_t rank) {
   file_ = std::make_unique<LogFile>(path, rank);
@@ -19,12 +30,15 @@ void RunLog::write(LogLevel level, std::string_view line) {
 }
 
 void RunLog::say(std::string_view text, LogLevel level) {
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
+  each_line(text, [&](std::string_view line) {
     if (console_.line) { console_.line(line); }
     write(level, line);
-  }
+  });
+}
+
+void RunLog::say_in_brief(std::string_view text, std::string_view brief) {
+  each_line(text, [&](std::string_view line) { write(LogLevel::info, line); });
+  if (console_.line) { each_line(brief, console_.line); }
 }
 
 void RunLog::warn(std::string_view line) {
@@ -48,13 +62,12 @@ void RunLog::error(std::string_view line) noexcept {
   }
 }
 
-void RunLog::step(std::string_view line, int64_t step, std::string_view detail) {
+void RunLog::step(std::string_view line, std::string_view detail) {
   if (console_.bar == nullptr) {
     say(line);
     return;
   }
   detail_ = detail;
-  update_bar(step);
   write(LogLevel::info, line);
 }
 
@@ -65,8 +78,22 @@ void RunLog::begin_bar(std::string_view title, int64_t total, int64_t done) {
   }
 }
 
-void RunLog::update_bar(int64_t done) {
-  if (console_.bar != nullptr) { console_.bar->update(static_cast<uint64_t>(done), detail_); }
+void RunLog::begin_part(std::string_view title, int64_t total) {
+  if (console_.bar != nullptr) { console_.bar->begin_part(title, static_cast<uint64_t>(total)); }
+}
+
+void RunLog::update_part(int64_t done) {
+  if (console_.bar != nullptr) { console_.bar->update(static_cast<uint64_t>(done)); }
+}
+
+void RunLog::end_part() {
+  if (console_.bar != nullptr) { console_.bar->end_part(); }
+}
+
+void RunLog::update_bar(int64_t done, double seconds_left) {
+  if (console_.bar == nullptr) { return; }
+  console_.bar->time_left(seconds_left);
+  console_.bar->update(static_cast<uint64_t>(done), detail_);
 }
 
 void RunLog::end_bar() {

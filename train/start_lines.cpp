@@ -124,6 +124,20 @@ std::string describe_time(const RunConfig& config, TrainingState& training, doub
                      peak ? "the device's dense peak" : "the speed of a matrix product measured here", speed * 1e-9);
 }
 
+std::string describe_counts(const ParamStore& params, const char* end) {
+  return fmt::format("parameters: {} trained, {} in fast weights{}\n", params.count(ParamKind::trained),
+                     params.count(ParamKind::fast), end);
+}
+
+/// The memory plan as one line.
+std::string describe_briefly(const MemoryPlan& plan) {
+  const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
+  return fmt::format(
+      "memory plan: {}: parameters {}, gradients {}, optimizer {}, activations and temporaries {} at the peak\n",
+      bytes(plan.total_bytes()), bytes(plan.parameter_bytes), bytes(plan.gradient_bytes), bytes(plan.optimizer_bytes),
+      bytes(plan.work_bytes));
+}
+
 }  // namespace
 
 std::string describe_parameters(Stream& stream, const ParamStore& params, const Optimizer& optimizer) {
@@ -138,8 +152,7 @@ std::string describe_parameters(Stream& stream, const ParamStore& params, const 
     ++it->tensors;
     if (p->spec.kind != ParamKind::buffer) { add_values(stream, p->value, it->values); }
   }
-  std::string text = fmt::format("parameters: {} trained, {} in fast weights\n", params.count(ParamKind::trained),
-                                 params.count(ParamKind::fast));
+  std::string text = describe_counts(params, "");
   for (const Group& g : groups) {
     text += fmt::format("  {:<44} {:3} x {:<18} {:<8}", g.name, g.tensors, g.shape.str(), g.kind);
     if (g.values.count > 0) {
@@ -201,16 +214,28 @@ std::string weights_note(const DataConfig& data) {
   return is_mixed ? "note: the weight \"rows\" is a number of rows, beside weights that are numbers themselves\n" : "";
 }
 
-std::string startup_report(const RunConfig& config, TrainingState& training, const MemoryPlan& plan,
-                           const Loader& loader, int64_t step, int ranks) {
+std::string first_lines(const std::string& text, size_t count) {
+  const auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  if (lines <= count) { return text; }
+  size_t end = 0;
+  for (size_t i = 0; i < count; ++i) { end = text.find('\n', end) + 1; }
+  return text.substr(0, end) + fmt::format("and {:d} more\n", lines - count);
+}
+
+StartText startup_report(const RunConfig& config, TrainingState& training, const MemoryPlan& plan, const Loader& loader,
+                         int64_t step, int ranks) {
+  constexpr size_t kSources = 4;
   const double flops = training_flops_per_token(config, training.model);
-  std::string text = describe_run(config, training);
-  text += describe_parameters(training.stream, training.model.params(), *training.optimizer);
-  text += fmt::format("FLOPs per token: {:.4g} forward, {:.4g} in training\n", flops / 3, flops);
-  text += describe_batches(config.train, ranks) + describe(plan);
-  text += loader.describe(config.train.steps * config.train.batch_size);
-  text += weights_note(config.data) + describe_time(config, training, flops, step);
-  return text;
+  const std::string head = describe_run(config, training);
+  const std::string middle = fmt::format("FLOPs per token: {:.4g} forward, {:.4g} in training\n", flops / 3, flops) +
+                             describe_batches(config.train, ranks);
+  const std::string data = loader.describe(config.train.steps * config.train.batch_size);
+  const std::string end = weights_note(config.data) + describe_time(config, training, flops, step);
+  const ParamStore& params = training.model.params();
+  return {
+      head + describe_parameters(training.stream, params, *training.optimizer) + middle + describe(plan) + data + end,
+      head + describe_counts(params, " (train.log has each tensor)") + middle + describe_briefly(plan) +
+          first_lines(data, kSources) + end};
 }
 
 }  // namespace hebb

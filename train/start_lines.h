@@ -22,9 +22,17 @@ int64_t measured_product_size(const std::string& machine);
 /// FLOP/s of matrix products on this device, measured for some milliseconds.
 double measure_matrix_product(TrainingState& training);
 
-/// What a run says before its first step: device, parameters, FLOPs per token, batch arithmetic,
-/// memory plan, data plan, hours (docs/verbs/train.md, What it prints). ranks: of the run.
-std::string startup_report(const RunConfig& config, TrainingState& training, const MemoryPlan& plan,
-                           const Loader& loader, int64_t step, int ranks);
+/// What a run says before its first step: device, parameters, FLOPs per token, batch arithmetic, memory plan, data
+/// plan, hours (docs/verbs/train.md, What it prints). `full` has a line for each group of tensors and each use of
+/// memory; `brief` fits a small terminal.
+struct StartText {
+  std::string full, brief;
+};
+/// ranks: of the run.
+StartText startup_report(const RunConfig& config, TrainingState& training, const MemoryPlan& plan, const Loader& loader,
+                         int64_t step, int ranks);
+
+/// The first `count` lines of a text, and a line that says how many more there are.
+std::string first_lines(const std::string& text, size_t count);
 
 }  // namespace hebb

@@ -10,6 +10,7 @@
 
 #include "core/elapsed.h"
 #include "core/plural.h"
+#include "core/progress.h"
 
 namespace hebb {
 namespace {
@@ -20,6 +21,7 @@ std::string not_finite(double value) { return std::isnan(value) ? "nan" : value 
 }  // namespace
 
 int Trainer::run() {
+  if (!training_) { return static_cast<int>(ExitCode::kDone); }  // it was complete
   try {
     signals_.emplace();
     return loop();
@@ -150,10 +152,12 @@ bool Trainer::validation_due() const {
 }
 
 bool Trainer::validate() {
+  const auto begin = Clock::now();
   training_->complete_values();
   for (const auto& source : validation_) {
     if (validated_.count(source->name()) == 0 && !validate_source(*source)) { return false; }
   }
+  validation_seconds_.add(seconds_since(begin));
   return true;
 }
 
@@ -200,14 +204,14 @@ bool Trainer::validate_source(ValidationSource& source) {
       .document_mask = config_.train.document_mask, .seed = config_.train.seed, .step = state_.step};
   LossSum sum;
   bool stops = false;
-  log_.begin_bar("validation " + source.name(), source.rows());
+  log_.begin_part("validation " + source.name(), source.rows());
   for (int64_t row = 0; row < source.rows() && !stops;) {
     ranks_.flight().at(state_.step, "validation", row);
     stops = add_validation_group(source, row, settings, sum);
     row = std::min(source.rows(), row + config_.train.lanes.value_or(1) * *config_.train.micro_batch_size);
-    log_.update_bar(row);
+    log_.update_part(row);
   }
-  log_.end_bar();
+  log_.end_part();
   aside.restore(stream);
   agree_to_stop(stops);
   const bool is_complete = !stops;
@@ -215,7 +219,6 @@ bool Trainer::validate_source(ValidationSource& source) {
     log_validation(source.name(), sum.loss / static_cast<double>(sum.tokens), sum.tokens);
     validated_.insert(source.name());
   }
-  log_.begin_bar("train", config_.train.steps, state_.step);
   return is_complete;
 }
 
@@ -225,6 +228,7 @@ bool Trainer::checkpoint_due() const {
 }
 
 void Trainer::save() {
+  const auto begin = Clock::now();
   state_.skipped = skips_.total();
   state_.consecutive_skips = skips_.consecutive();
   state_.spike_window = spikes_.values();
@@ -248,6 +252,7 @@ void Trainer::save() {
     log_.sync();
   }
   host_.communicator().barrier(training_->stream);  // no rank goes on, or ends, before the checkpoint is there
+  save_seconds_.add(seconds_since(begin));
 }
 
 void Trainer::warn_of_all(const std::vector<std::string>& notes) {
@@ -300,6 +305,26 @@ int Trainer::stop(const std::string& reason) {
   return static_cast<int>(config_.train.exit_code_on_stop);
 }
 
+/// What the run came to, and what to do with it.
+std::string Trainer::summary() const {
+  const fs::path near = folder_.path().lexically_proximate(fs::current_path());
+  const std::string path = near.string().starts_with("..") ? folder_.path().string() : near.string();
+  std::string text = "done: " + plural(state_.step, "step") + " in " + folder_.path().string();
+  if (steps_done_ > 0) {
+    const double tokens = static_cast<double>(steps_done_) * static_cast<double>(config_.train.tokens_per_step());
+    text += fmt::format("\n{}took {}, {:.0f} tokens/s in training",
+                        steps_done_ < state_.step ? "the last " + std::to_string(steps_done_) + " " : "",
+                        format_duration(seconds_since(started_)), tokens / passed_);
+  }
+  if (last_loss_) { text += fmt::format("\nlast training loss {:.4f}", *last_loss_); }
+  for (const auto& [name, loss] : last_validation_) {
+    text += fmt::format("{}validation {} {:.4f}", last_loss_ ? ", " : "\n", name, loss);
+  }
+  text += "\nnext: hebb report " + path;
+  if (config_.data.tokenizer.is_object()) { text += "\n      hebb generate " + path + " --prompt TEXT"; }
+  return text;
+}
+
 int Trainer::finish() {
   sync_files();
   log_.end_bar();
@@ -307,7 +332,7 @@ int Trainer::finish() {
     log_.warn(fmt::format("{:d} of {:d} steps were skipped; train.log names each with its reason", skips_.total(),
                           state_.step));
   }
-  log_.say("done: " + plural(state_.step, "step") + " in " + folder_.path().string());
+  log_.say(summary());
   log_.sync();
   return static_cast<int>(ExitCode::kDone);
 }

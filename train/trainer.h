@@ -3,8 +3,10 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/mean.h"
 #include "core/stop_signals.h"
 #include "data/rows/loader.h"
 #include "data/rows/validation.h"
@@ -43,6 +45,7 @@ class Trainer {
   int run();
 
   const RunState& state() const { return state_; }
+  /// Not of a run that was complete before: it loads nothing.
   const ParamStore& params() const { return training_->model.params(); }
   const fs::path& run_folder() const { return folder_.path(); }
   /// Whether the last step is done.
@@ -58,6 +61,7 @@ class Trainer {
 
   int loop();
   void start(const RunOptions& options, const std::string& banner);
+  bool was_complete();
   void open_log();
   void reserve_memory(const ProductList& products);
   void start_model(const RunOptions& options);
@@ -82,6 +86,7 @@ class Trainer {
   Scalars tensorboard_values(const StepReport& report, double step_seconds) const;
   std::optional<double> mfu(double step_seconds) const;
   int64_t memory_bytes() const;
+  double seconds_left() const;
 
   void log_validation(const std::string& name, double loss, int64_t tokens);
 
@@ -104,6 +109,7 @@ class Trainer {
   bool any_rank_wants_to_stop();
   int stop(const std::string& reason);
   int finish();
+  std::string summary() const;
 
   RunConfig config_;
   Ranks ranks_;
@@ -126,6 +132,11 @@ class Trainer {
   int64_t saved_step_ = -1;
   int64_t largest_bytes_ = 0;  // of memory_bytes() at logged steps, of all ranks
   int64_t steps_done_ = 0;     // by this process
+  double step_seconds_ = 0;    // of a step, by the last logged line
+  double passed_ = 0;          // seconds of all steps of this process
+  Mean validation_seconds_, save_seconds_;
+  std::optional<double> last_loss_;                              // of this process
+  std::vector<std::pair<std::string, double>> last_validation_;  // of each source, likewise
   double flops_per_token_ = 0;
   std::optional<double> peak_flops_;  // of the device
   Interval interval_;

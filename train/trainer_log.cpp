@@ -59,7 +59,27 @@ int64_t Trainer::memory_bytes() const {
              : training_->state.reserved_bytes() + training_->work.reserved_bytes();
 }
 
+/// Until the end of the run: steps, and the validations and saves between them. A validation before the first one is
+/// taken to go through its tokens as training does, without the two passes back.
+double Trainer::seconds_left() const {
+  const TrainConfig& train = config_.train;
+  const auto left = [&](int64_t every) {  // times, at the end too; this step's are yet to come
+    return every <= 0 ? 1 : train.steps / every - (state_.step - 1) / every + (train.steps % every != 0 ? 1 : 0);
+  };
+  double rows = 0;
+  for (const auto& source : validation_) { rows += static_cast<double>(source->rows()); }
+  const double validation = validation_seconds_.n > 0
+                                ? validation_seconds_.value()
+                                : step_seconds_ * rows / (3 * static_cast<double>(train.batch_size));
+  const double save = save_seconds_.n > 0 ? save_seconds_.value() : 0;
+  return step_seconds_ * static_cast<double>(train.steps - state_.step) +
+         validation * static_cast<double>(left(train.val_every)) +
+         save * static_cast<double>(left(train.checkpoint.every));
+}
+
 void Trainer::log(const StepReport& report) {
+  passed_ += report.seconds;
+  last_loss_ = report.loss;
   interval_.seconds += report.seconds;
   interval_.steps += 1;
   interval_.sent_bytes += report.sent_bytes;
@@ -70,7 +90,7 @@ void Trainer::log(const StepReport& report) {
              LogLevel::warning);
   }
   if (!is_logged(state_.step)) {
-    log_.update_bar(state_.step);
+    log_.update_bar(state_.step, seconds_left());
     return;
   }
   warn_of_residuals(report.statistics);
@@ -79,7 +99,9 @@ void Trainer::log(const StepReport& report) {
   const std::optional<CommTimes> comm = comm_times();
   if (comm) { largest_bytes_ = comm->peak_bytes; }
   interval_ = {};
-  log_.step(console_line(report, step_seconds), state_.step, bar_detail(report));
+  step_seconds_ = step_seconds;
+  log_.step(console_line(report, step_seconds), bar_detail(report));
+  log_.update_bar(state_.step, seconds_left());
   if (!ranks_.is_first()) { return; }
   if (comm) { warn_of_slow_rank(*comm); }
   metrics_->add(metrics_line(report, step_seconds, comm));
@@ -141,8 +163,7 @@ std::string Trainer::console_line(const StepReport& report, double step_seconds)
       state_.step, train.steps, shown(report.loss), shown(std::exp(report.loss)), shown(report.norms.global), report.lr,
       static_cast<double>(train.tokens_per_step()) / step_seconds,
       utilization ? fmt::format("{:.1f}%", 100 * *utilization) : "n/a", static_cast<double>(largest_bytes_) / kGiB,
-      1000 * step_seconds, short_count(static_cast<double>(state_.tokens)),
-      clock_time(static_cast<double>(train.steps - state_.step) * step_seconds), skips_.total());
+      1000 * step_seconds, short_count(static_cast<double>(state_.tokens)), clock_time(seconds_left()), skips_.total());
 }
 
 Json Trainer::metrics_line(const StepReport& report, double step_seconds, const std::optional<CommTimes>& comm) const {
@@ -184,6 +205,8 @@ Scalars Trainer::tensorboard_values(const StepReport& report, double step_second
 }
 
 void Trainer::log_validation(const std::string& name, double loss, int64_t tokens) {
+  std::erase_if(last_validation_, [&](const auto& before) { return before.first == name; });
+  last_validation_.emplace_back(name, loss);
   log_.say(fmt::format("step {}/{} val {} loss {:.4f} ppl {:.2f}", state_.step, config_.train.steps, name, shown(loss),
                        shown(std::exp(loss))));
   if (!std::isfinite(loss)) {

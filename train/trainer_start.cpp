@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/parallel.h"
+#include "core/plural.h"
 #include "data/tokenizer/tokenizer.h"
 #include "kernels/gemm/product_list.h"
 #include "train/autotune.h"
@@ -12,6 +13,17 @@
 #include "train/trainer.h"
 
 namespace hebb {
+namespace {
+
+/// The version, and the first ranks of several.
+std::string brief_banner(const std::string& banner) {
+  constexpr size_t kLines = 5;
+  const size_t ranks = banner.find("\nrank ");
+  return first_lines(banner + "\n", 1) +
+         (ranks == std::string::npos ? "" : first_lines(banner.substr(ranks + 1) + "\n", kLines));
+}
+
+}  // namespace
 
 Trainer::Trainer(RunConfig config, const RunOptions& options, const Ranks& ranks, Console console,
                  const std::string& banner)
@@ -45,8 +57,17 @@ void Trainer::start(const RunOptions& options, const std::string& banner) {
   const int wanted = config_.train.threads > 0 ? static_cast<int>(config_.train.threads) : ranks_.threads();
   if (wanted == 0 || wanted != threads()) { set_threads(wanted); }
   if (ranks_.is_first()) { open_log(); }
-  log_.say(banner);
+  if (was_complete()) {
+    for (const std::string& note : folder_.notes()) { log_.say(note); }
+    log_.say(fmt::format("complete: {} in {} (a larger train.steps goes on)", plural(state_.step, "step"),
+                         folder_.path().string()));
+    return;
+  }
+  log_.say_in_brief(banner, brief_banner(banner));
   log_.say("run " + config_.name + " in " + folder_.path().string());
+  if (folder_.checkpoint()) {
+    log_.say(fmt::format("resuming after step {:d} from {}", folder_.state().step, folder_.checkpoint()->string()));
+  }
   for (const std::string& note : folder_.notes()) { log_.say(note); }
   ProductList products;
   plan_ = plan_memory(config_, ranks_, &products);
@@ -57,13 +78,36 @@ void Trainer::start(const RunOptions& options, const std::string& banner) {
     if (!ranks_.is_first()) { return; }
     folder_.keep({config_.train.checkpoint.keep, config_.train.checkpoint.keep_every});
     open_metrics();
-    log_.say(startup_report(config_, *training_, plan_, *loader_, state_.step, ranks_.size()));
+    const StartText text = startup_report(config_, *training_, plan_, *loader_, state_.step, ranks_.size());
+    log_.say_in_brief(text.full, text.brief);
   });
   share_validated();
   if (!ranks_.is_first()) { open_log(); }  // all ranks have started: a start that fails leaves no file
+  constexpr size_t kSources = 4;
+  std::string text;
   for (const auto& source : validation_) {
-    log_.say(fmt::format("validation {}: {:d} rows", source->name(), source->rows()));
+    text += fmt::format("validation {}: {:d} rows\n", source->name(), source->rows());
   }
+  log_.say_in_brief(text, first_lines(text, kSources));
+}
+
+/// Whether there is nothing left to do: the folder has a checkpoint of the last step, and all of its validations.
+bool Trainer::was_complete() {
+  const bool is_last =
+      folder_.checkpoint() && folder_.is_own_checkpoint() && folder_.state().step >= config_.train.steps;
+  if (!is_last) { return false; }
+  std::string answer;
+  if (ranks_.is_first()) {
+    const MetricsFile metrics(folder_.path() / "metrics.jsonl", folder_.state().step);
+    const auto& all = config_.data.validation;
+    const bool has_all = std::all_of(all.begin(), all.end(),
+                                     [&](const ValidationConfig& v) { return metrics.validated().count(v.name) > 0; });
+    answer = has_all && metrics.last_step() >= folder_.state().step ? "complete" : "";
+  }
+  if (host_.from_first(answer).empty()) { return false; }
+  if (ranks_.is_first()) { folder_.keep({config_.train.checkpoint.keep, config_.train.checkpoint.keep_every}); }
+  state_ = folder_.state();
+  return true;
 }
 
 void Trainer::reserve_memory(const ProductList& products) {
@@ -89,8 +133,7 @@ void Trainer::start_model(const RunOptions& options) {
                            std::max(found, 1), training_->memories->lanes(), std::max(found, 1)));
     }
     state_ = folder_.state();
-    const bool is_own = folder_.checkpoint()->parent_path() == folder_.path() / "checkpoints";
-    saved_step_ = is_own ? state_.step : -1;
+    saved_step_ = folder_.is_own_checkpoint() ? state_.step : -1;
     skips_.restore(state_.skipped, state_.consecutive_skips);
     spikes_.restore(state_.spike_window);
   } else {

@@ -39,7 +39,9 @@ double schedule_seconds(const std::vector<double>& run_seconds, int64_t at_a_tim
 
 /// What the sweep would cost: one line per run, the sum, and the runs that cannot start, here or with a launcher by
 /// their data alone. plan: the GPU and the speed (of each of the runs at a time), which adds the time.
-std::string describe_ladder(const Sweep& sweep, const LadderOptions& options, const PlanOptions& plan = {});
+/// columns: of the table at most; 0: any.
+std::string describe_ladder(const Sweep& sweep, const LadderOptions& options, const PlanOptions& plan = {},
+                            int columns = 0);
 
 /// State, progress and time left of the runs in a ladder's folder.
 /// Errors: CheckpointError for a folder that holds no ladder.

@@ -129,7 +129,7 @@ double schedule_seconds(const std::vector<double>& run_seconds, int64_t at_a_tim
   return *std::max_element(ends.begin(), ends.end());
 }
 
-std::string describe_ladder(const Sweep& sweep, const LadderOptions& ladder, const PlanOptions& options) {
+std::string describe_ladder(const Sweep& sweep, const LadderOptions& ladder, const PlanOptions& options, int columns) {
   const int64_t at_a_time = ladder.parallel > 0 ? ladder.parallel : sweep.max_parallel;
   const std::vector<Plan> plans = plan_runs(sweep, options);
   std::string solved;
@@ -150,7 +150,7 @@ std::string describe_ladder(const Sweep& sweep, const LadderOptions& ladder, con
     solved += fmt::format("{} is predicted and not trained: {:.4e} FLOPs\n", run.id,
                           planned_result(run).at("flops.total").as_double());
   }
-  std::string text = compare_plans(plans) + (solved.empty() ? "" : "\n" + solved);
+  std::string text = compare_plans(plans, columns) + (solved.empty() ? "" : "\n" + solved);
   text += fmt::format("\n{} runs, {:.4g} tokens, {:.4e} FLOPs", plans.size(), tokens, flops);
   if (!seconds.empty()) {
     const std::string speed =

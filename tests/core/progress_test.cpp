@@ -130,6 +130,51 @@ TEST_CASE("a narrow terminal loses the bar, the rate, the share and then the las
   progress.end();
 }
 
+TEST_CASE("work in between has a bar of its own, and the task's time goes on", "[fast]") {
+  Screen screen;
+  TextProgress progress(screen.output(true));
+  progress.begin("train", 48, Progress::Unit::count);
+  screen.now = 10;
+  progress.update(20, "loss 2.9");
+  progress.begin_part("validation", 8, Progress::Unit::count);
+  screen.text.clear();
+  screen.now = 14;
+  progress.update(4, "");
+  CHECK(screen.text == "\r\033[Kvalidation: [############............] 4 of 8 (50%), 1.00/s, eta 00:00:04");
+  screen.now = 18;
+  screen.text.clear();
+  progress.end_part();
+  CHECK(screen.text == "\r\033[Ktrain: [##########..............] 20 of 48 (41%), 1.11/s, eta 00:00:25, loss 2.9");
+  progress.update(48, "");
+  screen.now = 50;
+  screen.text.clear();
+  progress.end();
+  CHECK(screen.text == "\r\033[Ktrain: [########################] 48 of 48 (100%), 0.96/s, took 00:00:50\n");
+}
+
+TEST_CASE("an end within a part is that of the task", "[fast]") {
+  Screen screen;
+  TextProgress progress(screen.output(true));
+  progress.begin("train", 48, Progress::Unit::count);
+  progress.begin_part("validation", 8, Progress::Unit::count);
+  screen.now = 3;
+  screen.text.clear();
+  progress.end();
+  CHECK(screen.text == "\r\033[Ktrain: [........................] 0 of 48 (0%), took 00:00:03\n");
+}
+
+TEST_CASE("who knows the time left better than the rate says it", "[fast]") {
+  Screen screen;
+  TextProgress progress(screen.output(true));
+  progress.begin("train", 48, Progress::Unit::count);
+  screen.now = 6;
+  screen.text.clear();
+  progress.time_left(100);
+  progress.update(12, "");
+  CHECK(screen.text == "\r\033[Ktrain: [######..................] 12 of 48 (25%), 2.00/s, eta 00:01:40");
+  progress.end();
+}
+
 TEST_CASE("unknown totals show no share and no time left", "[fast]") {
   Screen screen;
   TextProgress progress(screen.output(false));

@@ -1,5 +1,7 @@
 #include "train/run_log.h"
 
+#include <fmt/core.h>
+
 #include <regex>
 #include <sstream>
 
@@ -17,7 +19,12 @@ struct Bar final : Progress {
   void update(uint64_t done, std::string_view detail) override {
     calls.push_back("update " + std::to_string(done) + " " + std::string(detail));
   }
+  void time_left(double seconds) override { calls.push_back(fmt::format("left {:.0f}", seconds)); }
   void end() override { calls.push_back("end"); }
+  void begin_part(std::string_view title, uint64_t total, Unit) override {
+    calls.push_back("part " + std::string(title) + " " + std::to_string(total));
+  }
+  void end_part() override { calls.push_back("end part"); }
 };
 
 /// The lines of a log without their time stamps, whose form is checked.
@@ -40,7 +47,7 @@ FOLDER_TEST("lines of the log have time, level and rank; those of the console ha
   RunLog log({[&](std::string_view line) { printed.emplace_back(line); }, nullptr});
   log.open(folder / "train.log", 3);
   log.say("first\nsecond {} %v\n");
-  log.step("step 1/2 loss 3", 1, "loss 3");
+  log.step("step 1/2 loss 3", "loss 3");
   log.say("a spike", LogLevel::warning);
   log.warn("odd");
   log.error("over");
@@ -71,10 +78,16 @@ FOLDER_TEST("on a terminal a bar replaces the lines of steps, which the log keep
   RunLog log({[&](std::string_view line) { printed.emplace_back(line); }, &bar});
   log.open(folder / "train.log", 0);
   log.begin_bar("train", 9, 4);
-  log.step("step 5/9 loss 3", 5, "loss 3");
-  log.update_bar(6);
+  log.step("step 5/9 loss 3", "loss 3");
+  log.update_bar(5, 60);
+  log.begin_part("validation held", 8);
+  log.update_part(8);
+  log.end_part();
+  log.update_bar(6, 45);
   log.end_bar();
   CHECK(printed.empty());
-  CHECK(bar.calls == std::vector<std::string>{"begin train 9 from 4", "update 5 loss 3", "update 6 loss 3", "end"});
+  CHECK(bar.calls == std::vector<std::string>{"begin train 9 from 4", "left 60", "update 5 loss 3",
+                                              "part validation held 8", "update 8 ", "end part", "left 45",
+                                              "update 6 loss 3", "end"});
   CHECK(lines_of(folder / "train.log") == std::vector<std::string>{"[info] rank 0: step 5/9 loss 3"});
 }

@@ -1,8 +1,10 @@
+#include <fmt/core.h>
 #include <signal.h>
 
 #include <cmath>
 #include <regex>
 
+#include "core/terminal.h"
 #include "tests/thrown.h"
 #include "tests/train/run_fixture.h"
 
@@ -11,6 +13,15 @@ namespace {
 Json state_of(const fs::path& folder, int64_t step) {
   return parse_json_file((checkpoint_in(folder, step) / "state.json").string());
 }
+
+/// Notes what begins, and the time left at each step.
+struct TimeBar final : Progress {
+  std::vector<std::string> begun;
+  std::vector<double> left;
+  void begin(std::string_view title, uint64_t, Unit, uint64_t) override { begun.emplace_back(title); }
+  void begin_part(std::string_view title, uint64_t, Unit) override { begun.push_back("part " + std::string(title)); }
+  void time_left(double seconds) override { left.push_back(seconds); }
+};
 
 struct Poison {
   explicit Poison(std::vector<int64_t> steps) { TestMixerConfig::poisoned = std::move(steps); }
@@ -339,7 +350,7 @@ FOLDER_TEST("the console line has its fixed order") {
   CHECK(unknown.has(" mfu n/a "));
 }
 
-FOLDER_TEST("start-up says device, parameters, FLOPs, batches, memory, data and time") {
+FOLDER_TEST("start-up says device, parameters, FLOPs, batches, memory, data and time; the log says more of them") {
   Heard heard;
   REQUIRE(
       run_in(
@@ -348,15 +359,70 @@ FOLDER_TEST("start-up says device, parameters, FLOPs, batches, memory, data and 
               folder,
               R"({"optimizer": {"groups": [{"match": "nothing has this name", "lr": 1}], "no_decay": ["norm", "nor this"]}})"),
           heard) == 0);
+  const std::string log = read_file(folder / "run" / "train.log");
   for (const char* part :
-       {"device: cpu", "precision fp64", "blocks.*.mixer.weight", "  2 x [12, 12]", "FLOPs per token: ",
-        "batch: 4 rows x 9 tokens = 36", "2 micro-batches of 2 rows", "memory plan: ", "activations and temporaries",
-        "data source 0", "epochs", "estimated time: at least a fraction of a second, at ",
-        "optimizer.groups.0 applies to no parameter", "optimizer.no_decay.1 matches no parameter", "done: 7 steps"}) {
+       {"device: cpu", "precision fp64", "parameters: ", "FLOPs per token: ", "batch: 4 rows x 9 tokens = 36",
+        "2 micro-batches of 2 rows", "memory plan: ", "activations and temporaries", "data source 0", "epochs",
+        "estimated time: at least a fraction of a second, at ", "optimizer.groups.0 applies to no parameter",
+        "optimizer.no_decay.1 matches no parameter", "done: 7 steps"}) {
     INFO(part);
     CHECK(heard.has(part));
-    CHECK_THAT(read_file(folder / "run" / "train.log"), Contains(part));
+    CHECK_THAT(log, Contains(part));
   }
+  for (const char* part : {"blocks.*.mixer.weight", "  2 x [12, 12]", "blocks.*.ffn/"}) {
+    INFO(part);
+    CHECK_FALSE(heard.has(part));
+    CHECK_THAT(log, Contains(part));
+  }
+}
+
+FOLDER_TEST("a start with many validation sets fits a terminal of 24 lines of 80 columns") {
+  std::string sets;
+  for (int i = 0; i < 40; ++i) {
+    sets += fmt::format(R"({}{{"name": "v{:d}", "path": "held.bin", "format": "raw_u16", "split_token": 0}})",
+                        i > 0 ? ", " : "", i);
+  }
+  write_tokens(folder, "held.bin", 2);
+  Heard heard;
+  REQUIRE(run_in(folder / "run", test_run(folder, R"({"data": {"validation": [)" + sets + "]}}"), heard) == 0);
+  int lines = 0;
+  for (const std::string& line : heard.lines) {
+    if (line.starts_with("step ")) { break; }
+    const std::string folded = fold(line, 80);
+    lines += 1 + static_cast<int>(std::count(folded.begin(), folded.end(), '\n'));
+  }
+  CHECK(lines <= 24);
+  CHECK(heard.has("and 36 more"));
+  CHECK_THAT(read_file(folder / "run" / "train.log"), Contains("validation v39: "));
+}
+
+FOLDER_TEST("the end of a run says its losses, time, speed and what to do next") {
+  write_tokens(folder, "held.bin", 2);
+  Heard heard;
+  const std::string held =
+      R"({"data": {"validation": [{"name": "held", "path": "held.bin", "format": "raw_u16", "split_token": 0}]}})";
+  REQUIRE(run_in(folder / "run", test_run(folder, held), heard) == 0);
+  const std::vector<double> losses = metric(folder / "run", "loss");
+  const Json last = parse_json(metrics_of(folder / "run").back(), "metrics.jsonl");
+  CHECK(heard.has("took 00:00:0"));
+  CHECK(heard.has(" tokens/s in training"));
+  CHECK(heard.has(
+      fmt::format("last training loss {:.4f}, validation held {:.4f}", losses.back(), last.at("loss").as_double())));
+  CHECK(heard.has("next: hebb report " + (folder / "run").string()));
+  CHECK_FALSE(heard.has("hebb generate"));  // raw tokens have no tokenizer
+}
+
+FOLDER_TEST("the time left has the validations in it, the first one too") {
+  write_tokens(folder, "held.bin", 2);
+  const std::string held =
+      R"({"data": {"validation": [{"name": "held", "path": "held.bin", "format": "raw_u16", "split_token": 0}]}})";
+  TimeBar bar;
+  Trainer trainer(test_run(folder, held), {.run_folder = folder / "run"}, {}, {{}, &bar}, "test");
+  REQUIRE(trainer.run() == 0);
+  REQUIRE(bar.left.size() == 7);
+  // Before the last step is validated nothing else is left: all 333 rows, against 4 of a step.
+  CHECK(bar.left.back() > 0);
+  CHECK(bar.begun == std::vector<std::string>{"train", "part validation held"});
 }
 
 FOLDER_TEST("a plan that the machine cannot hold is a memory error before the first step") {
