@@ -26,7 +26,7 @@ std::string interval_text(const std::optional<Interval>& i) {
 
 std::string axis_label(const std::string& key) {
   if (key == "flops.total") { return "training FLOPs"; }
-  if (key == "loss.final") { return "final training loss [nats/token]"; }
+  if (key == "loss.final") { return "training loss, last 5 % of steps [nats/token]"; }
   if (key == "params.non_embedding") { return "non-embedding parameters"; }
   if (key == "tokens") { return "training tokens"; }
   if (key.starts_with("ppl.")) { return "validation perplexity on " + key.substr(4); }

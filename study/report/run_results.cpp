@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/json_line.h"
+#include "core/mean.h"
 #include "eval/comparison.h"
 #include "eval/result_files.h"
 #include "inspect/plan.h"
@@ -23,13 +24,16 @@
 namespace hebb {
 namespace {
 
-constexpr size_t kFinalLosses = 10;  // docs/verbs/ladder.md
+constexpr double kFinalShare = 0.05;  // of the steps (docs/verbs/report.md)
 
-double mean_of_last(const std::vector<double>& values, size_t count) {
-  const size_t n = std::min(count, values.size());
-  double sum = 0;
-  for (size_t i = values.size() - n; i < values.size(); ++i) { sum += values[i]; }
-  return n > 0 ? sum / static_cast<double>(n) : NAN;
+/// The mean of what was logged in the last share of the steps, the last value at least.
+double mean_of_end(const Curve& curve) {
+  Mean mean;
+  const double from = (1 - kFinalShare) * curve.x.back();
+  for (size_t i = 0; i < curve.x.size(); ++i) {
+    if (curve.x[i] > from) { mean.add(curve.y[i]); }
+  }
+  return mean.value();
 }
 
 double median(std::vector<double> values) {
@@ -279,7 +283,7 @@ Json result_of(const RunPlace& place, const std::string& id, const Json& tags) {
   Json result = Json::object();
   result.set("id", id);
   for (const auto& [key, value] : tags.members()) { result.set(key, value); }
-  if (!metrics.loss.y.empty()) { result.set("loss.final", mean_of_last(metrics.loss.y, kFinalLosses)); }
+  if (!metrics.loss.y.empty()) { result.set("loss.final", mean_of_end(metrics.loss)); }
   for (const Curve& v : metrics.validation) {
     result.set("val." + v.name, v.y.back());
     result.set("ppl." + v.name, std::exp(v.y.back()));

@@ -21,12 +21,12 @@ struct RunPlace {
 /// with such files in evals/, as results; any other path as a run.
 RunPlace run_place(const fs::path& path);
 
-/// What a run folder holds as one flat object: id, the tags, loss.final (mean of the last ten logged training losses),
-/// val.NAME, setting (study/report/group_by_seed.h), params.*, flops.*, tokens, step, eval.NAME.METRIC,
-/// eval.NAME.source where there is one, what they were measured on (study/report/run_identity.h), and the measured
-/// tokens_per_s and mem_bytes. That of a checkpoint ends at its step, and its evaluations are its own. Of results
-/// alone: id, tags, step, tokens and evaluations. Errors:
-/// DataError for a folder without config.json or with a damaged metrics.jsonl.
+/// What a run folder holds as one flat object: id, the tags, loss.final (mean of the training losses logged in the last
+/// 5 % of the steps), val.NAME, setting (study/report/group_by_seed.h), params.*, flops.*, tokens, step,
+/// eval.NAME.METRIC, eval.NAME.source where there is one, what they were measured on (study/report/run_identity.h), and
+/// the measured tokens_per_s and mem_bytes. That of a checkpoint ends at its step, and its evaluations are its own. Of
+/// results alone: id, tags, step, tokens and evaluations.
+/// Errors: DataError for a folder without config.json or with a damaged metrics.jsonl.
 Json result_of(const RunPlace& place, const std::string& id, const Json& tags);
 
 /// Result files of a checkpoint, or of the last step of a run that was evaluated, by name.

@@ -33,9 +33,8 @@ TEST_CASE("a ladder trains every run, writes results and a report, and does noth
   CHECK(m.at("tokens").as_int() == 12 * 36);
   CHECK(m.at("flops.total").as_double() == 3 * m.at("flops.forward_per_token").as_double() * 12 * 36);
   const std::vector<double> losses = metric(folder / "runs/small/m", "loss");
-  double mean = 0;
-  for (size_t i = 2; i < 12; ++i) { mean += losses[i] / 10; }
-  CHECK(m.at("loss.final").as_double() == Approx(mean).epsilon(1e-12));
+  REQUIRE(losses.size() == 12);  // the last 5 % of twelve steps are one: no mean over half of the run
+  CHECK(m.at("loss.final").as_double() == losses.back());
   REQUIRE(m.find("val.held") != nullptr);
   CHECK(m.at("ppl.held").as_double() == std::exp(m.at("val.held").as_double()));
   CHECK(m.find("eval.by-position.ppl") != nullptr);

@@ -85,7 +85,7 @@ TEST_CASE("fits of a report recover known laws, predict held-out runs and compar
   // The second group needs (30/29)^(-1/0.05) of the first one's FLOPs: 0.508.
   CHECK_THAT(fit_text(groups, config), Contains("| sdm | ") && Contains("| 0.508 |") && Contains("| full-8 |"));
   CHECK_THAT(fit_chart(groups, config),
-             Contains("training FLOPs, log scale") && Contains("final training loss") && Contains("10²⁰"));
+             Contains("training FLOPs, log scale") && Contains("training loss, last 5 % of steps") && Contains("10²⁰"));
   CHECK(fit_json(groups, config).at("groups").items()[1].at("held_out").items().size() == 1);
 }
 
