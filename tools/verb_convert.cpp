@@ -29,6 +29,8 @@ void add_convert_verb(Command program) {
           "What a checkpoint of hebb becomes: hf, a class of transformers or flash-linear-attention; pytorch, hebb's "
           "own tensors with a PyTorch file that builds every model")
       .one_of({"hf", "pytorch"});
+  verb.option("--class", o->convert.model_class, "The class to export to (default: the first that holds the model)")
+      .one_of(export_classes());
   verb.option("--shard-size", o->convert.shard_bytes,
               "Largest file of weights in a folder for transformers; more become shards with an index [bytes]")
       .at_least(1);

@@ -63,11 +63,16 @@ std::string convert_checkpoint(const fs::path& source, const fs::path& target, c
     const Json config = parse_json_file(file.string());
     const Json* type = config.is_object() ? config.find("model_type") : nullptr;
     if (type != nullptr && !(*type == Json(kHebbType))) {
-      if (options.to != ConvertOptions().to) {
-        throw ConfigError("--to", options.to, "nothing: " + source.string() + " goes to hebb's format");
+      if (options.to != ConvertOptions().to || !options.model_class.empty()) {
+        throw ConfigError(options.model_class.empty() ? "--to" : "--class",
+                          options.model_class.empty() ? options.to : options.model_class,
+                          "nothing: " + source.string() + " goes to hebb's format");
       }
       return from_hf(source, config, target, options);
     }
+  }
+  if (options.to == "pytorch" && !options.model_class.empty()) {
+    throw ConfigError("--class", options.model_class, "nothing together with --to pytorch, which takes every model");
   }
   if (options.to == "pytorch") { return to_pytorch(source, target, options); }
   return to_hf(source, target, options);

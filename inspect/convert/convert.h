@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <vector>
 
 #include "core/files.h"
 #include "core/json.h"
@@ -7,6 +8,10 @@
 #include "layers/model_config.h"
 
 namespace hebb {
+
+/// The config.json of the language model alone: `text_config` of a class with images around it (qwen3_5), else
+/// `config`.
+Json language_model(const Json& config);
 
 /// The `model` object that a config.json of transformers or flash-linear-attention describes (docs/verbs/convert.md).
 /// Errors: ConfigError for models that hebb does not have.
@@ -16,10 +21,18 @@ Json model_of_hf(const Json& config);
 /// such a file cannot say.
 Json hf_of_model(const ModelConfig& model, int64_t length);
 
+/// Model types that an export may be asked for.
+const std::vector<std::string>& export_classes();
+
 struct ConvertOptions {
-  std::string dtype;      // of the tensors: "" as in the source (F16 becomes F32), "fp32" or "bf16"
-  std::string to = "hf";  // of a checkpoint of hebb: "hf", a class of transformers or flash-linear-attention; "pytorch"
-  int64_t shard_bytes = 5'000'000'000;  // of a file, at most
+  /// Of the tensors: "" as in the source (F16 becomes F32), "fp32" or "bf16".
+  std::string dtype = "";
+  /// Of a checkpoint of hebb: "hf", a class of transformers or flash-linear-attention; "pytorch".
+  std::string to = "hf";
+  /// Of that class: one of export_classes(), or "", the first that holds the model.
+  std::string model_class = "";
+  /// Of a file of weights, at most.
+  int64_t shard_bytes = 5'000'000'000;
   Progress* progress = nullptr;
 };
 

@@ -1,65 +1,54 @@
 #pragma once
-#include <cmath>
 #include <set>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/error.h"
 #include "core/json.h"
 
 namespace hebb {
 
-/// Reads members of a config.json of Hugging Face; every key must be asked for or be known to say nothing about values.
+/// Reads members of a config.json of Hugging Face, or of an object in it; every key must be asked for or be known to
+/// say nothing about values. A null is an absent key, except for has(). Errors: ConfigError with place and key.
 class HfConfig {
  public:
-  explicit HfConfig(const Json& json) : json_(json) {}
+  /// place: of the object in the file ("rope_scaling"); "" for the whole.
+  explicit HfConfig(const Json& json, std::string place = "");
 
-  const Json* find(const std::string& key) {
-    asked_.insert(key);
-    const Json* value = json_.find(key);
-    return value == nullptr || value->is_null() ? nullptr : value;
-  }
-  int64_t integer(const std::string& key) {
-    const Json* value = find(key);
-    if (value == nullptr || !value->is_integer()) { fail(key, value, "an integer"); }
-    return value->as_int();
-  }
-  int64_t integer(const std::string& key, int64_t absent) { return find(key) == nullptr ? absent : integer(key); }
-  double number(const std::string& key) {
-    const Json* value = find(key);
-    if (value == nullptr || !value->is_number()) { fail(key, value, "a number"); }
-    return value->as_double();
-  }
-  double number(const std::string& key, double absent) { return find(key) == nullptr ? absent : number(key); }
-  int64_t positive(const std::string& key) {
-    const int64_t value = integer(key);
-    if (value < 1) { fail(key, json_.find(key), "an integer >= 1"); }
-    return value;
-  }
-  /// A size that is `key` times another one.
-  int64_t size(const std::string& key, double value) {
-    if (!(std::abs(value) < 0x1p31)) { fail(key, find(key), "a number that makes a size below 2^31"); }
-    return static_cast<int64_t>(value);
-  }
-  bool flag(const std::string& key, bool absent) {
-    const Json* value = find(key);
-    if (value != nullptr && !value->is_bool()) { fail(key, value, "true or false"); }
-    return value == nullptr ? absent : value->as_bool();
-  }
+  /// Whether the key is written, even as null.
+  bool has(std::string_view key);
+  const Json* find(std::string_view key);
+  const Json* object(std::string_view key);
+  const Json* array(std::string_view key);
+  std::string text(std::string_view key, const std::string& absent);
+  int64_t integer(std::string_view key);
+  int64_t integer(std::string_view key, int64_t absent) { return find(key) == nullptr ? absent : integer(key); }
+  int64_t positive(std::string_view key);
+  int64_t positive(std::string_view key, int64_t absent) { return find(key) == nullptr ? absent : positive(key); }
+  double number(std::string_view key);
+  double number(std::string_view key, double absent) { return find(key) == nullptr ? absent : number(key); }
+  bool flag(std::string_view key, bool absent);
+  /// `value` as a size that the number at `key` makes.
+  int64_t size(std::string_view key, double value);
   /// Must be `only` where it is there.
-  void require(const std::string& key, const Json& only) {
-    const Json* value = find(key);
-    if (value != nullptr && !(*value == only)) { fail(key, value, only.dump()); }
-  }
-  /// Error for a key that nothing asked for and that may change the model.
-  void finish() const;
-  [[noreturn]] void fail(const std::string& key, const Json* value, const std::string& expected) const {
-    throw ConfigError(located(value == nullptr ? "" : value->origin().str(), key),
-                      value == nullptr ? "nothing" : value->found(), expected);
-  }
+  void require(std::string_view key, const Json& only);
+  /// Must be one of these where it is there; the first is what hebb writes.
+  void require_one(std::string_view key, const std::vector<std::string>& values);
+
+  const Json& json() const { return json_; }
+  /// Error for a key that nothing asked for, that is not null and that may change the model. `harmless` are known not
+  /// to.
+  void finish(const std::set<std::string_view>& harmless) const;
+  [[noreturn]] void fail(std::string_view key, const Json* value, const std::string& expected) const;
 
  private:
   const Json& json_;
+  std::string place_;
   std::set<std::string, std::less<>> asked_;
 };
+
+/// Keys of a whole config.json that change no value that the model computes.
+bool is_harmless(std::string_view key);
 
 }  // namespace hebb

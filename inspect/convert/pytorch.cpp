@@ -36,8 +36,9 @@ std::string to_pytorch(const fs::path& path, const fs::path& target, const Conve
   const WeightSource weights(source.weights);
   require_tensors(weights, tensors_of(model.params()));
   Tensors tensors(options.dtype);
+  const Values values(weights);
   for (const ExpectedTensor& e : tensors_of(model.params())) {
-    tensors.add(e.name, e.shape, *weights.file_of(e.name), e.name);
+    tensors.add({e.name, e.shape, {{e.name, 0, e.shape[0], 0}}}, values);
   }
   Json config = pytorch_config(source, trained_length(source), tensors.torch_dtype());
   NewFolder folder(target);

@@ -5,6 +5,7 @@
 
 #include "core/bfloat.h"
 #include "core/weight_source.h"
+#include "inspect/convert/export_plan.h"
 #include "layers/model.h"
 #include "tests/test.h"
 #include "tests/thrown.h"
@@ -103,10 +104,10 @@ TEST_CASE("configurations of flash-linear-attention become models, with its defa
 TEST_CASE("what a foreign model has and hebb has not is an error that names it", "[fast]") {
   const auto [changes, error] = GENERATE(table<std::string, std::string>(
       {{R"({"model_type": "gpt2"})",
-        R"(model_type: found "gpt2", expected "llama", "mistral", "qwen3" or "gated_deltanet")"},
+        R"(model_type: found "gpt2", expected "llama", "mistral", "qwen2", "qwen3", "smollm3", "qwen3_5_text", "qwen3_next" or)"},
        {R"({"attention_bias": true})", "attention_bias: found true, expected false"},
        {R"({"hidden_act": "gelu"})", R"(hidden_act: found "gelu", expected "silu")"},
-       {R"({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}})", R"(rope_type: found "llama3")"},
+       {R"({"rope_scaling": {"rope_type": "longrope", "factor": 8.0}})", R"(rope_type: found "longrope")"},
        {R"({"rope_scaling": {"rope_type": "yarn"}})", "rope_scaling.factor: found nothing, expected a number"},
        {R"({"rope_interleaved": true})", "rope_interleaved: found true, expected false"},
        {R"({"num_experts": 8})", "num_experts: found 8, expected no such key"},
@@ -116,7 +117,8 @@ TEST_CASE("what a foreign model has and hebb has not is an error that names it",
         "conv_bias: found true, expected false"},
        {R"({"model_type": "gated_deltanet", "hidden_act": "swish", "attn": {"layers": [0], "num_heads": 2, "qkv_bias": true}})",
         "qkv_bias: found true, expected false"},
-       {R"({"model_type": "qwen3", "use_sliding_window": true})", "use_sliding_window: found true, expected false"}}));
+       {R"({"model_type": "qwen3", "use_sliding_window": 1})",
+        "use_sliding_window: found 1, expected true or false"}}));
   CHECK_THROWS_WITH(model_of_hf(changed(kLlama, changes)), Contains(error));
 }
 
@@ -153,23 +155,146 @@ TEST_CASE("a model that no foreign file describes is an error that names the key
   CHECK(error_of(R"({"window": 5})") == "");
   CHECK(error_of(R"({"qk_norm": "rms"})") == "");
   CHECK(error_of(R"({"rope": {"yarn": {"factor": 2, "original": 8}}})") == "");
-  CHECK_THAT(error_of(R"({"gate": "head"})"), Contains("model.blocks.0.mixer.gate: found \"head\", expected \"none\""));
-  CHECK_THAT(error_of(R"({"rope": {"dims": 2}})"), Contains("mixer.rope.dims"));
-  CHECK_THAT(error_of(R"({"rope": null})"), Contains("rotary positions"));
-  CHECK_THAT(error_of(R"({"qk_norm": "rms", "window": 5})"), Contains("mixer.window: found 5, expected 0"));
-  CHECK_THAT(error_of("{}", R"({"norm": "layer"})"), Contains("model.norm: found \"layer\", expected \"rms\""));
-  CHECK_THAT(error_of("{}", R"({"layers": {"r": {"type": "relu2", "intermediate_size": 4}},
-                                "pattern": [{"mixer": "attention", "ffn": "mlp"}, {"mixer": "attention", "ffn": "r"}]})"),
-             Contains("model.blocks.1.ffn"));
-  CHECK_THAT(
-      error_of(
-          "{}",
-          R"({"layers": {"g": {"type": "gdn", "num_heads": 1, "key_head_dim": 4, "value_head_dim": 4, "conv_bias": true}},
-                                "pattern": [{"mixer": "g", "ffn": "mlp"}]})"),
-      Contains("model.blocks.0.mixer.conv_bias: found true, expected false"));
+  CHECK(error_of(R"({"rope": null})") == "");
+  CHECK(error_of(R"({"qk_norm": "rms", "window": 5})") == "");
+  const std::string gate = error_of(R"({"gate": "head"})");
+  for (const char* type : {"llama", "mistral", "qwen2", "smollm3"}) {
+    CHECK_THAT(gate, Contains(std::string("\n  ") + type +
+                              ": model.layers.attention.gate: found \"head\", the class has \"none\""));
+  }
+  CHECK_THAT(gate, StartsWith("model: no class of another library holds it exactly:\n  llama: ") &&
+                       Contains("\n  qwen3: model.layers.attention.qk_norm: found \"none\", the class has \"rms\""));
+  CHECK_THAT(error_of(R"({"rope": {"dims": 2}})"), Contains("model.layers.attention.rope.dims: found 2"));
+  CHECK_THAT(error_of("{}", R"({"norm": "layer"})"), Contains("model.norm: found \"layer\", the class has \"rms\""));
+  CHECK(
+      error_of("{}", R"({"layers": {"r": {"type": "relu2", "intermediate_size": 4}},
+                           "pattern": [{"mixer": "attention", "ffn": "mlp"}, {"mixer": "attention", "ffn": "r"}]})") ==
+      R"(model.layers.r.type: found "relu2", expected "swiglu", which classes of other libraries have; --to pytorch exports every model)");
   CHECK_THAT(error_of("{}", R"({"layers": {"o": {"type": "ovq", "num_heads": 1, "head_dim": 4, "max_centroids": 8}},
                                 "pattern": [{"mixer": "o", "ffn": "mlp"}]})"),
-             Contains("model, block 0, mixer: found \"ovq\", expected \"attention\" or \"gdn\""));
+             Contains("model.layers.o.type: found \"ovq\", expected \"attention\" or \"gdn\""));
+  CHECK_THAT(error_of("{}", R"({"layers": {"p": {"type": "fwpkm"}},
+                                "pattern": [{"memory": "p", "mixer": "attention", "ffn": "mlp"}]})"),
+             Contains("model.layers.p.type: found \"fwpkm\", expected no memory"));
+}
+
+TEST_CASE("every key that a class cannot hold is an error of its own", "[fast]") {
+  const auto error_of = [](const std::string& type, const Json& model) {
+    return thrown<ConfigError>([&] { plan_export(read_model_of(model), 64, type); });
+  };
+  const Json base = parse_json(R"({"vocab_size": 13, "hidden_size": 12, "num_layers": 2, "layers": {
+    "x": {"type": "attention", "num_heads": 2, "head_dim": 6, "rope": {"theta": 100.0}},
+    "mlp": {"type": "swiglu", "intermediate_size": 10}}, "pattern": [{"mixer": "x", "ffn": "mlp"}]})",
+                               "model.json");
+  const Json delta =
+      parse_json(R"({"type": "gdn", "num_heads": 2, "key_head_dim": 4, "value_head_dim": 6})", "gdn.json");
+  const auto refused = [&](const std::string& types, const Json& model, const std::string& key) {
+    std::stringstream list(types);
+    for (std::string type; list >> type;) {
+      INFO(type << ": " << model.dump());
+      CHECK_THAT(error_of(type, model),
+                 StartsWith("model: the class does not hold it exactly:\n  " + type + ": model.") &&
+                     Contains("model." + key + ": found "));
+    }
+  };
+  const auto with = [](Json json, const std::string& changes) {
+    merge_json(json, parse_json("{" + changes + "}", "changes.json"));
+    return json;
+  };
+  const auto with_x = [&](const std::string& changes) { return with(base, R"("layers": {"x": {)" + changes + "}}"); };
+  const auto of_gdn = [&](const std::string& changes) {
+    Json model = base;
+    model.find("layers")->set("x", with(delta, changes));
+    return model;
+  };
+  /// Block 1 has another layer, y: x with changes.
+  const auto beside = [&](Json model, const std::string& changes) {
+    model.find("layers")->set("y", with(model.at("layers").at("x"), changes));
+    return with(model, R"("at": {"1": {"mixer": "y"}})");
+  };
+  const std::string plain = "llama mistral qwen2 smollm3", full = plain + " qwen3", fla = "gated_deltanet",
+                    qwen = "qwen3_5_text qwen3_next", all = full + " " + fla + " " + qwen;
+  // The model.
+  refused(all, with(base, R"("norm": "layer")"), "norm");
+  refused(all, with(base, R"("embed_norm": true, "tie_embeddings": true)"), "embed_norm");
+  refused(all, with(base, R"("layers": {"m": {"type": "swiglu", "intermediate_size": 6}}, "at": {"1": {"ffn": "m"}})"),
+          "layers.m.intermediate_size");
+  // attention
+  refused(all, with_x(R"("value_head_dim": 4)"), "layers.x.value_head_dim");
+  refused(all, with_x(R"("block_window": {"size": 4, "blocks": 2})"), "layers.x.block_window");
+  refused(all, with_x(R"("token_shift": true)"), "layers.x.token_shift");
+  refused(all, with_x(R"("value_residual": "lambda")"), "layers.x.value_residual");
+  refused(all, with_x(R"("rope": {"endpoint": true})"), "layers.x.rope.endpoint");
+  for (const char* norm : {"layer", "l2"}) {
+    refused(all, with_x(std::string("\"qk_norm\": \"") + norm + "\""), "layers.x.qk_norm");
+  }
+  refused(plain + " " + fla, with_x(R"("qk_norm": "rms")"), "layers.x.qk_norm");
+  refused("qwen3 " + qwen, base, "layers.x.qk_norm");
+  refused(full + " " + fla, with_x(R"("gate": "element")"), "layers.x.gate");
+  refused(full + " " + fla, with_x(R"("rope": {"dims": 4})"), "layers.x.rope.dims");
+  refused("llama mistral qwen2 qwen3 " + fla, with_x(R"("rope": null)"), "layers.x.rope");
+  refused("llama " + qwen, with_x(R"("window": 5)"), "layers.x.window");
+  refused(fla, with_x(R"("head_dim": 8)"), "layers.x.head_dim");
+  refused(fla, with_x(R"("rope": {"yarn": {"factor": 2, "original": 8}})"), "layers.x.rope.yarn");
+  refused(fla,
+          with_x(R"("rope": {"llama3": {"factor": 2, "original": 8, "low_freq_factor": 1, "high_freq_factor": 4}})"),
+          "layers.x.rope.llama3");
+  refused("mistral", beside(with_x(R"("window": 5)"), R"("window": 0)"), "layers.y.window");
+  refused("qwen2 smollm3", beside(with_x(R"("window": 7)"), R"("window": 5)"), "layers.y.window");
+  refused("qwen3", beside(with_x(R"("window": 7, "qk_norm": "rms")"), R"("window": 5)"), "layers.y.window");
+  for (const auto& [change, key] : {std::pair{R"("num_heads": 4)", "num_heads"},
+                                    {R"("num_kv_heads": 1)", "num_kv_heads"},
+                                    {R"("head_dim": 8)", "head_dim"},
+                                    {R"("rope": {"theta": 7.0})", "rope.theta"}}) {
+    refused(full + " " + qwen, beside(base, change), std::string("layers.y.") + key);
+  }
+  refused(qwen, beside(with_x(R"("qk_norm": "rms")"), R"("rope": null)"), "layers.y.rope");
+  // gdn
+  const std::string both = fla + " " + qwen;
+  refused(full, of_gdn(""), "layers.x.type");
+  refused(both, of_gdn(R"("conv_bias": true)"), "layers.x.conv_bias");
+  refused(both, of_gdn(R"("activation": "none")"), "layers.x.activation");
+  refused(both, of_gdn(R"("qk_norm": "none")"), "layers.x.qk_norm");
+  refused(both, of_gdn(R"("output_norm": "none")"), "layers.x.output_norm");
+  refused(both, of_gdn(R"("initial_state": "learned")"), "layers.x.initial_state");
+  refused(qwen, of_gdn(R"("output_gate": "sigmoid")"), "layers.x.output_gate");
+  refused(qwen, of_gdn(R"("output_gate": "none")"), "layers.x.output_gate");
+  refused(qwen, of_gdn(R"("allow_neg_eigval": true)"), "layers.x.allow_neg_eigval");
+  refused(fla, beside(of_gdn(""), R"("conv_size": 2)"), "layers.y.conv_size");
+  for (const auto& [change, key] : {std::pair{R"("num_heads": 1)", "num_heads"},
+                                    {R"("num_value_heads": 4)", "num_value_heads"},
+                                    {R"("key_head_dim": 8)", "key_head_dim"},
+                                    {R"("value_head_dim": 8)", "value_head_dim"}}) {
+    refused(both, beside(of_gdn(""), change), std::string("layers.y.") + key);
+  }
+}
+
+TEST_CASE("a model whose width is no multiple of its heads goes to mistral, which allows it", "[fast]") {
+  const auto model = read_model_of(changed(R"({"vocab_size": 13, "hidden_size": 10, "num_layers": 1, "layers": {
+    "x": {"type": "attention", "num_heads": 3, "head_dim": 6, "rope": {"theta": 100.0}},
+    "mlp": {"type": "swiglu", "intermediate_size": 10}}, "pattern": [{"mixer": "x", "ffn": "mlp"}]})",
+                                           "{}"));
+  const Json hf = hf_of_model(model, 64);
+  CHECK(hf.at("model_type") == Json("mistral"));
+  CHECK((hf.find("sliding_window") != nullptr && hf.at("sliding_window").is_null()));
+  CHECK_THROWS_WITH(plan_export(model, 64, "llama"),
+                    Contains("llama: model.hidden_size: found 10, expected a multiple of num_heads"));
+}
+
+TEST_CASE("sizes of heads come back from the factors of a foreign configuration", "[fast]") {
+  for (int64_t key = 1; key <= 512; ++key) {
+    for (int64_t value = 1; value <= 512; ++value) {
+      const double factor = product_to(key, value);
+      if (static_cast<int64_t>(static_cast<double>(key) * factor) != value) { FAIL(key << " " << value); }
+    }
+  }
+  const Json model = parse_json(R"({"vocab_size": 13, "hidden_size": 12, "num_layers": 1, "layers": {
+    "g": {"type": "gdn", "num_heads": 1, "key_head_dim": 88, "value_head_dim": 120},
+    "mlp": {"type": "swiglu", "intermediate_size": 10}}, "pattern": [{"mixer": "g", "ffn": "mlp"}]})",
+                                "model.json");
+  const Json hf = plan_export(read_model_of(model), 64, "gated_deltanet").config;
+  CHECK(hf.at("expand_v").as_double() > 120.0 / 88.0);
+  CHECK(model_of_hf(hf).at("layers").at("gdn").at("value_head_dim") == Json(120));
 }
 
 FOLDER_TEST("a checkpoint goes to Hugging Face's format and comes back with the same bytes", "[fast]") {
