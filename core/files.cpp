@@ -138,7 +138,7 @@ MappedFile::MappedFile(const fs::path& path, ExitCode code) : path_(path) {
   void* map = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd(), 0);  // keeps the file open by itself
   if (map == MAP_FAILED) { fail_read(code, path, "cannot map into memory: " + reason(errno)); }
   data_ = static_cast<const uint8_t*>(map);
-  note_map(data_, size_, path.string(), code);
+  note_map(data_, size_, path.string(), code, file.fd());
   refuse_pointer(code, path, {static_cast<const char*>(map), size_});
 }
 

@@ -1,6 +1,7 @@
 #include "core/map_faults.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -22,6 +23,8 @@ struct Map {
   std::atomic<uint64_t> size{0};  // 0: free
   std::atomic<const char*> path{nullptr};
   std::atomic<ExitCode> code{ExitCode::kData};
+  dev_t device = 0;  // under the mutex of the bookkeeping, as the inode
+  ino_t inode = 0;
   Map* next = nullptr;
 };
 std::atomic<Map*> maps{nullptr};
@@ -72,7 +75,9 @@ extern "C" void on_map_fault(int number, siginfo_t* info, void*) {
 
 }  // namespace
 
-void note_map(const uint8_t* begin, uint64_t size, const std::string& path, ExitCode code) {
+void note_map(const uint8_t* begin, uint64_t size, const std::string& path, ExitCode code, int fd) {
+  struct stat file {};
+  ::fstat(fd, &file);
   Bookkeeping& books = bookkeeping();
   const std::lock_guard lock(books.mutex);
   if (!books.is_installed) {
@@ -93,6 +98,8 @@ void note_map(const uint8_t* begin, uint64_t size, const std::string& path, Exit
   books.free.pop_back();
   map->path = ::strdup(path.c_str());
   map->code = code;
+  map->device = file.st_dev;
+  map->inode = file.st_ino;
   map->begin = begin;
   map->size = size;
   books.used[begin] = map;
@@ -109,8 +116,24 @@ void forget_map(const uint8_t* begin) {
   books.free.push_back(map);
 }
 
+void require_uncut(const uint8_t* at) {
+  std::string path;
+  {
+    const std::lock_guard lock(bookkeeping().mutex);
+    const Map* map = map_at(at);
+    struct stat file {};
+    // A file that has another's place is not the mapped one, which is whole while it is mapped.
+    if (map == nullptr || ::stat(map->path, &file) != 0 || file.st_ino != map->inode || file.st_dev != map->device ||
+        static_cast<uint64_t>(file.st_size) >= map->size) {
+      return;
+    }
+    path = map->path;
+  }
+  throw LostDataError(path, kProblem);
+}
+
 MapReader::MapReader() : outer(t_reader) { t_reader = this; }
 MapReader::~MapReader() { t_reader = outer; }
-void MapReader::fail() const { throw DataError(path, kProblem); }
+void MapReader::fail() const { throw LostDataError(path, kProblem); }
 
 }  // namespace hebb

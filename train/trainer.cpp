@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "core/elapsed.h"
+#include "core/map_faults.h"
 #include "core/plural.h"
 #include "core/progress.h"
 
@@ -51,10 +52,20 @@ int Trainer::loop() {
   }
 }
 
+/// Saves where the data is lost: all steps before are whole. Other ranks are inside of a step then.
+Batch Trainer::next_batch() {
+  try {
+    return loader_->next_batch();
+  } catch (const LostDataError&) {
+    if (ranks_.size() == 1 && state_.step > 0 && state_.step != saved_step_) { save(); }
+    throw;
+  }
+}
+
 StepReport Trainer::train_step() {
   const auto begin = Clock::now();
   const CommCounts before = ranks_.communicator().counts();
-  const Batch batch = loader_->next_batch();
+  const Batch batch = next_batch();
   for (const std::string& notice : batch.notices) { log_.say(notice); }
   StepReport report;
   report.lr = training_->optimizer->lr(state_.step);

@@ -70,6 +70,7 @@ class Trainer {
   void open_metrics();
   void share_validated();
 
+  Batch next_batch();
   StepReport train_step();
   void forward_backward(const Batch& batch, StepReport& report);
   void apply(const Batch& batch, StepReport& report);

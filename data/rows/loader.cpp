@@ -15,6 +15,7 @@ namespace {
 // checked at once, large ones do not delay the start.
 constexpr int64_t kFirstChecksumBytes = int64_t{256} << 20;
 constexpr int64_t kChecksumBytesPerBatch = int64_t{64} << 20;
+constexpr int64_t kFirstFingerprintTokens = kFirstChecksumBytes / 4;
 
 std::string source_path(size_t i) { return fmt::format("data.sources.{:d}", i); }
 
@@ -121,6 +122,8 @@ Loader::Loader(const DataConfig& config, const LoaderOptions& options)
       taken_(sources_.size(), 0) {
   for (size_t i = 0; i < sources_.size(); ++i) {
     config.at(source_path(i) + ".path", [&] { require_tokenizer(*sources_[i], options_.tokenizer_hash); });
+    // While the files are whole, where that does not delay the start: checkpoints name it.
+    if (sources_[i]->tokens() <= kFirstFingerprintTokens) { sources_[i]->fingerprint(); }
     info_.push_back({sources_[i]->name(), sources_[i]->tokens(), sources_[i]->documents(),
                      sources_[i]->rows_per_epoch(),
                      static_cast<double>(mixture_.shares()[i]) / static_cast<double>(mixture_.total())});

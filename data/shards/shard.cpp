@@ -2,12 +2,13 @@
 
 #include <fmt/core.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <system_error>
 
 #include "core/hash.h"
-#include "core/map_faults.h"
 #include "data/shards/numpy_header.h"
 #include "data/shards/shard_format.h"
 
@@ -218,6 +219,21 @@ void Shard::split_documents(int64_t split_token, bool split_before) {
   if (tokens_ > starts_.back()) { starts_.push_back(tokens_); }
 }
 
+/// In a file that was cut the last token of the page in which it ends reads as zero. The file's size is asked for only
+/// then: network file systems answer slowly.
+void Shard::require_uncut_after(int64_t begin, int64_t count) const {
+  static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto width = static_cast<uintptr_t>(token_width(type_));
+  if (count == 0 || bin_->map.data() == nullptr) { return; }
+  const auto map = reinterpret_cast<uintptr_t>(bin_->map.data()), first = reinterpret_cast<uintptr_t>(data_);
+  const uintptr_t last_read = first + static_cast<uintptr_t>(begin + count) * width - 1;
+  const uintptr_t end = std::min((last_read / page + 1) * page, map + bin_->map.size());
+  const int64_t last = static_cast<int64_t>((end - first) / width) - 1;  // whole token of the page
+  bool is_zero = false;
+  read_mapped([&] { is_zero = token(last) == 0; });
+  if (is_zero) { require_uncut(reinterpret_cast<const uint8_t*>(end - 1)); }
+}
+
 int64_t Shard::token(int64_t i) const {
   return with_token_type(type_, [&]<class T>(T) -> int64_t { return load_le<T>(data_ + i * token_width(type_)); });
 }
@@ -233,6 +249,7 @@ void Shard::read(int64_t begin, int64_t count, int64_t vocab_size, int32_t* out)
     fits = with_token_type(
         type_, [&]<class T>(T) { return copy_tokens<T>(data_ + begin * token_width(type_), count, vocab_size, out); });
   });
+  require_uncut_after(begin, count);
   if (fits) { return; }
   for (int64_t i = begin; i < begin + count; ++i) {
     const int64_t id = token(i);
@@ -245,7 +262,10 @@ void Shard::read(int64_t begin, int64_t count, int64_t vocab_size, int32_t* out)
 
 uint32_t Shard::continue_crc(int64_t begin, int64_t count, uint32_t crc) const {
   const int64_t width = token_width(type_);
-  return crc32(data_ + begin * width, static_cast<size_t>(count * width), crc);
+  uint32_t continued = 0;
+  read_mapped([&] { continued = crc32(data_ + begin * width, static_cast<size_t>(count * width), crc); });
+  if (count > 0) { require_uncut(data_ + (begin + count) * width - 1); }  // a fingerprint may follow, of zeros
+  return continued;
 }
 
 void Shard::require_crc(uint32_t computed) const {

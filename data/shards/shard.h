@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/files.h"
+#include "core/map_faults.h"
 #include "data/shards/shard_index.h"
 
 namespace hebb {
@@ -46,10 +47,13 @@ class Shard {
 
   /// Token offset of document d's start, d = 0 .. documents(); the last is tokens().
   int64_t document_start(int64_t d) const {
-    return index_starts_ != nullptr ? load_le<int64_t>(index_starts_ + 8 * d) : starts_[static_cast<size_t>(d)];
+    if (index_starts_ == nullptr) { return starts_[static_cast<size_t>(d)]; }
+    const int64_t start = load_le<int64_t>(index_starts_ + 8 * d);
+    if (start == 0 && d > 0) { require_uncut(index_starts_ + 8 * d); }
+    return start;
   }
   /// Copies tokens [begin, begin + count) as int32. A token outside [0, vocab_size) is a DataError
-  /// with its byte offset.
+  /// with its byte offset; a file that was cut after it was opened a LostDataError.
   void read(int64_t begin, int64_t count, int64_t vocab_size, int32_t* out) const;
   /// Offset of the token's first byte in the file.
   uint64_t byte_offset(int64_t token) const;
@@ -77,6 +81,7 @@ class Shard {
   void split_documents(int64_t split_token, bool split_before);
   int64_t token(int64_t i) const;
   std::string index_name() const;
+  void require_uncut_after(int64_t begin, int64_t count) const;
 
   std::string name_;
   std::shared_ptr<const Bytes> bin_, idx_;  // shared: views below point into them

@@ -1,6 +1,9 @@
 #include "data/shards/shard.h"
 
+#include <unistd.h>
+
 #include "tests/data/shard_builder.h"
+#include "tests/temp_folder.h"
 #include "tests/test.h"
 #include "tests/thrown.h"
 
@@ -305,4 +308,37 @@ TEST_CASE("a damaged index is reported with its byte, what was found and expecte
   CHECK(error_of(bin, good + "x")
             .starts_with(
                 "x.idx: byte 8: number of documents in a file of 61 bytes (found 3, expected 3 and a remainder)"));
+}
+
+FOLDER_TEST("a shard that is cut inside of a page reads as an error, not as zeros", "[fast]") {
+  const int64_t page = ::sysconf(_SC_PAGESIZE), left = page + page / 2;
+  std::vector<uint64_t> starts;
+  for (int64_t d = 0; d <= page; ++d) { starts.push_back(static_cast<uint64_t>(d)); }
+  const fs::path file = folder.write("x.bin", hebb_bytes(std::vector<int64_t>(static_cast<size_t>(page), 7), 61)),
+                 index = folder.write("x.idx", index_bytes(starts));
+  const int64_t token = (left + 8 - kShardHeaderBytes) / 2, document = (left + 8) / 8;  // behind what is left
+  const Shard shard = Shard::open(file, {});
+  int32_t read[4] = {};
+  const auto token_error = [&](int64_t begin) {
+    return thrown<LostDataError>([&] { shard.read(begin, 4, 61, read); });
+  };
+  const auto document_error = [&] { return thrown<LostDataError>([&] { shard.document_start(document); }); };
+  CHECK(token_error(token).empty());
+  CHECK(document_error().empty());
+  for (const fs::path& path : {file, index}) { fs::resize_file(path, static_cast<uintmax_t>(left)); }
+  CHECK(token_error(10).empty());
+  CHECK(token_error(token).starts_with(file.string() + ": cannot read the mapped file: it was cut"));
+  CHECK(document_error().starts_with(index.string() + ": cannot read the mapped file: it was cut"));
+}
+
+FOLDER_TEST("zeros of a shard are tokens, whatever has taken its place", "[fast]") {
+  const fs::path file = folder.write("x.bin", llmc_bytes(std::vector<int64_t>(5000, 0)));
+  const Shard shard = Shard::open(file, {});
+  for (const bool is_replaced : {false, true}) {
+    if (is_replaced) {
+      fs::rename(file, folder / "old");
+      folder.write("x.bin", "short");
+    }
+    CHECK(read_all(shard, 61) == std::vector<int32_t>(5000, 0));
+  }
 }
