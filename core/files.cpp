@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/input_file.h"
 #include "core/lfs_pointer.h"
 #include "core/map_faults.h"
 #include "core/retry.h"
@@ -23,7 +24,8 @@ constexpr size_t kBufferBytes = size_t{1} << 20;
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-[[noreturn]] void fail_read(ExitCode code, const fs::path& path, const std::string& what) {
+[[noreturn]] void fail_read(ExitCode code, const fs::path& path, const std::string& what, bool is_missing = false) {
+  if (is_missing && code == ExitCode::kData) { throw MissingFileError(path.string(), what); }
   switch (code) {
     case ExitCode::kUsage: throw ConfigError(path.string(), what);
     case ExitCode::kData: throw DataError(path.string(), what);
@@ -36,13 +38,11 @@ std::string reason(int error) { return std::generic_category().message(error); }
   throw CheckpointError(path.string(), std::string(what) + ": " + reason(error));
 }
 
+/// A plain file: a pipe is not waited for.
 Descriptor open_for_reading(const fs::path& path, ExitCode code) {
-  Descriptor file(retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
-  if (file.is_open()) { return file; }
-  const int error = errno;
-  const std::string what = "cannot open: " + reason(error);
-  if (error == ENOENT && code == ExitCode::kData) { throw MissingFileError(path.string(), what); }
-  fail_read(code, path, what);
+  Descriptor file(retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
+  if (!file.is_open()) { fail_read(code, path, "cannot open: " + reason(errno), errno == ENOENT); }
+  return file;
 }
 
 void refuse_pointer(ExitCode code, const fs::path& path, std::string_view bytes) {
@@ -82,22 +82,19 @@ void write_all(const Descriptor& file, const fs::path& path, std::string_view by
 }
 
 std::string read_file(const fs::path& path, ExitCode code) {
-  const Descriptor file(open_for_reading(path, code));
-  struct stat info {};
+  InputFile file(path);
   std::string bytes;
   size_t used = 0;
-  if (::fstat(file.fd(), &info) == 0 && S_ISREG(info.st_mode)) {
-    bytes.resize(static_cast<size_t>(info.st_size) + 1);  // one more, so that the end shows in one pass
-  }
+  bytes.resize(file.size() + 1);  // one more, so that the end shows in one pass
   for (;;) {
     if (used == bytes.size()) { bytes.resize(std::max<size_t>(2 * used, 65536)); }
-    const ssize_t n = retried([&] { return ::read(file.fd(), bytes.data() + used, bytes.size() - used); });
+    const ssize_t n = file.read(bytes.data() + used, bytes.size() - used);
     if (n == 0) {
       bytes.resize(used);
       refuse_pointer(code, path, bytes);
       return bytes;
     }
-    if (n < 0) { fail_read(code, path, "cannot read: " + reason(errno)); }
+    if (n < 0) { fail_read(code, path, file.problem(), file.is_missing()); }
     used += static_cast<size_t>(n);
   }
 }

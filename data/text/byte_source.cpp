@@ -3,15 +3,14 @@
 #include <fmt/core.h>
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <string_view>
 #include <vector>
 
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/utf8.h"
 
 #if HEBB_HAVE_ZLIB
@@ -29,8 +28,8 @@ constexpr size_t kBlock = 256 * 1024;
 
 class PlainFile final : public ByteSource {
  public:
-  explicit PlainFile(const fs::path& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (!file_.is_open()) { fail("cannot open"); }
+  explicit PlainFile(const fs::path& path) : path_(path), file_(path) {
+    if (!file_.problem().empty()) { fail(); }
     ::posix_fadvise(file_.fd(), 0, 0, POSIX_FADV_SEQUENTIAL);
   }
 
@@ -61,20 +60,16 @@ class PlainFile final : public ByteSource {
 
  private:
   size_t read_file(char* out, size_t size) {
-    while (true) {
-      const ssize_t got = ::read(file_.fd(), out, size);
-      if (got >= 0) { return static_cast<size_t>(got); }
-      if (errno != EINTR) { fail("cannot read"); }
-    }
+    const ssize_t got = file_.read(out, size);
+    if (got < 0) { fail(); }
+    return static_cast<size_t>(got);
   }
-  [[noreturn]] void fail(const char* what) const {
-    const int error = errno;
-    const std::string message = std::string(what) + ": " + std::strerror(error);
-    if (error == ENOENT) { throw MissingFileError(path_.string(), message); }
-    throw DataError(path_.string(), message);
+  [[noreturn]] void fail() const {
+    if (file_.is_missing()) { throw MissingFileError(path_.string(), file_.problem()); }
+    throw DataError(path_.string(), file_.problem());
   }
   fs::path path_;
-  Descriptor file_;
+  InputFile file_;
   std::string head_;
   uint64_t offset_ = 0;
 };

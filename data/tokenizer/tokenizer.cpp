@@ -38,6 +38,12 @@ int32_t special_id(const TokenizerJson& json, std::span<const std::string_view> 
   return -1;
 }
 
+/// Errors: DataError, for a pipe too: models are read more than once.
+std::string read_model(const fs::path& file) {
+  if (is_special_file(file)) { throw DataError(file.string(), "a tokenizer", "a pipe or a device", "a file"); }
+  return read_file(file);
+}
+
 }  // namespace
 
 void fields(Fields& f, TokenizerConfig& config) {
@@ -50,7 +56,9 @@ void fields(Fields& f, TokenizerConfig& config) {
 
 TokenizerConfig tokenizer_named(const std::string& name) {
   if (name == "bytes") { return {.type = "bytes", .file = ""}; }
-  const bool is_json = std::ifstream(name).peek() == '{' || fs::path(name).extension() == ".json";
+  std::error_code error;
+  const bool is_json =
+      fs::path(name).extension() == ".json" || (fs::is_regular_file(name, error) && std::ifstream(name).peek() == '{');
   return {.type = is_json ? "huggingface" : "sentencepiece", .file = name};
 }
 
@@ -59,7 +67,7 @@ std::string tokenizer_copy_name(const TokenizerConfig& config) {
 }
 
 uint64_t tokenizer_hash(const TokenizerConfig& config) {
-  return fnv1a64(config.type == "bytes" ? "bytes" : read_file(config.file));
+  return fnv1a64(config.type == "bytes" ? "bytes" : read_model(config.file));
 }
 
 #if HEBB_HAVE_SENTENCEPIECE
@@ -84,7 +92,7 @@ struct Tokenizer::Library {
 
 void Tokenizer::load_sentencepiece() {
   if (config_.file.empty()) { throw ConfigError("tokenizer.file", "nothing", "a SentencePiece .model file"); }
-  model_bytes_ = read_file(config_.file);
+  model_bytes_ = read_model(config_.file);
   hash_ = fnv1a64(model_bytes_);
   const SentencePieceModel model = parse_sentencepiece_model(model_bytes_, config_.file);
   library_ = std::make_unique<Library>();
@@ -169,7 +177,7 @@ void Tokenizer::load_bytes() {
 
 void Tokenizer::load_tokenizer_json() {
   if (config_.file.empty()) { throw ConfigError("tokenizer.file", "nothing", "a tokenizer.json file"); }
-  model_bytes_ = read_file(config_.file);
+  model_bytes_ = read_model(config_.file);
   hash_ = fnv1a64(model_bytes_);
   const TokenizerJson json = parse_tokenizer_json(model_bytes_, config_.file);
   surfaces_.assign(static_cast<size_t>(json.vocab_size), {"", Surface::kSpecial});
