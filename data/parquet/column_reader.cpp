@@ -23,7 +23,7 @@ constexpr uint64_t kTailBytes = 8;  // length of the footer, magic
 }  // namespace
 
 ParquetColumn::ParquetColumn(const fs::path& path, const std::string& field)
-    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   struct stat status {};
   if (!file_.is_open() || ::fstat(file_.fd(), &status) != 0) {
     throw DataError(path.string(), std::string("cannot open: ") + std::strerror(errno));
@@ -140,7 +140,9 @@ void ParquetColumn::open_page(const ParquetPageHeader& header, std::string bytes
   if (!is_data && header.type != ParquetPageHeader::dictionary) {
     throw DataError(where_, "type of the page", std::to_string(header.type), "data (0, 3) or dictionary (2)");
   }
-  const uint64_t most = is_data ? chunk_left_ : static_cast<uint64_t>(header.uncompressed) / sizeof(uint32_t);
+  // 32 bits, as the format has it: a run of nulls takes two bytes, whatever its length.
+  const uint64_t most = is_data ? std::min<uint64_t>(chunk_left_, INT32_MAX)
+                                : static_cast<uint64_t>(header.uncompressed) / sizeof(uint32_t);
   if (header.values < 0 || static_cast<uint64_t>(header.values) > most) {
     throw DataError(where_, "number of values", std::to_string(header.values), fmt::format("0 to {:d}", most));
   }

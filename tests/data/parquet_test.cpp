@@ -26,6 +26,60 @@ Texts rows_of(const TextInputOptions& options) {
   return rows;
 }
 
+/// Numbers, texts and structs in Thrift's compact protocol, as in the headers of Parquet.
+struct Thrift {
+  std::string bytes;
+  void varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) { bytes += static_cast<char>(value | 0x80); }
+    bytes += static_cast<char>(value);
+  }
+  Thrift& field(int step, int type) {
+    bytes += static_cast<char>(step << 4 | type);
+    return *this;
+  }
+  Thrift& number(int step, int64_t value) {
+    field(step, 6).varint(2 * static_cast<uint64_t>(value));
+    return *this;
+  }
+  Thrift& text(int step, const std::string& value) {
+    field(step, 8).varint(value.size());
+    bytes += value;
+    return *this;
+  }
+  Thrift& part(int step, const Thrift& value) {
+    field(step, 12).bytes += value.bytes + '\0';
+    return *this;
+  }
+  Thrift& list(int step, const std::vector<Thrift>& structs) {
+    field(step, 9).bytes += static_cast<char>(structs.size() << 4 | 12);
+    for (const Thrift& s : structs) { bytes += s.bytes + '\0'; }
+    return *this;
+  }
+};
+
+/// A file of one page of so many nulls.
+std::string nulls(int64_t count) {
+  Thrift run;
+  run.varint(2 * static_cast<uint64_t>(count));
+  run.bytes += '\0';
+  const auto size = static_cast<int64_t>(run.bytes.size());
+  const std::string page = std::string{static_cast<char>(size), 0, 0, 0} + run.bytes;
+  const auto page_size = static_cast<int64_t>(page.size());
+  const Thrift data = Thrift().number(1, count).number(1, 0).number(1, 3).number(1, 3);
+  const std::string body =
+      Thrift().number(1, 0).number(1, page_size).number(1, page_size).part(2, data).bytes + '\0' + page;
+  const auto body_size = static_cast<int64_t>(body.size());
+  Thrift column = Thrift().number(1, 6);
+  column.field(2, 9).bytes += std::string("\x18\x04text", 6);  // path
+  column.number(1, 0).number(1, count).number(1, body_size).number(1, body_size).number(2, 4);
+  const Thrift chunk = Thrift().number(2, 4).part(1, column);
+  const Thrift group = Thrift().list(1, {chunk}).number(1, body_size).number(1, count);
+  const Thrift root = Thrift().text(4, "schema").number(1, 1),
+               leaf = Thrift().number(1, 6).number(2, 1).text(1, "text");
+  const std::string footer = Thrift().number(1, 1).list(1, {root, leaf}).number(1, count).list(1, {group}).bytes + '\0';
+  return "PAR1" + body + footer + std::string{static_cast<char>(footer.size()), 0, 0, 0} + "PAR1";
+}
+
 std::string refusal(const fs::path& path, const std::string& field = "") {
   return thrown<DataError>([&] { rows_of({.inputs = {path.string()}, .field = field}); });
 }
@@ -79,6 +133,13 @@ FOLDER_TEST("a Parquet file that is cut anywhere is refused with its name", "[fa
   }
   const std::string gz("\x1F\x8B\x08", 3);
   CHECK_THROWS_AS(rows_of({.inputs = {folder.write("x.parquet", gz).string()}}), DataError);
+}
+
+FOLDER_TEST("a page that claims more nulls than pages hold is refused before it is read", "[fast]") {
+  CHECK(rows_of({.inputs = {folder.write("three.parquet", nulls(3)).string()}}) == Texts(3));
+  const fs::path endless = folder.write("endless.parquet", nulls(int64_t{1} << 60));
+  CHECK(refusal(endless).ends_with("endless.parquet: row group 0, column text, page 0: number of values (found " +
+                                   std::to_string(int64_t{1} << 60) + ", expected 0 to 2147483647)"));
 }
 
 FOLDER_TEST("a changed byte of a page with a checksum is named with row group, column and page", "[fast]") {
