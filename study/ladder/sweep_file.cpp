@@ -24,8 +24,10 @@ bool is_result_key(const std::string& s) {
          std::any_of(groups.begin(), groups.end(), [&](const std::string& g) { return s.starts_with(g); });
 }
 
+/// A file that exists under its own name is no pattern.
 bool is_pattern(const std::string& path) {
-  return fs::path(path).filename().string().find_first_of("*?[{") != std::string::npos;
+  std::error_code error;
+  return fs::path(path).filename().string().find_first_of("*?[{") != std::string::npos && !fs::exists(path, error);
 }
 
 void object_field(Fields& f, const char* name, Json& value, const char* help) {

@@ -53,6 +53,16 @@ TEST_CASE("an expression has a greatest depth", "[fast]") {
   CHECK_THROWS_WITH(value(calls), Contains(deeper));
 }
 
+TEST_CASE("a configuration that exists under its name is no pattern", "[fast]") {
+  const SweepFolder folder;
+  folder.write("a[1].json", R"({"extends": "base.json", "train": {"seed": 3}})");
+  folder.write("a1.json", R"({"extends": "base.json"})");
+  const Sweep sweep = read_sweep(folder.write("one.json", R"({"name": "one", "runs": [
+    {"config": "a[1].json"}, {"id": "named", "config": "a[1].json"}]})"));
+  CHECK(ids_of(sweep) == std::vector<std::string>{"a[1]", "named"});
+  CHECK(run_of(sweep, "a[1]").config.at("train").at("seed").as_int() == 3);
+}
+
 TEST_CASE("runs start from configurations of their own, by name or by pattern", "[fast]") {
   const SweepFolder folder;
   folder.write("L1-full.json", R"({"extends": "base.json", "optimizer": {"lr": 0.001}})");
