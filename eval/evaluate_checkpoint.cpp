@@ -1,4 +1,8 @@
 // `hebb eval`, and the evaluations of a run configuration after its last step (docs/verbs/eval.md).
+#include <fmt/core.h>
+
+#include <utility>
+
 #include "core/hash.h"
 #include "core/path_list.h"
 #include "core/stop_signals.h"
@@ -62,21 +66,15 @@ void warn_of_impossible(const Evaluation& e, const EvalPremises& premises, Progr
   }
 }
 
-}  // namespace
-
-fs::path results_folder(const EvalRequest& request) {
-  return request.out.empty() ? default_folder(find_weights(request.checkpoint)) : request.out;
-}
-
-EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& request, Progress& progress,
-                               const std::function<void(const std::string& line)>& report, const Ranks& ranks) {
+/// `is_loaded`: whether the checkpoint is needed no more.
+EvalCounts evaluate(std::vector<Evaluation>& evaluations, const EvalRequest& request, Progress& progress,
+                    const std::function<void(const std::string& line)>& report, const Ranks& ranks, bool& is_loaded) {
   const StopSignals signals;
   HostExchange exchange(ranks.communicator(), request.compute.device);
-  // Rank 0 chooses: a run that goes on may have another latest checkpoint a moment later.
-  const auto from_first = [&](const auto& choose) { return exchange.from_first(ranks.is_first() ? choose() : ""); };
-  const fs::path weights = from_first([&] { return find_weights(request.checkpoint).string(); });
-  const fs::path out = from_first([&] { return results_folder(request).string(); });
-  ModelSource source = read_model_source(request.checkpoint);
+  // Rank 0 chooses: where the run goes on, other ranks may have found another latest checkpoint.
+  const auto from_first = [&](const std::string& own) { return exchange.from_first(ranks.is_first() ? own : ""); };
+  const fs::path weights = from_first(request.weights.string()), out = from_first(results_folder(request).string());
+  ModelSource source = read_model_source(weights);
   EvalSource from{request.checkpoint,
                   config_hash(source.config.child("model") != nullptr ? source.config.at("model") : source.config),
                   device_name(request.compute.device), precision_name(request.compute.dtype)};
@@ -96,8 +94,9 @@ EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRe
     if (kept && files.is_current(key)) { finished.push_back(*kept); }
   }
   const bool is_finished = finished.size() == evaluations.size();  // then the model need not be loaded
-  if (from_first([&] { return std::string(is_finished ? "finished" : ""); }) == "finished") {
+  if (from_first(is_finished ? "finished" : "") == "finished") {
     if (ranks.is_first()) {
+      for (const Evaluation& e : evaluations) { remove_leftovers(e, out, progress); }
       for (const Json& result : finished) { report(result_text(result, true)); }
     }
     counts.ok = static_cast<int64_t>(evaluations.size());
@@ -107,6 +106,7 @@ EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRe
       if (ranks.is_first()) { warn_of_impossible(*e, {source, tokenizer, e->seed}, progress); }
     }
     ScoringModel model(std::move(source), weights, request.compute);
+    is_loaded = true;
     model.after_segments([&ranks] { ranks.flight().tick(); });
     EvalContext context{model, tokenizer, length, 42, progress, [&signals] { return !signals.received().empty(); }};
     context.logs_samples = request.logs_samples;
@@ -116,6 +116,27 @@ EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRe
   }
   if (ranks.is_first()) { report("results in " + out.string()); }
   return counts;
+}
+
+}  // namespace
+
+fs::path results_folder(const EvalRequest& request) {
+  return request.out.empty() ? default_folder(request.weights) : request.out;
+}
+
+EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, EvalRequest request, Progress& progress,
+                               const std::function<void(const std::string& line)>& report, const Ranks& ranks) {
+  for (;;) {
+    bool is_loaded = false;
+    try {
+      return evaluate(evaluations, request, progress, report, ranks, is_loaded);
+    } catch (const Error&) {
+      if (is_loaded || ranks.size() > 1 || !has_moved_on(request.checkpoint, request.weights)) { throw; }
+    }
+    const fs::path deleted = std::exchange(request.weights, find_weights(request.checkpoint));
+    progress.message(
+        fmt::format("{} was deleted before it was read: evaluating {}", deleted.string(), request.weights.string()));
+  }
 }
 
 }  // namespace hebb

@@ -202,12 +202,16 @@ EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext con
 /// What a result depends on: checkpoint, configuration, sizes and times of the input files, device, precision, version.
 Json evaluation_key(const Evaluation& evaluation, const EvalSource& source, const Tokenizer* tokenizer,
                     int64_t sequence_length, bool logs_samples);
+/// Removes what a process left that was killed behind the result, where no other one works there.
+void remove_leftovers(const Evaluation& evaluation, const fs::path& out, Progress& progress);
+
 /// A result for people: its line of metrics with their standard errors, and its tables by position, length and so on.
 std::string result_text(const Json& result, bool is_kept = false);
 
 /// Which checkpoint to evaluate, and how.
 struct EvalRequest {
   std::string checkpoint;  // run folder, checkpoint folder or model.safetensors
+  fs::path weights;        // what it named first (find_weights): a run that goes on moves its latest checkpoint
   fs::path out;            // empty: RUN/evals/STEP
   std::string tokenizer;   // a .model or tokenizer.json file or "bytes"; empty: the run's
   Compute compute;
@@ -215,10 +219,11 @@ struct EvalRequest {
   bool logs_samples = false;  // leave a file with a line per example beside each result
 };
 
-/// Loads a checkpoint and runs evaluations on it until a signal comes: `hebb eval`, and the end of `hebb train`.
+/// Loads a checkpoint and runs evaluations on it until a signal comes: `hebb eval`, and the end of `hebb train`. One
+/// that is deleted before it is read makes way for the latest.
 /// As one of several ranks, other ones than rank 0 leave `report` alone. Errors: ConfigError, CheckpointError,
 /// DataError (tokenizer), Stopped after a signal.
-EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& request, Progress& progress,
+EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, EvalRequest request, Progress& progress,
                                const std::function<void(const std::string& line)>& report,
                                const Ranks& ranks = Ranks());
 /// Where its results lie.

@@ -188,6 +188,15 @@ Json evaluation_key(const Evaluation& evaluation, const EvalSource& source, cons
                        {"samples", logs_samples}});
 }
 
+void remove_leftovers(const Evaluation& evaluation, const fs::path& out, Progress& progress) {
+  const fs::path partial = out / (evaluation.name + ".partial"), lock = out / (evaluation.name + ".lock");
+  if (!fs::exists(partial) && !fs::exists(lock)) { return; }
+  try {
+    const std::unique_ptr<FolderLock> own = lock_of(evaluation, out, progress);
+    EvalJournal::remove_files(partial);
+  } catch (const CheckpointError&) {}  // in use, or a folder that cannot be written: the result is there
+}
+
 EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, const EvalSource& source,
                            const fs::path& out, const std::function<void(const std::string& line)>& report,
                            bool again) {

@@ -42,10 +42,10 @@ void sort_words(Options& o) {
 }
 
 /// What each checkpoint is called, all different.
-std::vector<std::string> labels_of(const std::vector<std::string>& checkpoints) {
+std::vector<std::string> labels_of(const std::vector<fs::path>& weights) {
   std::vector<std::string> labels;
-  for (const std::string& checkpoint : checkpoints) {
-    const std::string label = checkpoint_label(find_weights(checkpoint).string());
+  for (const fs::path& file : weights) {
+    const std::string label = checkpoint_label(file.string());
     const bool is_taken = std::find(labels.begin(), labels.end(), label) != labels.end();
     labels.push_back(is_taken ? fmt::format("{}#{:d}", label, labels.size()) : label);
   }
@@ -74,13 +74,15 @@ struct Job {
 Job read_job(const Options& o, const Compute& compute) {
   Json config = load_config(o.eval);
   for (const std::string& assignment : o.overrides) { apply_override(config, assignment); }
-  Job job{config, read_evaluations(config, ""), labels_of(o.checkpoints), {}};
+  std::vector<fs::path> weights;
+  for (const std::string& checkpoint : o.checkpoints) { weights.push_back(find_weights(checkpoint)); }
+  Job job{config, read_evaluations(config, ""), labels_of(weights), {}};
   if (job.evaluations.empty()) {
     throw ConfigError(o.eval + ": evaluations", "an empty list", "at least one evaluation");
   }
   for (size_t i = 0; i < job.labels.size(); ++i) {
     const fs::path out = o.out.empty() || job.labels.size() == 1 ? fs::path(o.out) : fs::path(o.out) / job.labels[i];
-    job.requests.push_back({o.checkpoints[i], out, o.tokenizer, compute, o.again, o.log_samples});
+    job.requests.push_back({o.checkpoints[i], weights[i], out, o.tokenizer, compute, o.again, o.log_samples});
   }
   require_own_folders(job.requests);
   return job;

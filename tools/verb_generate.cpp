@@ -126,19 +126,23 @@ bool sample(ScoringModel& model, const std::shared_ptr<const Tokenizer>& tokeniz
 }
 
 int run_generate(Options o, bool has_prompt) {
-  ModelSource source = read_model_source(o.checkpoint);
-  if (source.weights.empty()) {
-    throw CheckpointError(o.checkpoint, "no weights to generate with", "a configuration", "a checkpoint or run folder");
-  }
   for (std::string& stop : o.stops) {
     stop = unescape(stop);
     require_utf8("--stop", stop);
     if (stop.empty()) { throw ConfigError("--stop", "an empty text", "at least one character"); }
   }
-  const auto tokenizer = find_tokenizer(source, o.tokenizer);
-  const fs::path weights = source.weights;
   const Compute compute = set_up_compute(o.device);
-  ScoringModel model(std::move(source), weights, compute);
+  std::shared_ptr<const Tokenizer> tokenizer;
+  const auto loaded = with_latest(o.checkpoint, [&](ModelSource source) {
+    if (source.weights.empty()) {
+      throw CheckpointError(o.checkpoint, "no weights to generate with", "a configuration",
+                            "a checkpoint or run folder");
+    }
+    tokenizer = find_tokenizer(source, o.tokenizer);
+    const fs::path weights = source.weights;
+    return std::make_unique<ScoringModel>(std::move(source), weights, compute);
+  });
+  ScoringModel& model = *loaded;
   o.generate.stop_at_eos = !o.ignore_eos;
   apply(parse_overrides(o.overrides), model.model());
   const std::vector<std::string> prompts = read_prompts(o, has_prompt);

@@ -48,7 +48,11 @@ Ended run_trainer(RunConfig config, const RunOptions& options, const Ranks& rank
 
 /// The evaluations of the configuration, on the last checkpoint (docs/verbs/eval.md).
 int evaluate(const Json& evaluations, const TrainConfig& settings, const fs::path& run, const Ranks& ranks) {
-  EvalRequest request{run.string(), {}, "", choose_compute(settings.device, settings.precision.value_or(""), "train")};
+  EvalRequest request{run.string(),
+                      find_weights(run),
+                      {},
+                      "",
+                      choose_compute(settings.device, settings.precision.value_or(""), "train")};
   request.compute.cuda_graphs = settings.cuda_graphs;
   const std::unique_ptr<Progress> progress = ranks.is_first() ? stderr_progress() : std::make_unique<Progress>();
   try {

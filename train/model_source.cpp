@@ -15,6 +15,8 @@ namespace hebb {
 
 namespace {
 
+constexpr const char* kIndex = "model.safetensors.index.json";
+
 /// The file RUN/checkpoints/latest, which holds the name of a checkpoint.
 bool is_latest(const fs::path& path) {
   std::error_code error;
@@ -35,10 +37,15 @@ fs::path find_checkpoint(const fs::path& path) {
   return step ? folder.path_of(*step) : fs::path();
 }
 
+bool names_weights(const fs::path& path) {
+  return fs::is_directory(path) || is_latest(path) || path.extension() == ".safetensors" || path.filename() == kIndex;
+}
+
 fs::path find_weights(const fs::path& path) {
   if (!fs::is_directory(path) && !is_latest(path)) { return path; }
   const fs::path checkpoint = find_checkpoint(path);
   if (!checkpoint.empty() && !fs::exists(checkpoint)) {
+    if (find_checkpoint(path) != checkpoint) { return find_weights(path); }  // a run goes on there
     const std::vector<int64_t> all = CheckpointFolder(checkpoint.parent_path()).steps();
     throw CheckpointError((checkpoint.parent_path() / "latest").string(), "names a checkpoint that is not there",
                           checkpoint.filename().string(),
@@ -46,11 +53,19 @@ fs::path find_weights(const fs::path& path) {
                                       : "one of this folder, the newest is " + CheckpointFolder::name_of(all.back()));
   }
   const fs::path folder = checkpoint.empty() ? path : checkpoint;
-  for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
+  for (const char* name : {"model.safetensors", kIndex}) {
     if (fs::exists(folder / name)) { return folder / name; }
   }
   throw CheckpointError(path.string(), "no weights here", "a folder without model.safetensors or checkpoints/latest",
                         "a safetensors file, a checkpoint or a run folder");
+}
+
+bool has_moved_on(const fs::path& path, const fs::path& weights) {
+  std::error_code error;
+  if (fs::exists(weights, error)) { return false; }
+  try {
+    return find_weights(path) != weights;
+  } catch (const Error&) { return false; }  // the first error says more
 }
 
 ModelConfig read_model(const Json& config) {
@@ -83,7 +98,7 @@ ModelSource read_model_source(const fs::path& path, const std::vector<std::strin
   if (!fs::exists(path, error)) {
     throw ConfigError(path.string(), "nothing", "a configuration, a checkpoint, a run folder or a safetensors file");
   }
-  if (fs::is_directory(path) || is_latest(path) || path.extension() == ".safetensors") {
+  if (names_weights(path)) {
     source.weights = fs::absolute(find_weights(path));
     verify_beside(source.weights);
     file = source.weights.parent_path() / "config.json";

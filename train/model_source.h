@@ -40,9 +40,27 @@ inline ModelConfig read_model_config(const fs::path& path) { return read_model_s
 /// RUN/checkpoints/latest; empty when `path` is none of these.
 fs::path find_checkpoint(const fs::path& path);
 
+/// Whether `path` names weights, and no configuration.
+bool names_weights(const fs::path& path);
+
 /// The file with weights that `path` names: a safetensors file or index, or that of a folder, a
 /// checkpoint or the latest checkpoint of a run folder.
 fs::path find_weights(const fs::path& path);
+
+/// Whether the checkpoint of these weights was deleted and `path` names others: a run that goes on keeps few.
+bool has_moved_on(const fs::path& path, const fs::path& weights);
+
+/// Calls load() with the model that `path` names. Where its checkpoint is deleted meanwhile, again with the latest.
+template <class Load> auto with_latest(const fs::path& path, Load&& load) {
+  for (;;) {
+    const fs::path weights = names_weights(path) ? find_weights(path) : path;
+    try {
+      return load(read_model_source(weights));
+    } catch (const Error&) {
+      if (!has_moved_on(path, weights)) { throw; }
+    }
+  }
+}
 
 /// The file with the tokenizer of the model: beside the weights, as in a checkpoint or a converted folder; else the one
 /// that the run of a former checkpoint keeps; else the one that the configuration names. Empty: there is none.

@@ -27,8 +27,18 @@ FOLDER_TEST("a second eval takes finished results up, and several checkpoints st
   CHECK_THAT(first.out, Contains("words (cloze): ok  acc ") && Contains(" ± ") &&
                             Contains("held (position_ppl): ok  nll ") && Contains("by_position\n") &&
                             Contains("gone (cloze): skipped"));
-  CHECK_THAT(run_hebb(folder, "eval e.json --checkpoint run").out,
-             Contains("words (cloze): ok, kept") && Contains("held (position_ppl): ok, kept"));
+  for (const bool is_all_finished : {false, true}) {
+    // Of a process that was killed behind its result.
+    for (const char* name : {"words.partial", "words.lock"}) {
+      folder.write(std::string("run/evals/step_00000004/") + name, "");
+    }
+    const std::string list = is_all_finished ? "e.json 'evaluations=[{\"name\": \"words\", \"kind\": \"cloze\", "
+                                               "\"file\": \"q.jsonl\"}]'"
+                                             : "e.json";
+    CHECK_THAT(run_hebb(folder, "eval " + list + " --checkpoint run").out, Contains("words (cloze): ok, kept"));
+    CHECK_FALSE(fs::exists(folder / "run/evals/step_00000004/words.partial"));
+    CHECK_FALSE(fs::exists(folder / "run/evals/step_00000004/words.lock"));
+  }
   CHECK_THAT(run_hebb(folder, "eval e.json --checkpoint run --again").out, !Contains("kept"));
 
   const std::string both = "--checkpoint run/checkpoints/step_00000002 --checkpoint run";
