@@ -194,6 +194,7 @@ uint32_t crc_of(const fs::path& path) {
 /// How the file differs from its record; empty if it does not.
 std::string file_difference(const fs::path& path, const FileRecord& record) {
   if (!fs::exists(path)) { return path.filename().string() + " is missing"; }
+  if (!fs::is_regular_file(path)) { return path.filename().string() + " is no file"; }
   const auto size = static_cast<int64_t>(fs::file_size(path));
   if (size != record.size) {
     return fmt::format("{}: found {:d} bytes, expected {:d}", path.filename().string(), size, record.size);
@@ -225,12 +226,14 @@ void rename_folder(const fs::path& from, const fs::path& to) {
   }
 }
 
+/// Of a name as name_of() gives it: what users put beside, as step_1 or step_00000001.bak, is theirs.
 std::optional<int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kPrefix)) { return std::nullopt; }
   int64_t step = 0;
   const char *begin = name.data() + std::string_view(kPrefix).size(), *end = name.data() + name.size();
   const auto [stop, error] = std::from_chars(begin, end, step);
-  return error == std::errc() && stop == end && step >= 0 ? std::optional(step) : std::nullopt;
+  const bool is_number = error == std::errc() && stop == end && step >= 0;
+  return is_number && CheckpointFolder::name_of(step) == name ? std::optional(step) : std::nullopt;
 }
 
 }  // namespace
@@ -349,6 +352,9 @@ bool is_tensor_file(const std::string& name) { return name.ends_with(".safetenso
 StateFile read_state(const fs::path& checkpoint) {
   if (!fs::is_directory(checkpoint)) { throw CheckpointError(checkpoint.string(), "no such checkpoint"); }
   const std::string path = (checkpoint / kStateFile).string();
+  if (fs::exists(path) && !fs::is_regular_file(path)) {
+    throw CheckpointError(checkpoint.string(), "the checkpoint is damaged: state.json is no file");
+  }
   const std::string text = read_file(path, ExitCode::kCheckpoint);
   StateFile state;
   std::string damage;

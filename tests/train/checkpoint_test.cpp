@@ -1,5 +1,7 @@
 #include "train/checkpoint.h"
 
+#include <sys/stat.h>
+
 #include <fstream>
 #include <set>
 
@@ -93,6 +95,16 @@ FOLDER_TEST("the newest checkpoints and multiples of keep_every are kept, and th
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{4, 8, 9});
 }
 
+FOLDER_TEST("what users keep beside checkpoints under other names is left alone") {
+  const std::vector<std::string> names{"step_1", "step_00000002.bak", "step_last", "old_step_00000003"};
+  for (const std::string& name : names) { folder.write("run/checkpoints/" + name + "/model.safetensors", "kept"); }
+  make_run(folder, folder / "run");
+  REQUIRE(run_in(folder / "run",
+                 test_run(folder, R"({"train": {"steps": 6, "checkpoint": {"every": 1, "keep": 1}}})")) == 0);
+  for (const std::string& name : names) { CHECK(fs::exists(folder / "run/checkpoints" / name / "model.safetensors")); }
+  CHECK(CheckpointFolder(folder / "run/checkpoints").steps() == std::vector<int64_t>{6});
+}
+
 FOLDER_TEST("what a crash left unfinished is removed at the start") {
   make_run(folder, folder / "run");
   fs::create_directories(folder / "run" / "checkpoints" / ".tmp-step_00000005");
@@ -104,6 +116,34 @@ FOLDER_TEST("what a crash left unfinished is removed at the start") {
   CHECK(entries(folder / "run" / "checkpoints") == std::set<std::string>{"latest", "step_00000001", "step_00000002",
                                                                          "step_00000003", "step_00000004",
                                                                          "step_00000005", "step_00000006"});
+}
+
+FOLDER_TEST("a checkpoint that is deleted while it is read makes way for the latest") {
+  const auto write = [&](const std::string& name) {
+    folder.write("run/checkpoints/" + name + "/model.safetensors", "");
+    folder.write("run/checkpoints/" + name + "/config.json", R"({"model": {
+      "vocab_size": 40, "hidden_size": 16, "num_layers": 1, "pattern": [{"mixer": "mix", "ffn": "mlp"}],
+      "layers": {"mix": {"type": "gdn", "num_heads": 2, "key_head_dim": 4, "value_head_dim": 4},
+                 "mlp": {"type": "swiglu", "intermediate_size": 20}}}})");
+    return folder / "run/checkpoints" / name;
+  };
+  const fs::path gone = write("step_00000004"), latest = write("step_00000003"), named = write("step_00000002");
+  folder.write("run/checkpoints/latest", "step_00000004\n");
+  std::vector<fs::path> tried;
+  const auto read = [&](const ModelSource& source) {
+    tried.push_back(source.weights.parent_path());
+    if (tried.size() > 1) { return true; }
+    fs::remove_all(gone);
+    folder.write("run/checkpoints/latest", "step_00000003\n");
+    throw CheckpointError(gone.string(), "cannot open");
+  };
+  CHECK(with_latest(folder / "run", read));
+  CHECK(tried == std::vector<fs::path>{gone, latest});
+  fs::remove_all(latest);
+  CHECK_THROWS_WITH(with_latest(folder / "run", read), Contains("names a checkpoint that is not there"));
+  CHECK_THROWS_WITH(
+      with_latest(named, [&](const ModelSource&) -> bool { throw CheckpointError("x", "another error"); }),
+      Contains("another error"));
 }
 
 FOLDER_TEST("a checkpoint without latest is found, and a damaged latest is named") {
@@ -221,6 +261,16 @@ FOLDER_TEST("a damaged checkpoint is reported with what differs, and only --allo
        [](const fs::path& c) { damage(c / "optimizer.safetensors", false); }},
       {"missing", "optimizer.safetensors is missing",
        [](const fs::path& c) { fs::remove(c / "optimizer.safetensors"); }},
+      {"folder", "optimizer.safetensors is no file",
+       [](const fs::path& c) {
+         fs::remove(c / "optimizer.safetensors");
+         fs::create_directory(c / "optimizer.safetensors");
+       }},
+      {"pipe", "state.json is no file",
+       [](const fs::path& c) {
+         fs::remove(c / "state.json");
+         REQUIRE(::mkfifo((c / "state.json").c_str(), 0600) == 0);
+       }},
       {"state", "state.json:1:9", [](const fs::path& c) { std::ofstream(c / "state.json") << "{\"step\":"; }},
       {"keys", "state.json: found CRC-32 ",
        [](const fs::path& c) {
