@@ -299,20 +299,28 @@ class Start {
     kill_at_ = now_;
   }
 
-  /// To stop is asked for by SIGUSR1, which mpirun hands on at once; again each second, since a rank that starts
-  /// ignores it. A later SIGINT or SIGTERM ends ranks.
+  /// To stop is asked for by SIGUSR1 with the cause; again each second, since a rank that starts ignores it. A later
+  /// SIGINT or SIGTERM ends ranks.
   void forward_signals() {
     if (stop.cause() == 0 || (now_ < next_signal_ && ends_ranks == 0)) { return; }
     if (next_signal_ == 0) { say(options_.run_folder, fmt::format("{}: the ranks stop", signal_name(stop.cause()))); }
     next_signal_ = now_ + 1;
     if (ends_ranks == 0) {
-      for (const Child& child : children_) {
-        if (child.code < 0) { send_stop(child.pid, stop.cause()); }
-      }
+      for (const pid_t rank : ranks()) { send_stop(rank, stop.cause()); }
     } else if (!kill_at_) {
       signal_all(SIGTERM);
       kill_at_ = now_ + 3;
     }
+  }
+
+  /// Those that run. mpirun, where /proc hides them: it hands SIGUSR1 on, without the cause.
+  std::vector<pid_t> ranks() const {
+    std::vector<pid_t> found;
+    if (!options_.uses_gpu) { found = launched_processes(::getpid(), true); }
+    for (const Child& child : children_) {
+      if (child.code < 0 && (options_.uses_gpu || found.empty())) { found.push_back(child.pid); }
+    }
+    return found;
   }
 
   void signal_all(int number) const {

@@ -8,6 +8,7 @@
 #include "comm/launch_processes.h"
 #include "core/json.h"
 #include "core/random.h"
+#include "core/stop_signals.h"
 #include "tests/temp_folder.h"
 #include "tests/train/faults.h"
 #include "tests/train/process.h"
@@ -128,9 +129,13 @@ TEST_CASE_METHOD(RankRuns, "a signal to the launcher, to one rank or to all stop
   };
   const int step = stopped_step(process->out());
   CHECK((6 <= step && step < 40));
+  std::string said = process->out();
   for (const char* rank : {"1", "2", "3"}) {
-    CHECK(stopped_step(read_file(folder("ranks") / "logs" / fmt::format("rank_0000{}.log", rank))) == step);
+    said += read_file(folder("ranks") / "logs" / fmt::format("rank_0000{}.log", rank));
+    CHECK(stopped_step(said.substr(said.rfind(stop))) == step);
   }
+  if (to == "the launcher") { CHECK_THAT(said, Contains(fmt::format(" by {};", signal_name(signal)))); }
+  if (signal == SIGTERM) { CHECK_THAT(said, !Contains(" by SIGUSR1;")); }
   CHECK(ranks("ranks").empty());
   REQUIRE(run("ranks", {"--ranks", "2"}) == 0);
   CHECK((result("ranks") == result("one")));
