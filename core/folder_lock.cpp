@@ -25,6 +25,7 @@ namespace hebb {
 namespace {
 
 constexpr int kAttempts = 1000;  // to open the file in a folder that others create and remove
+constexpr double kSecondsToWrite = 10;
 
 struct Holder {
   std::string host;
@@ -117,11 +118,19 @@ void FolderLock::fail(const fs::path& where, const std::string& what) const {
   throw Error(options_.code, located(where.string(), what));
 }
 
-/// By whom the file at the path says.
+/// By whom the file at the path says. A holder writes that a moment after it has the lock.
 void FolderLock::fail_in_use(const std::string& hint) const {
-  const Holder holder = holder_of(path_);
+  const auto begin = std::chrono::steady_clock::now();
+  Holder holder = holder_of(path_);
+  while (holder.pid <= 0 && fs::exists(path_) && seconds_since(begin) < kSecondsToWrite) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    holder = holder_of(path_);
+  }
   fail(path_.parent_path(), fmt::format("the {} is in use by {}{}", options_.name,
-                                        holder.pid > 0 ? holder.process() : "a process that has just begun", hint));
+                                        holder.pid > 0      ? holder.process()
+                                        : fs::exists(path_) ? "a process that does not write its lock"
+                                                            : "a process that has ended meanwhile",
+                                        hint));
 }
 
 /// False if the file is to be opened again: its holder, or who created the folder, has removed it meanwhile.

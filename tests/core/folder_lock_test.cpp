@@ -1,6 +1,8 @@
 #include "core/folder_lock.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +24,18 @@ FOLDER_TEST("an error of a lock is of the wanted kind and calls the folder by it
              Contains("the data set is in use by process " + std::to_string(::getpid()) + " on "));
   CHECK_THAT(thrown<CheckpointError>([&] { const FolderLock second(folder.path()); }),
              Contains("the run folder is in use by process "));
+}
+
+FOLDER_TEST("a process that has just begun is named as soon as it has written its lock") {
+  const Descriptor held(::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  REQUIRE(::flock(held.fd(), LOCK_EX) == 0);
+  std::thread writer([&] {
+    ::usleep(50000);  // the other start is likely to wait
+    write_all(held, folder / "lock", "host 12345 0 - 0\n");
+  });
+  CHECK_THAT(thrown<CheckpointError>([&] { const FolderLock second(folder.path()); }),
+             Contains("the run folder is in use by process 12345 on host"));
+  writer.join();
 }
 
 FOLDER_TEST("a lock creates its folder and says which one was the first that was missing") {

@@ -14,7 +14,7 @@ import at_every_call
 import small
 
 
-IN_USE = r"in use by (process \d+|a process that has just begun)"
+IN_USE = r"in use by (process \d+|a process that has ended meanwhile)"
 
 
 def starts(work, command, count):
@@ -33,7 +33,7 @@ def main():
     options = parser.parse_intermixed_args()
     failures = 0
     with small.Work(options.hebb) as work:
-        for name in options.cases or at_every_call.CASES:
+        for name in options.cases or ("train", "encode", "eval", "ladder"):
             case = at_every_call.CASES[name]
             case.prepare(work)
             work.keep(f"before-{name}")
