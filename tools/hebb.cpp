@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/key_error.h"
+#include "core/machine_limits.h"
 #include "core/names.h"
 #include "tools/command_line.h"
 #include "tools/verbs.h"
@@ -102,9 +103,11 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   using namespace hebb;
   open_standard_files();
-  signal(SIGXFSZ, SIG_IGN);  // a write past `ulimit -f` then fails, and the error names the file
+  constexpr int kOpenFiles = 16;  // that a run needs when it saves
+  signal(SIGXFSZ, SIG_IGN);       // a write past `ulimit -f` then fails, and the error names the file
   watch_output();
   try {
+    require_open_files("hebb", kOpenFiles);
     return finish(run(argc, argv));
   } catch (const ConfigErrors& errors) {
     std::istringstream lines(errors.what());

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -42,7 +43,10 @@ void run_doctor() {
     std::printf("  limit of cores   %s by %s\n", fmt::format("{:g}", cpus.cores).c_str(), cpus.name.c_str());
   }
   const MemoryLimit memory = available_memory();
-  std::printf("  free memory      %s%s\n", format_bytes(static_cast<double>(memory.bytes)).c_str(),
+  std::printf("  free memory      %s%s\n",
+              memory.bytes < std::numeric_limits<int64_t>::max()
+                  ? format_bytes(static_cast<double>(memory.bytes)).c_str()
+                  : "unknown",
               under(memory).c_str());
   const std::string problem = gpu_problem();
   if (problem.empty()) {

@@ -23,6 +23,22 @@ void check_refused(const std::string& verb, const std::string& arguments, const 
 
 }  // namespace
 
+FOLDER_TEST("doctor names no size where /proc shows none", "[fast]") {
+  const std::string command = "unshare --mount sh -c 'mount -t tmpfs none /proc && exec \"" + HEBB_BINARY +
+                              "\" doctor' > '" + (folder / "out").string() + "' 2> '" + (folder / "err").string() + "'";
+  if (std::system(command.c_str()) != 0) { return; }  // no permission to mount, or no unshare
+  CHECK_THAT(read_file(folder / "out"), Contains("free memory      unknown\n"));
+}
+
+FOLDER_TEST("too few file descriptors are said at the start", "[fast]") {
+  const std::string command = "ulimit -n 12; '" + HEBB_BINARY + "' doctor 2> '" + (folder / "err").string() + "'";
+  const int status = std::system(command.c_str());
+  CHECK(WEXITSTATUS(status) == 2);
+  CHECK(read_file(folder / "err") ==
+        "error: hebb: too few files may be open (found 12, ulimit -n, expected at least "
+        "16); raise the hard limit\n");
+}
+
 FOLDER_TEST("each error of a configuration has a line on stderr", "[fast]") {
   const CommandResult result =
       run_hebb(folder, "train " + HEBB_SOURCE + "/configs/quickstart.json train.seed=-1 train.stpes=5");
