@@ -2,9 +2,14 @@
 
 #include <fmt/core.h>
 
+#include <signal.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <cmath>
 
+#include "core/folders.h"
 #include "core/retry.h"
 #include "study/report/fit.h"
 #include "study/report/group_by_seed.h"
@@ -34,7 +39,8 @@ class Report {
   }
 
   fs::path write(const ReportPart* published) {
-    retried_or_throws([&] { return fs::create_directories(out_ / "plots"); });
+    create_folders(out_ / "plots");
+    remove_begun();
     differences();
     seeds();
     results();
@@ -55,6 +61,30 @@ class Report {
   }
 
  private:
+  /// What processes that were killed had begun. Several may write here: the last one wins.
+  void remove_begun() const {
+    std::vector<fs::path> begun;
+    for (const fs::path& folder : {out_, out_ / "plots"}) {
+      for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+        const std::string name = entry.path().filename().string(), mark = ".tmp-";
+        const size_t at = name.rfind(mark);
+        const bool is_begun = at != std::string::npos && is_dead(name.substr(at + mark.size()));
+        if (is_begun && entry.is_regular_file()) { begun.push_back(entry.path()); }
+      }
+    }
+    for (const fs::path& file : begun) {
+      retried_or_throws([&] { return fs::remove(file); });
+    }
+  }
+
+  /// Whether that is the number of no process.
+  static bool is_dead(const std::string& number) {
+    pid_t pid = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), pid);
+    return error == std::errc() && end == number.data() + number.size() && pid > 0 && ::kill(pid, 0) != 0 &&
+           errno == ESRCH;
+  }
+
   fs::path finish() const {
     write_file_atomic(out_ / "report.md", page_.markdown());
     write_file_atomic(out_ / "index.html", page_.html(title_));

@@ -3,7 +3,7 @@
 power cut behind each, with all that was not synced lost. Whatever happened: an error that names the file, or none; nothing that was
 finished is lost; and the next start comes to the result of a start without faults, to the byte.
 
-Usage: at_every_call.py HEBB LIBRARY [--stride N] [train|encode|eval|ladder ...]
+Usage: at_every_call.py HEBB LIBRARY [--stride N] [train|encode|eval|ladder|report ...]
   LIBRARY   libfaults.so (tests/faults/faults.cpp)
   --stride  every N-th call of each fault, of every kind another; 1 (default) is all
 """
@@ -152,7 +152,33 @@ class Ladder:
         return ""
 
 
-CASES = {"train": Train, "encode": Encode, "eval": Eval, "ladder": Ladder}
+class Report:
+    """The report of a run."""
+    command = again = ["report", "runs/small", "-o", "rep"]
+    codes = (1, 4)  # of errors
+    weight = 4
+
+    @staticmethod
+    def prepare(work):
+        work.start()
+        code, _, err = work.run(Train.command)
+        assert code == 0, err
+
+    @staticmethod
+    def result(work):
+        return {name: content for name, content in small.tree(work.path("rep")).items() if "tmp" not in name and "lock" not in name}
+
+    @staticmethod
+    def left(work):
+        return [name for name in small.tree(work.path("rep")) if "tmp" in name or "lock" in name]
+
+    @staticmethod
+    def check(work, expected, out):
+        del work, expected, out
+        return ""
+
+
+CASES = {"train": Train, "encode": Encode, "eval": Eval, "ladder": Ladder, "report": Report}
 
 
 class Test:
