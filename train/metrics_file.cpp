@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <limits>
+
 namespace hebb {
 
 /// Removes what does not belong to a run of `step` completed steps; returns the path.
@@ -9,7 +11,7 @@ const fs::path& MetricsFile::trim(const fs::path& path, int64_t step) {
   if (!fs::exists(path)) { return path; }
   const std::string text = read_file(path, ExitCode::kCheckpoint);
   std::string kept;
-  int64_t number = 0;
+  int64_t number = 0, highest = std::numeric_limits<int64_t>::min();
   for (size_t begin = 0; begin < text.size(); ++number) {
     const size_t end = text.find('\n', begin);
     if (end == std::string::npos) {
@@ -27,7 +29,13 @@ const fs::path& MetricsFile::trim(const fs::path& path, int64_t step) {
       throw CheckpointError(fmt::format("{}:{:d}", path.string(), number + 1), "no metrics line",
                             std::string(line.substr(0, 40)), "a JSON object with an integer \"step\"");
     }
-    if (at->as_int() > step) {
+    if (at->as_int() < highest) {
+      throw CheckpointError(fmt::format("{}:{:d}", path.string(), number + 1), "steps of metrics lines out of order",
+                            fmt::format("step {:d} after step {:d}", at->as_int(), highest),
+                            "steps that do not go back");
+    }
+    highest = at->as_int();
+    if (highest > step) {
       ++removed_;
       continue;
     }

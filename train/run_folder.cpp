@@ -341,6 +341,10 @@ void RunFolder::keep_tokenizer(RunConfig& config, const RunOptions& options) {
   const auto tokenizer = Fields::read<TokenizerConfig>(config.data.tokenizer, "data.tokenizer");
   const std::string name = tokenizer_copy_name(tokenizer);
   const fs::path kept = path_ / name, given = file->as_string();
+  const fs::path dataset = given.parent_path() / "dataset.json";
+  if (!fs::exists(given) && fs::exists(dataset)) {
+    throw MissingFileError(given.string(), "no such file; " + dataset.string() + " names it");
+  }
   std::string& bytes = files_[name] = read_file(given);
   const auto differs = [&](const fs::path& path) { return fs::exists(path) && read_file(path) != bytes; };
   if (!options.allow_config_change && has_begun()) {

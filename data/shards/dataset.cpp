@@ -120,9 +120,22 @@ std::string held_out_path(const std::string& path, const std::string& where) {
   return pattern;
 }
 
+namespace {
+
+/// A file that is missing, and who names it.
+template <class Open> auto named_by(const fs::path& file, Open&& open) {
+  try {
+    return open();
+  } catch (const MissingFileError& error) {
+    throw MissingFileError("", std::string(error.what()) + "; " + file.string() + " names it");
+  }
+}
+
+}  // namespace
+
 Shard open_dataset_shard(const Dataset& dataset, size_t i) {
   const ShardEntry& entry = dataset.shards[i];
-  Shard shard = Shard::open(dataset.shard_path(i), {});
+  Shard shard = named_by(dataset.file, [&] { return Shard::open(dataset.shard_path(i), {}); });
   const std::string where = shard.name();
   require_equal(where, "format", shard.format() == Shard::Format::hebb ? "hebb" : "another", "hebb");
   require_equal(where, "dtype", token_type_name(shard.token_type()), dataset.dtype);

@@ -19,6 +19,14 @@ FOLDER_TEST("metrics of later steps and a cut line are removed when a run goes o
   CHECK(read_file(path) == kept + "{\"step\":3,\"loss\":\"nan\",\"grad_norm\":\"-inf\"}\n");
 }
 
+FOLDER_TEST("a metrics line with a changed step is an error, and no line is lost", "[fast]") {
+  const std::string text = "{\"step\":5}\n{\"step\":2}\n";
+  const fs::path path = folder.write("metrics.jsonl", text);
+  CHECK_THAT(thrown<CheckpointError>([&] { MetricsFile(path, 2); }),
+             Contains("metrics.jsonl:2: steps of metrics lines out of order (found step 2 after step 5"));
+  CHECK(read_file(path) == text);
+}
+
 FOLDER_TEST("each line of metrics is in the file as soon as it is added", "[fast]") {
   MetricsFile metrics(folder / "metrics.jsonl", 0);
   metrics.add(Json::object({{"step", Json(1)}}));
