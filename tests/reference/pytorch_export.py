@@ -175,8 +175,6 @@ def check(name, hebb, case, weights, rows, rng):
 
 
 def main():
-    from transformers.utils.logging import disable_progress_bar
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hebb", default="build/hebb")
     parser.add_argument("--first", type=int, default=0)
@@ -186,11 +184,13 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    disable_progress_bar()
     wrong = undecided = 0
     with tempfile.TemporaryDirectory() as home:
         os.environ["HF_HOME"] = os.environ["HF_MODULES_CACHE"] = home  # of the loaded classes
         os.environ["HF_HUB_OFFLINE"] = "1"
+        from transformers.utils.logging import disable_progress_bar  # reads the variables
+
+        disable_progress_bar()
         todo = []
         for path in options.cases:
             case = {"model": reference.load_model(path + "/model.json"), **compare.trace_options(path)}
