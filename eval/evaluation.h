@@ -173,6 +173,9 @@ void fields(Fields& f, Evaluation& e);
 /// Reads {"seed", "evaluations": [...], defaults...}; keys beside `evaluations` are defaults of all.
 /// Throws ConfigError (unknown kind or key, duplicate or missing name).
 std::vector<Evaluation> read_evaluations(const Json& json, const std::string& path);
+/// The same list with every default filled in and absolute paths, as a resolved configuration of a run keeps it
+/// (EvaluationReader, train/run_config.h). Throws ConfigError.
+Json resolve_evaluations(const Json& json, const std::string& path);
 
 /// Where results come from, for the result files.
 struct EvalSource {

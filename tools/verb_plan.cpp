@@ -2,6 +2,7 @@
 #include <memory>
 #include <optional>
 
+#include "eval/evaluation.h"
 #include "inspect/plan.h"
 #include "inspect/rank_plan.h"
 #include "kernels/common/cores.h"
@@ -26,7 +27,7 @@ struct Options {
 
 /// A run configuration; without a micro-batch of its own, that of one of its lanes, or of so many ranks.
 RunConfig resolved(Json source, int ranks) {
-  RunConfig config = run_config_of(std::move(source));
+  RunConfig config = run_config_of(std::move(source), resolve_evaluations);
   const int64_t lanes = config.train.lanes.value_or(ranks);
   if (!config.train.micro_batch_size && config.train.batch_size % lanes == 0) {
     config.train.micro_batch_size = config.train.batch_size / lanes;

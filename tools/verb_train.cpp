@@ -92,7 +92,7 @@ int run_rank(RunConfig config, RunOptions options, const LaunchedRank& launched)
 int train(const Command& verb, const Arguments& arguments) {
   const ConfigArguments words = read_config_arguments(verb, arguments.compute);
   const LaunchedRank launched = launched_rank();
-  RunConfig config = read_run_config(words.config, words.overrides);
+  RunConfig config = read_run_config(words.config, words.overrides, resolve_evaluations);
   const bool is_parent = is_parent_of_ranks(arguments.ranks.ranks, launched);
   if (arguments.ranks.restarts > 0 && !is_parent) { throw ConfigError("--restart", "needs --ranks N"); }
   const int size =

@@ -88,11 +88,12 @@ std::string micro_batches_that_divide(int64_t batch_size, int64_t lanes) {
                      sizes.size() == 1 && sizes[0] == "1" ? "row" : "rows");
 }
 
-RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides) {
+RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides,
+                          EvaluationReader* evaluations) {
   Json source = load_config(path);
   for (const std::string& assignment : overrides) { apply_override(source, assignment); }
   require_no_sweep(source, path);
-  return run_config_of(std::move(source));
+  return run_config_of(std::move(source), evaluations);
 }
 
 namespace {
@@ -151,12 +152,13 @@ std::string origin_of(const Json& source, const std::string& path) {
 
 }  // namespace
 
-RunConfig run_config_of(Json source) {
+RunConfig run_config_of(Json source, EvaluationReader* evaluations) {
   RunConfig config;
   try {
     read_keys(source, [&](const Json& json) {
       config = {};
       Fields::read(json, "", config);
+      if (evaluations != nullptr && !config.eval.is_null()) { config.eval = evaluations(config.eval, "eval."); }
     });
   } catch (const ConfigError& error) {
     if (!source.is_object()) { throw; }

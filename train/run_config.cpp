@@ -231,7 +231,6 @@ void fields(Fields& f, RunConfig& c) {
   f.object("schedule", c.schedule).help("Course of the learning rate.");
   f.field("eval", c.eval).help("Evaluations after the last step: the object that hebb eval reads.");
   if (!f.reading()) { return; }
-  if (!c.eval.is_null()) { c.eval = resolve_evaluations(c.eval, "eval."); }
   f.require(is_file_name(c.name), "name", "a name without / and control characters that can be a folder");
   if (c.schedule.type == "wsd") {
     const int64_t decay = c.schedule.resolved_decay_steps(c.train.steps), warmup = c.schedule.warmup_steps;

@@ -81,8 +81,12 @@ void fields(Fields& f, CommConfig& config);
 void fields(Fields& f, TrainConfig& config);
 void fields(Fields& f, RunConfig& config);
 
-/// The run configuration in `source`, which is kept. Errors: ConfigError.
-RunConfig run_config_of(Json source);
+/// Reads the list of evaluations at a path: every default filled in, absolute paths. Errors: ConfigError.
+using EvaluationReader = Json(const Json& json, const std::string& path);
+
+/// The run configuration in `source`, which is kept. evaluations: reads `eval` (resolve_evaluations); null leaves it as
+/// it is, for configurations that are resolved. Errors: ConfigError.
+RunConfig run_config_of(Json source, EvaluationReader* evaluations);
 /// Whether a configuration is that of a sweep (docs/verbs/ladder.md).
 bool is_sweep(const Json& source);
 /// Errors: ConfigError where a file holds a sweep in place of one configuration.
@@ -90,7 +94,8 @@ void require_no_sweep(const Json& source, const std::string& path);
 /// "with 8 lanes micro-batches of 1, 2, 3 or 6 rows do", or the batch size next to one that no micro-batch divides.
 std::string micro_batches_that_divide(int64_t batch_size, int64_t lanes);
 /// Reads a run configuration with "extends" and `overrides` ("a.b=3") applied. Errors: ConfigError.
-RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides = {});
+RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides = {},
+                          EvaluationReader* evaluations = nullptr);
 
 /// How the run that goes on cut its batches into lanes and micro-batches.
 struct StoredSplit {
@@ -122,9 +127,5 @@ struct ConfigDifference {
 std::vector<ConfigDifference> compare_configs(const Json& stored, const Json& current);
 /// Where they differ at all.
 std::vector<ConfigDifference> all_differences(const Json& stored, const Json& current);
-
-/// The list of evaluations in `json` with every default filled in and absolute paths, as a resolved configuration keeps
-/// it. Throws ConfigError. Only declared here: eval/evaluation.cpp knows the kinds, and eval depends on train.
-Json resolve_evaluations(const Json& json, const std::string& path);
 
 }  // namespace hebb

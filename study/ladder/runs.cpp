@@ -126,7 +126,7 @@ void remove_lock_of_other_host(const fs::path& run) {
 RunNeeds needs_of(const SweepRun& run, int ranks, const NeedsAsked& asked) {
   RunNeeds needs{run.id, "", false, 0, 0};
   try {
-    RunConfig config = run_config_of(run.config);
+    RunConfig config = run_config_of(run.config, nullptr);
     resolve(config, ranks, asked.memory);
     if (asked.data) { describe_data(config); }
     if (!asked.memory) { return needs; }

@@ -308,7 +308,8 @@ class Composer {
   /// Reads the run strictly and writes it with absolute paths.
   static void finish(SweepRun& run) {
     run.config.set("name", Json(run.id));
-    const auto config = Fields::read<RunConfig>(run.config, "");
+    auto config = Fields::read<RunConfig>(run.config, "");
+    if (!config.eval.is_null()) { config.eval = resolve_evaluations(config.eval, "eval."); }
     const Model model(config.model);
     run.config = to_json(config);
   }

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "core/hash.h"
+#include "eval/evaluation.h"
 #include "eval/journal.h"
 #include "inspect/convert/convert.h"
 #include "inspect/plan.h"
@@ -19,10 +20,10 @@ inline bool run(std::string_view text) {
   return is_read([&] {
     const Json source = parse_json(text, "/tmp/run.json");
     if (!is_small(source)) { return; }
-    RunConfig config = run_config_of(source);
+    RunConfig config = run_config_of(source, resolve_evaluations);
     resolve(config, 1, false);
     const Json written = to_json(config);
-    expect(to_json(run_config_of(parse_json(written.dump(2), "/tmp/written.json"))) == written,
+    expect(to_json(run_config_of(parse_json(written.dump(2), "/tmp/written.json"), resolve_evaluations)) == written,
            "a resolved configuration reads back");
     PlanOptions options;
     options.open_data = false;

@@ -31,7 +31,7 @@ std::vector<std::string> run_configurations() { return files_with("model"); }
 std::string path_of(const std::string& config) { return (fs::path(HEBB_SOURCE) / "configs" / config).string(); }
 
 Plan plan_of(const std::string& config) {
-  RunConfig run = read_run_config(path_of(config));
+  RunConfig run = read_run_config(path_of(config), {}, resolve_evaluations);
   resolve(run);
   return plan_run(run, {.open_data = false});
 }

@@ -151,6 +151,16 @@ FOLDER_TEST("names with control characters are refused where they are read", "[f
   }
 }
 
+FOLDER_TEST("the evaluations of a run are read by the function that is given", "[fast]") {
+  const std::string file = folder.write("run.json", kRun).string();
+  const RunConfig config =
+      read_run_config(file, {R"(eval={"evaluations": []})"}, [](const Json& json, const std::string& path) {
+        CHECK(path == "eval.");
+        return Json::object({{"read", json}});
+      });
+  CHECK(config.eval.at("read").at("evaluations").items().empty());
+}
+
 FOLDER_TEST("a sweep is no run, and the verb that trains it is named", "[fast]") {
   const std::string sweep = folder.write("s.json", R"({"name": "s", "base": "b.json", "grid": {"train.seed": [1]}})");
   CHECK_THROWS_WITH(read_run_config(sweep), sweep +
