@@ -18,7 +18,7 @@ std::vector<std::string> usual_ends(const std::string& score) {
 }
 
 /// The metrics of a score: those of one generated text.
-std::vector<std::string> metrics_of(const std::string& score) {
+std::vector<std::string> score_metrics(const std::string& score) {
   if (score == "gsm8k") { return {"gsm8k", "gsm8k_flexible"}; }
   if (score == "none") { return {}; }
   return {score};
@@ -73,7 +73,7 @@ class Generate final : public EvalTask {
     const std::vector<Json> texts = c.items({.count = records.size(), .compute = compute});
     c.progress.end();
     for (size_t i = 0; i < records.size(); ++i) {
-      for (const std::string& metric : metrics_of(score_of(records[i]))) {
+      for (const std::string& metric : score_metrics(score_of(records[i]))) {
         examples[metric].push_back(static_cast<int64_t>(i));
         scores[metric].push_back(
             find_answer_score(metric)(texts[i].as_string(), records[i].answers, records[i].classes));

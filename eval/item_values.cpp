@@ -8,19 +8,20 @@
 
 #include "core/json_line.h"
 #include "core/statistics.h"
+#include "eval/journal.h"
 
 namespace hebb {
 namespace {
 
 template <class T> Json list_of(const std::vector<T>& values) { return Json::array({values.begin(), values.end()}); }
 
-double number_of(const Json& value) { return value.is_null() ? NAN : value.as_double(); }
+double number_of(const Json& value) { return value.is_null() ? NAN : kept_number(value); }
 
 /// Examples with their sums and counts.
 struct Item {
   double sum = 0, count = 1;
 };
-std::map<int64_t, Item> by_example(const ItemValues& values) {
+std::map<int64_t, Item> items_of(const ItemValues& values) {
   std::map<int64_t, Item> items;
   for (size_t i = 0; i < values.sums.size(); ++i) {
     items[values.examples.empty() ? static_cast<int64_t>(i) : values.examples[i]] = {
@@ -93,7 +94,7 @@ std::vector<PairedDifference> paired_differences(const std::vector<ItemValues>& 
       return other.mean == one.mean && other.exponential == one.exponential;
     });
     if (same == b.end()) { continue; }
-    const std::map<int64_t, Item> of_a = by_example(one), of_b = by_example(*same);
+    const std::map<int64_t, Item> of_a = items_of(one), of_b = items_of(*same);
     std::vector<Item> both_a, both_b;
     for (const auto& [example, item] : of_a) {
       const auto other = of_b.find(example);

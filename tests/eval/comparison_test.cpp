@@ -89,6 +89,8 @@ FOLDER_TEST("checkpoints are compared on the same examples", "[fast]") {
   const std::string text = differences_text({{"a", {of_a}, folder.path()}, {"b", {of_b}, folder.path()}});
   CHECK_THAT(text, Contains("minus a ") && Contains("held.acc") && Contains("+0.6667 ± 0.33") && Contains("  0.55"));
   CHECK(differences_text({{"a", {of_a}, folder.path()}}).empty());
+  folder.write("b.items.jsonl", item_lines({{"acc", "", {}, {1, INFINITY}, {}}}));
+  CHECK(paired_differences(a, read_item_values(folder / "b.items.jsonl")).empty());  // no finite difference
   folder.write("b.items.jsonl", "{\"mean\": \"acc\", \"sums\": [1, 2], \"counts\": [1]}\n");
   CHECK_THROWS_AS(read_item_values(folder / "b.items.jsonl"), DataError);
 }
