@@ -121,26 +121,29 @@ const std::vector<std::string>& export_classes() {
 
 ExportPlan plan_export(const ModelConfig& model, int64_t length, const std::string& wanted) {
   require_common(model, written_out(model));
-  std::string reasons;
+  std::vector<std::string> reasons;
   for (const std::string& type : export_classes()) {
     if (wanted.empty() ? type == "qwen3_next" : type != wanted) { continue; }
     Attempt found;
     try {
       found = attempt(model, length, type);
     } catch (const ConfigError& error) {
-      reasons += "\n  " + type + ": " + error.what();
+      reasons.push_back(type + ": " + error.what());
       continue;
     }
     if (found.lost.empty()) { return std::move(found.plan); }
     // All keys of the class that is asked for, the first of every other.
     found.lost.resize(wanted.empty() ? 1 : found.lost.size());
     for (const ConfigDifference& d : found.lost) {
-      reasons += "\n  " + type + ": " + place(model, d.path) + ": found " + d.stored + ", the class has " + d.current;
+      const std::string reason =
+          type + ": " + place(model, d.path) + ": found " + d.stored + ", the class has " + d.current;
+      // Blocks share layers.
+      if (std::find(reasons.begin(), reasons.end(), reason) == reasons.end()) { reasons.push_back(reason); }
     }
   }
-  reasons += "\n  --to pytorch exports every model";
-  throw ConfigError("model", wanted.empty() ? "no class of another library holds it exactly:" + reasons
-                                            : "the class does not hold it exactly:" + reasons);
+  const std::string beginning =
+      wanted.empty() ? "no class of another library holds it exactly: " : "the class does not hold it exactly: ";
+  throw ConfigError("model", beginning + join(reasons, "; ") + "; --to pytorch exports every model");
 }
 
 Json hf_of_model(const ModelConfig& model, int64_t length) { return plan_export(model, length, "").config; }

@@ -17,7 +17,7 @@ struct ExportPlan {
 };
 
 /// The class that is asked for ("": the first of export_classes() that holds the model exactly, but for qwen3_next).
-/// length: of training rows. Errors: ConfigError with what the classes cannot hold, a line each.
+/// length: of training rows. Errors: ConfigError with what the classes cannot hold.
 ExportPlan plan_export(const ModelConfig& model, int64_t length, const std::string& wanted);
 
 }  // namespace hebb
