@@ -15,7 +15,8 @@ std::vector<std::string> golden_cases(const std::string& prefix) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(test_data_path() + "/golden")) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(prefix) && std::filesystem::exists(entry.path() / "rows.safetensors")) {
+    if (name.starts_with(prefix) && std::filesystem::exists(entry.path() / "rows.safetensors") &&
+        std::filesystem::exists(entry.path() / "model.json")) {
       names.push_back(name);
     }
   }

@@ -1,5 +1,6 @@
 // Several starts of a verb in one folder at the same time.
 #include <algorithm>
+#include <set>
 
 #include "core/files.h"
 #include "tests/e2e/command.h"
@@ -60,10 +61,10 @@ FOLDER_TEST("of simultaneous starts of an evaluation one evaluates, and the othe
   for (int group = 0; group < 4; ++group) {
     check_codes(folder, at_once(folder, "eval e.json --checkpoint run --again", 3));
     CHECK_THAT(read_file(folder / "run/evals/step_00000001/p.json"), Contains(R"("status": "ok")"));
-    std::vector<std::string> names;
+    std::set<std::string> names;
     for (const auto& entry : fs::directory_iterator(folder / "run/evals/step_00000001")) {
-      names.push_back(entry.path().filename().string());
+      names.insert(entry.path().filename().string());
     }
-    CHECK(names == std::vector<std::string>{"p.json"});
+    CHECK(names == std::set<std::string>{"p.items.jsonl", "p.json"});
   }
 }
