@@ -37,3 +37,4 @@ if [ "$preset" = tsan ] && [[ " $programs " == *" simt "* ]]; then
   [ -n "$programs" ] || exit 0
 fi
 "${run[@]}" ctest --test-dir "build-$preset" -j2 --output-on-failure -R "^test_(${programs// /|})\.($labels)\$"
+tests/count_skips.sh "build-$preset"

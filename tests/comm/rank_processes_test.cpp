@@ -17,18 +17,13 @@
 
 #include "comm/launch_processes.h"
 #include "comm/restart.h"
+#include "tests/skip.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
 namespace {
 
 fs::path beside_program(const char* name) { return fs::path(HEBB_BINARY).parent_path() / name; }
-
-bool has_mpi() {
-  if (fs::exists(beside_program("libhebb_mpi.so"))) { return true; }
-  WARN("this build is without MPI: ranks on CPUs are not tested");
-  return false;
-}
 
 /// A launcher in a process of its own.
 class Launcher {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "tests/skip.h"
 #include "tests/test.h"
 
 namespace {
@@ -130,7 +131,7 @@ TEST_CASE("zero threads means the cores that this process may use", "[fast]") {
 
 // Address space for the stacks of a few threads only: in a child, so that the limit ends with it.
 TEST_CASE("more threads than the system starts are an error, and the pool can be made smaller", "[fast]") {
-  if (hebb::testing::is_sanitized()) { return; }
+  if (hebb::testing::is_sanitized()) { return skip_case("sanitizers take the address space"); }
   const pid_t child = ::fork();
   if (child == 0) {
     const rlimit limit{rlim_t{2} << 30, rlim_t{2} << 30};
@@ -157,7 +158,7 @@ TEST_CASE("more threads than the system starts are an error, and the pool can be
 // address sanitizer stays locked there for ever if a thread of the parent was in it, as one that has just been started
 // is.
 TEST_CASE("a forked child makes its own workers and exits cleanly", "[fast]") {
-  if (hebb::testing::is_sanitized()) { return; }
+  if (hebb::testing::is_sanitized()) { return skip_case("sanitizers know no threads in a forked child"); }
   const Threads use(2);
   const auto sum_of = [] {
     std::atomic<int64_t> sum{0};

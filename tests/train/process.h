@@ -11,16 +11,10 @@
 
 #include "core/files.h"
 #include "tests/paths.h"
+#include "tests/skip.h"
 #include "tests/test.h"
 
 namespace hebb::testing {
-
-/// Whether this build has ranks on CPUs; says so where not.
-inline bool has_mpi() {
-  if (fs::exists(fs::path(binary_path()).parent_path() / "libhebb_mpi.so")) { return true; }
-  WARN("this build is without MPI: ranks on CPUs are not tested");
-  return false;
-}
 
 /// A running child whose output goes to files beside `output` (".out", ".err").
 class Process {
