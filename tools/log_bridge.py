@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Sends the metrics of runs to Weights & Biases, MLflow or Trackio.
+"""Sends the metrics and evaluations of runs to Weights & Biases, MLflow or Trackio.
 
   tools/log_bridge.py RUN... --to wandb|mlflow|trackio [--project NAME] [--follow]
 
 Needs that client's package. RUN/.log_bridge-CLIENT.json remembers what was sent, so a second start goes on there.
 """
 import argparse
+import glob
 import importlib
 import json
 import math
@@ -44,16 +45,50 @@ def metrics(line):
     return {key: value for key, value in numbers.items() if math.isfinite(value)}
 
 
+def results(run, sent):
+    """Good results of `hebb eval` that were not sent, by step: (step, fingerprint, numbers)."""
+    found = []
+    for path in glob.glob(os.path.join(glob.escape(run), "evals", "*", "*.json")):
+        with open(path) as file:
+            result = json.load(file)
+        if result.get("status") != "ok" or "metrics" not in result or result["fingerprint"] in sent:
+            continue
+        numbers = {}
+        for key, metric in result["metrics"].items():
+            numbers[f"evals/{result['name']}/{key}"] = metric["value"]
+            if "stderr" in metric:
+                numbers[f"evals/{result['name']}/{key}_stderr"] = metric["stderr"]
+        numbers = {key: float(value) for key, value in numbers.items() if math.isfinite(float(value))}
+        found.append((result["step"], result["fingerprint"], numbers))
+    return sorted(found, key=lambda result: result[:2])
+
+
+def is_alive(run):
+    """Whether a process trains or evaluates there: it touches its lock every 15 seconds."""
+    for path in [os.path.join(run, "lock"), *glob.glob(os.path.join(glob.escape(run), "evals", "*", "*.lock"))]:
+        try:
+            if time.time() - os.path.getmtime(path) < 60:
+                return True
+        except FileNotFoundError:
+            pass
+    return False
+
+
 class Wandb:
     def __init__(self, client, project, name, run_id, config):
         self.run = client.init(project=project, name=name, id=run_id, config=config, resume="allow")
         self.log, self.close = self.run.log, self.run.finish
+        # Its steps only go up, and evaluations may be of an earlier one.
+        self.run.define_metric("evals/*", step_metric="evals/step")
+
+    def log_results(self, values, step):
+        self.run.log({**values, "evals/step": step}, commit=False)
 
 
 class Trackio:
     def __init__(self, client, project, name, run_id, config):
         client.init(project=project, name=f"{name}-{run_id}", config=config, resume="allow")
-        self.log, self.close = client.log, client.finish
+        self.log, self.log_results, self.close = client.log, client.log, client.finish
 
 
 class Mlflow:
@@ -70,9 +105,11 @@ class Mlflow:
     def log(self, values, step):
         self.client.log_metrics(values, step=step)
 
+    log_results = log
+
 
 def send(run, make, client, project):
-    """Sends the lines that are new; returns their number."""
+    """Sends the lines and evaluations that are new; returns their numbers."""
     state_path = os.path.join(run, f".log_bridge-{make.__name__.lower()}.json")
     with open(os.path.join(run, "config.json")) as file:
         config = json.load(file)
@@ -92,8 +129,9 @@ def send(run, make, client, project):
         file.seek(begin)
         data = file.read()
     data = data[:data.rfind(b"\n") + 1]  # a line may be unfinished
-    if not data:
-        return 0
+    evaluations = results(run, state.get("evals", []))
+    if not data and not evaluations:
+        return 0, 0
     target = make(client, project, name, run_id, flat(config))
     lines = data.splitlines()
     try:
@@ -103,13 +141,16 @@ def send(run, make, client, project):
             except ValueError as error:
                 sys.exit(f"error: {path}: line {number} after byte {begin}: {error}")
             target.log(metrics(line), step=line["step"])
+        for step, _, numbers in evaluations:
+            target.log_results(numbers, step=step)
     finally:
         target.close()
     state["bytes"] = begin + len(data)
+    state["evals"] = state.get("evals", []) + [fingerprint for _, fingerprint, _ in evaluations]
     with open(state_path + ".tmp", "w") as file:
         json.dump(state, file)
     os.replace(state_path + ".tmp", state_path)
-    return len(lines)
+    return len(lines), len(evaluations)
 
 
 def main():
@@ -117,7 +158,7 @@ def main():
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folder")
     parser.add_argument("--to", required=True, choices=["wandb", "mlflow", "trackio"])
     parser.add_argument("--project", default="hebb", help="project or experiment (default: hebb)")
-    parser.add_argument("--follow", action="store_true", help="look for new lines every 10 seconds, until interrupted")
+    parser.add_argument("--follow", action="store_true", help="look for new ones every 10 seconds, until no run is at work")
     args = parser.parse_args()
     try:
         client = importlib.import_module(args.to)
@@ -126,11 +167,12 @@ def main():
     make = {"wandb": Wandb, "mlflow": Mlflow, "trackio": Trackio}[args.to]
     try:
         while True:
+            goes_on = args.follow and any([is_alive(run) for run in args.runs])
             for run in args.runs:
-                count = send(run, make, client, args.project)
-                if count or not args.follow:
-                    print(f"{run}: {count} lines", flush=True)
-            if not args.follow:
+                lines, evaluations = send(run, make, client, args.project)
+                if lines or evaluations or not goes_on:
+                    print(f"{run}: {lines} lines, {evaluations} evaluations", flush=True)
+            if not goes_on:
                 return
             time.sleep(10)
     except KeyboardInterrupt:
