@@ -77,17 +77,14 @@ void Trainer::start(const RunOptions& options, const std::string& banner) {
   training_->read_values([&] {
     if (!ranks_.is_first()) { return; }
     folder_.keep({config_.train.checkpoint.keep, config_.train.checkpoint.keep_every});
-    open_metrics();
+    reporter_->open_files(folder_, state_.step, saved_step_);
     const StartText text = startup_report(config_, *training_, plan_, *loader_, state_.step, ranks_.size());
     log_.say_in_brief(text.full, text.brief);
   });
-  share_validated();
+  validation_->start(reporter_->validated());
   if (!ranks_.is_first()) { open_log(); }  // all ranks have started: a start that fails leaves no file
   constexpr size_t kSources = 4;
-  std::string text;
-  for (const auto& source : validation_) {
-    text += fmt::format("validation {}: {:d} rows\n", source->name(), source->rows());
-  }
+  const std::string text = validation_->text();
   log_.say_in_brief(text, first_lines(text, kSources));
 }
 
@@ -119,8 +116,7 @@ void Trainer::reserve_memory(const ProductList& products) {
   }
   training_ =
       std::make_unique<TrainingState>(config_, ranks_, device_of(config_), plan_.state_bytes(), plan_.work_bytes);
-  peak_flops_ = peak_flops(config_);
-  flops_per_token_ = training_flops_per_token(config_, training_->model);
+  reporter_ = std::make_unique<StepReporter>(run_, *training_, validation_->rows());
 }
 
 void Trainer::start_model(const RunOptions& options) {
@@ -178,35 +174,7 @@ void Trainer::open_data(const RunOptions& options) {
     }
   }
   loader.tokenizer_hash = loader_->tokenizer_hash();
-  for (size_t i = 0; i < config_.data.validation.size(); ++i) {
-    validation_.push_back(std::make_unique<ValidationSource>(config_.data, i, loader));
-  }
-}
-
-void Trainer::open_metrics() {
-  metrics_ = std::make_unique<MetricsFile>(folder_.path() / "metrics.jsonl", state_.step);
-  if (metrics_->removed_lines() > 0) {
-    log_.say(
-        fmt::format("removed {:d} lines of metrics.jsonl beyond step {:d}", metrics_->removed_lines(), state_.step));
-  }
-  const int64_t every = folder_.log_every_before(), last = metrics_->last_step();
-  if (saved_step_ > 0 && last < std::max<int64_t>(1, every > 0 ? saved_step_ / every * every : 0)) {
-    log_.warn(fmt::format(
-        "metrics.jsonl ends at step {:d}, the checkpoint is of step {:d}: lines between them are lost (the machine may "
-        "have stopped before they were on the disk)",
-        last, saved_step_));
-  }
-  for (const auto& source : validation_) {
-    if (metrics_->validated().count(source->name()) > 0) { validated_.insert(source->name()); }
-  }
-  tensorboard_ = std::make_unique<TensorBoardWriter>(folder_.path() / "tb", state_.step);
-}
-
-/// The first rank knows from its metrics which sources have a line at the current step.
-void Trainer::share_validated() {
-  const Json names = Json::array({validated_.begin(), validated_.end()});
-  const Json first = parse_json(host_.from_first(names.dump()), "rank 0");
-  for (const Json& name : first.items()) { validated_.insert(name.as_string()); }
+  validation_ = std::make_unique<Validation>(run_, loader);
 }
 
 }  // namespace hebb
