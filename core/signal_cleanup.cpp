@@ -66,7 +66,7 @@ SignalCleanup::SignalCleanup(const std::vector<fs::path>& paths, const fs::path&
   for (size_t i = 0; i < slots.size() && slot_ < 0; ++i) {
     Cleanup* none = nullptr;
     if (slots[i].compare_exchange_strong(none, list.get())) {
-      list.release();
+      (void)list.release();  // the slot has it
       slot_ = static_cast<int>(i);
     }
   }

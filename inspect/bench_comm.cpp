@@ -49,12 +49,12 @@ class CommRound {
     std::vector<CommSpeed> speeds;
     for (Part& part : parts_) {
       std::sort(part.ms.begin(), part.ms.end());
-      const auto bytes = whole_.tensor().bytes();
+      const auto bytes = whole_.tensor().bytes(), sent = bytes - bytes / communicator_.size();
       speeds.push_back({.name = part.name,
                         .bytes = bytes,
                         .best_ms = part.ms.front(),
                         .median_ms = quantile(part.ms, 0.5),
-                        .sent_bytes = static_cast<double>(bytes - bytes / communicator_.size())});
+                        .sent_bytes = static_cast<double>(sent)});
     }
     return speeds;
   }

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what hebb needs from the distribution's packages: says what is missing and why, and does
-# nothing (and needs no rights) where all is there. Usage: tools/setup.sh [--text] [--fuzz] [--format] [--mpi] [--slurm]
+# nothing (and needs no rights) where all is there. Usage: tools/setup.sh [--text] [--fuzz] [--format] [--tidy] [--mpi] [--slurm]
 #   --text  also the small public-domain text that the quickstart trains on
 #   --fuzz  also clang and its runtime for the fuzzers
 #   --format  also clang-format 14, which tools/format.sh takes
+#   --tidy  also clang-tidy 14, which tools/tidy.sh takes
 #   --mpi   also Open MPI, for ranks on CPUs
 #   --slurm  also Slurm, for the test of ladders on a cluster of two nodes on this machine
 set -euo pipefail
@@ -41,10 +42,11 @@ for option in "$@"; do
     --text) want bible-kjv bible "a small public-domain text" ;;
     --fuzz) want clang clang++ "fuzzers"; want libclang-rt-14-dev "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer*" "fuzzers" ;;
     --format) [[ $(clang-format --version 2>/dev/null) == *"version 14."* ]] || want clang-format-14 clang-format-14 "formatting of the sources" ;;
+    --tidy) want clang-tidy-14 clang-tidy-14 "checks of changed sources" ;;
     --mpi) want libopenmpi-dev "/usr/lib/*/openmpi/include/mpi.h" "ranks on CPUs"; want openmpi-bin mpirun "ranks on CPUs" ;;
     --slurm) want slurmctld /usr/sbin/slurmctld "ladders on Slurm"; want slurmd /usr/sbin/slurmd "ladders on Slurm"
       want slurm-client sbatch "ladders on Slurm"; want munge /usr/sbin/munged "ladders on Slurm" ;;
-    *) echo "setup.sh: unknown option $option (known: --text --fuzz --format --mpi --slurm)" >&2; exit 2 ;;
+    *) echo "setup.sh: unknown option $option (known: --text --fuzz --format --tidy --mpi --slurm)" >&2; exit 2 ;;
   esac
 done
 

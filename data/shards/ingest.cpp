@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <exception>
 
@@ -118,8 +119,9 @@ class Splitter {
   uint64_t tokens() const { return tokens_; }
   /// Tokens of the validation part, as --val-tokens asks for.
   uint64_t wanted() const {
-    return options_.val_tokens > 0 ? options_.val_tokens
-                                   : static_cast<uint64_t>(options_.val_share * static_cast<double>(tokens_) + 0.5);
+    return options_.val_tokens > 0
+               ? options_.val_tokens
+               : static_cast<uint64_t>(std::llround(options_.val_share * static_cast<double>(tokens_)));
   }
 
  private:

@@ -163,7 +163,8 @@ void Lact::declare_weights(const BuildContext& c, const LactConfig& config) {
 }
 
 Var Lact::attend(Pass& pass, Var q, Var k, Var v, State* state) const {
-  const double scale = 1.0 / std::sqrt(static_cast<double>(d_ / heads_));
+  const int64_t head_dim = d_ / heads_;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
   q = rope(pass, q, heads_, rope_);
   k = rope(pass, k, heads_, rope_);
   if (state != nullptr) { return state->attend(pass, q, k, v, heads_, scale); }
