@@ -78,8 +78,9 @@ std::string svg_stacked_bars(const StackedBars& chart) {
   const double slot = (kWidth - left - kRight) / count;
   const double names = is_tilted ? 24 + 4.5 * static_cast<double>(longest(chart.bars)) : 24,
                legend = kBottom + names + 16;
+  const size_t legend_rows = (chart.segments.size() + 1) / 2;
   std::ostringstream s;
-  s << svg_begin(legend + kLegendRow * static_cast<double>((chart.segments.size() + 1) / 2), 12, chart.title);
+  s << svg_begin(legend + kLegendRow * static_cast<double>(legend_rows), 12, chart.title);
   for (int tick = 0; tick <= 5; ++tick) {
     const double v = chart.top * tick / 5, y = kBottom - kPlot * tick / 5;
     s << "<line x1=\"" << left << "\" x2=\"" << kWidth - kRight << "\" y1=\"" << y << "\" y2=\"" << y
@@ -106,7 +107,8 @@ std::string svg_stacked_bars(const StackedBars& chart) {
     }
   }
   for (size_t k = 0; k < chart.segments.size(); ++k) {
-    const double x = 14 + 272 * static_cast<double>(k % 2), y = legend + kLegendRow * static_cast<double>(k / 2);
+    const size_t column = k % 2, row = k / 2;
+    const double x = 14 + 272 * static_cast<double>(column), y = legend + kLegendRow * static_cast<double>(row);
     put_box(s, x, y - 9, 16, 10, chart_colour(static_cast<int>(k)));
     put_text(s, x + 24, y, "start", chart.segments[k]);
   }
