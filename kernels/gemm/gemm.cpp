@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "core/parallel.h"
 #include "kernels/gemm/gemm_cpu.h"
@@ -20,6 +21,7 @@ using gemm::pack;
 // Cache blocks: a panel of A (kMaxDepth x kRows) stays in L1 (48 KB), the packed panels of B
 // (kMaxDepth x kBlockColumns, 0.8 MB) in L2 (1 to 2 MB).
 constexpr int64_t kMaxDepth = 384;
+constexpr int64_t kFirstCache = 32 << 10;  // bytes of L1 of every processor with AVX2
 template <class S> constexpr int64_t kBlockColumns = sizeof(S) == 4 ? 512 : 256;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -39,9 +41,12 @@ template <class S> Scratch<S> allocate(int64_t count) {
   return Scratch<S>(static_cast<S*>(p));
 }
 
+/// Panels of a transposed A that are packed at once: a step of k reads their rows side by side, some whole cache lines.
+constexpr int64_t kLeftPanels = 8;
+
 /// Packed panels of the calling thread.
 template <class S> struct Panels {
-  Scratch<S> left = allocate<S>(kLeftStep<S> * kMaxDepth);
+  Scratch<S> left = allocate<S>(kLeftPanels * kLeftStep<S> * kMaxDepth);
   Scratch<S> right = allocate<S>(kBlockColumns<S> * kMaxDepth);
 };
 template <class S> Panels<S>& panels() {
@@ -68,6 +73,7 @@ template <class S> struct Problem {
 /// Part `index` of [0, n) cut into `parts` nearly equal pieces, at multiples of `unit`.
 struct Range {
   int64_t begin, size;
+  Range(int64_t first, int64_t count) : begin(first), size(count) {}
   Range(int64_t n, int64_t unit, int64_t parts, int64_t index)
       : begin(cut(n, unit, parts, index)), size(cut(n, unit, parts, index + 1) - begin) {}
 
@@ -82,7 +88,7 @@ struct Block {
   int64_t j, columns, p, depth;
 };
 
-/// What the kernel asks for while it multiplies a panel of A at `at`, in `calls` calls: rows of A at `next`.
+/// What the kernel asks for while it multiplies panels of A at `at`, in `calls` calls: rows of A at `next`.
 template <class S>
 gemm::Prefetch<S> prefetch_of(const Problem<S>& g, const Block& at, int64_t calls, const Range& rows,
                               const Block& next) {
@@ -97,46 +103,65 @@ gemm::Prefetch<S> prefetch_of(const Problem<S>& g, const Block& at, int64_t call
 template <class S>
 void multiply_block(const Problem<S>& g, const Block& at, const Block& next, S* left, const S* right) {
   const int64_t panels = divide_up(g.m, kRows), calls = divide_up(at.columns, kColumns<S>);
+  const int64_t groups = g.trans_a && left != nullptr ? divide_up(panels, kLeftPanels) : panels;
+  const auto panel_at = [&](int64_t i) { return Range(g.m, 1, panels, i); };
+  const auto group_at = [&](int64_t i) {
+    const Range in_group(panels, 1, groups, i);
+    const Range first = panel_at(in_group.begin), last = panel_at(in_group.begin + in_group.size - 1);
+    return std::pair(in_group, Range(first.begin, last.begin + last.size - first.begin));
+  };
   const bool adjacent = g.trans_a || left != nullptr;
-  for (int64_t panel = 0; panel < panels; ++panel) {
-    const Range rows(g.m, 1, panels, panel);
-    const int row_count = static_cast<int>(rows.size);
-    gemm::Prefetch<S> prefetch;
-    if (panel + 1 < panels) {
-      prefetch = prefetch_of(g, at, calls, Range(g.m, 1, panels, panel + 1), at);
+  gemm::Prefetch<S> prefetch;
+  for (int64_t group = 0; group < groups; ++group) {
+    const auto [in_group, group_rows] = group_at(group);
+    if (group + 1 < groups) {
+      prefetch = prefetch_of(g, at, in_group.size * calls, group_at(group + 1).second, at);
     } else if (next.columns > 0) {
-      prefetch = prefetch_of(g, at, calls, Range(g.m, 1, panels, 0), next);
+      prefetch = prefetch_of(g, at, in_group.size * calls, group_at(0).second, next);
     }
-    gemm::Left<S> a{g.a_at(rows.begin, at.p), g.trans_a ? 1 : g.lda, g.trans_a ? g.lda : 1, &prefetch};
-    if (left != nullptr) {
-      gemm::pack_transposed<S>(at.depth, row_count, a.data, g.lda, left, kLeftStep<S>);
-      a = {left, 1, kLeftStep<S>, &prefetch};
+    if (g.trans_a && left != nullptr) {
+      gemm::pack_panels<S>(
+          at.depth, g.a_at(group_rows.begin, at.p), g.lda, in_group.size,
+          [&](int64_t i) { return panel_at(in_group.begin + i).begin - group_rows.begin; }, group_rows.size, left);
     }
-    const auto wide = adjacent ? gemm::find_kernel<S, true>(row_count, 2) : gemm::find_kernel<S, false>(row_count, 2);
-    const auto narrow = adjacent ? gemm::find_kernel<S, true>(row_count, 1) : gemm::find_kernel<S, false>(row_count, 1);
-    for (int64_t j = 0; j < at.columns; j += kColumns<S>) {
-      const int width = static_cast<int>(std::min<int64_t>(kColumns<S>, at.columns - j));
-      const bool is_wide = width > Vec<S>::width;
-      const gemm::Right<S> b = right != nullptr ? gemm::Right<S>{right + j * at.depth, kColumns<S>}
-                                                : gemm::Right<S>{g.b_at(at.p, at.j + j), g.ldb};
-      const gemm::Out<S> c{g.c + rows.begin * g.ldc + at.j + j, g.ldc, g.alpha, g.accumulate || at.p > 0,
-                           is_wide ? width - Vec<S>::width : width};
-      (is_wide ? wide : narrow)(at.depth, a, b, c);
+    for (int64_t i = 0; i < in_group.size; ++i) {
+      const Range rows = panel_at(in_group.begin + i);
+      const int row_count = static_cast<int>(rows.size);
+      gemm::Left<S> a{g.a_at(rows.begin, at.p), g.trans_a ? 1 : g.lda, g.trans_a ? g.lda : 1, &prefetch};
+      if (left != nullptr) {
+        if (!g.trans_a) { gemm::pack_transposed<S>(at.depth, row_count, a.data, g.lda, left, kLeftStep<S>); }
+        a = {left + i * at.depth * kLeftStep<S>, 1, kLeftStep<S>, &prefetch};
+      }
+      const auto wide = adjacent ? gemm::find_kernel<S, true>(row_count, 2) : gemm::find_kernel<S, false>(row_count, 2);
+      const auto narrow =
+          adjacent ? gemm::find_kernel<S, true>(row_count, 1) : gemm::find_kernel<S, false>(row_count, 1);
+      for (int64_t j = 0; j < at.columns; j += kColumns<S>) {
+        const int width = static_cast<int>(std::min<int64_t>(kColumns<S>, at.columns - j));
+        const bool is_wide = width > Vec<S>::width;
+        const gemm::Right<S> b = right != nullptr ? gemm::Right<S>{right + j * at.depth, kColumns<S>}
+                                                  : gemm::Right<S>{g.b_at(at.p, at.j + j), g.ldb};
+        const gemm::Out<S> c{g.c + rows.begin * g.ldc + at.j + j, g.ldc, g.alpha, g.accumulate || at.p > 0,
+                             is_wide ? width - Vec<S>::width : width};
+        (is_wide ? wide : narrow)(at.depth, a, b, c);
+      }
     }
   }
 }
 
 template <class S> void multiply(const Problem<S>& g) {
   const bool few_rows = g.m <= kRows;  // every panel of B is used once: memory decides
-  // A panel of rows far apart may not find room in L1 as it lies, where it is used more than a few times.
-  const bool pack_a = !few_rows && !g.trans_a && g.n > 4 * kColumns<S>;
+  const int64_t depth = block_depth(g.k);
+  // A panel of A may not find room in L1 as it lies: its rows are far apart, where it is used more than a few times, or
+  // its steps are.
+  const bool is_apart =
+      g.trans_a ? depth * g.lda * static_cast<int64_t>(sizeof(S)) > kFirstCache : g.n > 4 * kColumns<S>;
+  const bool pack_a = !few_rows && is_apart;
   // B is used in place where the kernel can read its rows in whole vectors, a few times only: fewer where
   // distant rows collide in the cache.
   const int64_t in_place_rows = g.ldb <= kBlockColumns<S> ? 6 * kRows : 3 * kRows;
   const bool pack_b = g.trans_b || g.m > in_place_rows || g.n % Vec<S>::width != 0;
   S* left = pack_a ? panels<S>().left.get() : nullptr;
   S* right = pack_b ? panels<S>().right.get() : nullptr;
-  const int64_t depth = block_depth(g.k);
   const int64_t depths = divide_up(g.k, depth);
   const int64_t blocks = depths * divide_up(g.n, few_rows && g.trans_b ? kColumns<S> : kBlockColumns<S>);
   const auto block_at = [&](int64_t i) {

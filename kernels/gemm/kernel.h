@@ -206,6 +206,32 @@ template <class S> void pack_transposed(int64_t k, int columns, const S* source,
   }
 }
 
+/// Packs panels of a [k, columns] matrix, element (p, j) at source[p * stride + j]: panel i begins at column begin(i),
+/// and its columns lie at packed + (i * k + p) * kLeftStep, followed by others up to kLeftStep.
+template <class S, class Begin>
+void pack_panels(int64_t k, const S* source, int64_t stride, int64_t panels, Begin begin, int64_t columns, S* packed) {
+  constexpr int64_t kAhead = 8;  // rows are far apart, so that the processor does not see the next one
+  int64_t whole = panels;        // of these, kLeftStep columns can be read
+  while (whole > 0 && columns < begin(whole - 1) + kLeftStep<S>) { --whole; }
+  for (int64_t p = 0; p < k; ++p) {
+    const S* row = source + p * stride;
+    for (int64_t i = 0; i < panels; ++i) {
+      const int64_t at = begin(i);
+      S* to = packed + (i * k + p) * kLeftStep<S>;
+      if (i < whole) {
+        for (int64_t j = 0; j < kLeftStep<S>; j += Vec<S>::width) { store(to + j, load(row + at + j)); }
+      } else {
+        vector_loop<S>(columns - at, [&](int64_t j, auto lanes) { store(to + j, load(row + at + j, lanes)); });
+      }
+    }
+    if (p + kAhead < k) {
+      for (int64_t j = 0; j < columns; j += 64 / static_cast<int64_t>(sizeof(S))) {
+        __builtin_prefetch(row + kAhead * stride + j);
+      }
+    }
+  }
+}
+
 /// Packs a [k, columns] matrix, stored as it is or transposed, into panels of `panel` columns, each
 /// [k, panel], one behind the other.
 template <class S, int panel>
