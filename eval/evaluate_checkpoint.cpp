@@ -22,12 +22,11 @@ void read_progress(const fs::path& folder, EvalSource& source) {
   source.tokens = state.integer_at("tokens", source.tokens);
 }
 
-/// RUN/checkpoints/step_N -> RUN/evals/step_N; else evals/ beside the weights.
-fs::path default_folder(const fs::path& weights) {
-  const fs::path folder = fs::absolute(weights).parent_path();
-  return folder.parent_path().filename() == "checkpoints"
-             ? folder.parent_path().parent_path() / "evals" / folder.filename()
-             : folder / "evals";
+bool is_of_run(const fs::path& checkpoint) { return checkpoint.parent_path().filename() == "checkpoints"; }
+
+/// RUN/evals for a checkpoint of a run; else evals/ beside the weights.
+fs::path evaluations_folder(const fs::path& checkpoint) {
+  return (is_of_run(checkpoint) ? checkpoint.parent_path().parent_path() : checkpoint) / "evals";
 }
 
 /// Size and checksum of the weights, from the checkpoint's state.json where there is one.
@@ -67,13 +66,14 @@ void warn_of_impossible(const Evaluation& e, const EvalPremises& premises, Progr
 }
 
 /// `is_loaded`: whether the checkpoint is needed no more.
-EvalCounts evaluate(std::vector<Evaluation>& evaluations, const EvalRequest& request, Progress& progress,
+EvalCounts evaluate(std::vector<Evaluation>& evaluations, EvalRequest& request, Progress& progress,
                     const std::function<void(const std::string& line)>& report, const Ranks& ranks, bool& is_loaded) {
   const StopSignals signals;
   HostExchange exchange(ranks.communicator(), request.compute.device);
   // Rank 0 chooses: where the run goes on, other ranks may have found another latest checkpoint.
   const auto from_first = [&](const std::string& own) { return exchange.from_first(ranks.is_first() ? own : ""); };
-  const fs::path weights = from_first(request.weights.string()), out = from_first(results_folder(request).string());
+  request.weights = from_first(request.weights.string());
+  const fs::path weights = request.weights, out = from_first(results_folder(request).string());
   ModelSource source = read_model_source(weights);
   EvalSource from{request.checkpoint,
                   config_hash(source.config.child("model") != nullptr ? source.config.at("model") : source.config),
@@ -121,7 +121,14 @@ EvalCounts evaluate(std::vector<Evaluation>& evaluations, const EvalRequest& req
 }  // namespace
 
 fs::path results_folder(const EvalRequest& request) {
-  return request.out.empty() ? default_folder(request.weights) : request.out;
+  if (!request.out.empty()) { return request.out; }
+  const fs::path checkpoint = fs::absolute(request.weights).parent_path();
+  return is_of_run(checkpoint) ? evaluations_folder(checkpoint) / checkpoint.filename()
+                               : evaluations_folder(checkpoint);
+}
+
+fs::path meeting_folder(const fs::path& out, const fs::path& weights) {
+  return out.empty() ? evaluations_folder(fs::absolute(weights).parent_path()) : out;
 }
 
 EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, EvalRequest request, Progress& progress,
@@ -131,7 +138,11 @@ EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, EvalRequest 
     try {
       return evaluate(evaluations, request, progress, report, ranks, is_loaded);
     } catch (const Error&) {
-      if (is_loaded || ranks.size() > 1 || !has_moved_on(request.checkpoint, request.weights)) { throw; }
+      if (is_loaded || !has_moved_on(request.checkpoint, request.weights)) { throw; }
+      if (ranks.size() > 1) {  // others may have read it
+        throw CheckpointError(request.weights.string(),
+                              "was deleted before all ranks had read it; the same command takes the latest checkpoint");
+      }
     }
     const fs::path deleted = std::exchange(request.weights, find_weights(request.checkpoint));
     progress.message(

@@ -231,5 +231,8 @@ EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, EvalRequest 
                                const Ranks& ranks = Ranks());
 /// Where its results lie.
 fs::path results_folder(const EvalRequest& request);
+/// Where ranks meet that evaluate these weights: one folder for all checkpoints of a run, since ranks that look while
+/// the run goes on find different latest ones. out: of all results; empty: none was given.
+fs::path meeting_folder(const fs::path& out, const fs::path& weights);
 
 }  // namespace hebb

@@ -133,8 +133,8 @@ int run_rank(const Options& o, const Job& job, const Compute& compute, const Lau
   follow_launcher();
   CommConfig comm;
   comm.stall_seconds = 3600;  // what an evaluation does between two signs of life may take long
-  RankGroup group(launched, rank_options(comm, compute.device == DeviceKind::cuda, results_folder(job.requests[0]),
-                                         agreement(o, job, compute)));
+  const fs::path folder = meeting_folder(o.out, job.requests[0].weights);
+  RankGroup group(launched, rank_options(comm, compute.device == DeviceKind::cuda, folder, agreement(o, job, compute)));
   const int threads = o.device.threads > 0 ? o.device.threads : threads_of_rank(group);
   set_threads(threads);
   const Ranks ranks(group.communicator(), group.log(), threads, group.names());

@@ -235,7 +235,8 @@ std::vector<fs::path> evaluation_files(const RunPlace& place) {
   if (fs::is_directory(run / "evals")) {
     for (const fs::directory_entry& entry : fs::directory_iterator(run / "evals")) {
       const bool is_asked = !place.step || entry.path().filename() == CheckpointFolder::name_of(*place.step);
-      if (entry.is_directory() && is_asked) { steps.push_back(entry.path()); }
+      const bool is_of_ranks = entry.path().filename() == "logs";  // their flight records
+      if (entry.is_directory() && is_asked && !is_of_ranks) { steps.push_back(entry.path()); }
     }
   }
   if (steps.empty()) { return {}; }

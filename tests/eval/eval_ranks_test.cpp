@@ -73,6 +73,15 @@ TEST_CASE("an evaluation that three ranks began goes on with any number of ranks
   CHECK(corpus.files("out") == expected);
 }
 
+TEST_CASE("ranks that find different latest checkpoints of a run meet in one folder", "[fast]") {
+  const auto folder = [](const char* weights) { return meeting_folder("", weights); };
+  const fs::path first = folder("/r/checkpoints/step_00000004/model.safetensors");
+  CHECK(first == "/r/evals");
+  CHECK(folder("/r/checkpoints/step_00000008/model.safetensors") == first);
+  CHECK(folder("/r/weights/model.safetensors") == "/r/weights/evals");
+  CHECK(meeting_folder("out", "/r/checkpoints/step_00000004/model.safetensors") == "out");
+}
+
 TEST_CASE("an example that fails on one rank fails the evaluation on all, and the next one goes on") {
   Corpus corpus;
   std::string answers;
