@@ -3,10 +3,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <system_error>
 
 #include "core/error.h"
-#include "core/retry.h"
 
 namespace hebb {
 
@@ -14,14 +12,6 @@ LineOutput::LineOutput(const std::string& path) : path_(path) {
   if (path != "-") {
     if (!is_special_file(path)) { lock_.emplace(path); }
     file_ = std::make_unique<FileWriter>(lock_ ? lock_->temporary() : path_);
-  }
-}
-
-LineOutput::~LineOutput() {
-  if (file_) {
-    file_.reset();
-    std::error_code ignored;
-    if (lock_) { fs::remove(lock_->temporary(), ignored); }
   }
 }
 
@@ -44,14 +34,7 @@ void LineOutput::finish() {
   file_->close();
   file_.reset();
   if (!lock_) { return; }
-  std::error_code error;
-  retried(error, [&] { fs::rename(lock_->temporary(), path_, error); });
-  if (error) {
-    const std::string reason = error.message();
-    fs::remove(lock_->temporary(), error);
-    throw CheckpointError(path_.string(), "cannot rename the finished file: " + reason);
-  }
-  fsync_directory(path_.has_parent_path() ? path_.parent_path() : fs::path("."));
+  lock_->publish();
   lock_.reset();
 }
 

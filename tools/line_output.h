@@ -10,12 +10,11 @@
 namespace hebb {
 
 /// Lines for a file or, as "-", for standard output. The file appears under its name when finish()
-/// has been called, and is on the disk then. Errors: CheckpointError (folder, another process that writes the file,
-/// full disk, closed pipe).
+/// has been called, and is on the disk then; without it nothing is left. Errors: CheckpointError (folder, another
+/// process that writes the file, full disk, closed pipe).
 class LineOutput {
  public:
   explicit LineOutput(const std::string& path);
-  ~LineOutput();  // without finish(): removes the part that was written, and so does a signal that ends the process
   void line(std::string_view text);
   void finish();
 

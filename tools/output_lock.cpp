@@ -6,6 +6,9 @@
 
 #include <system_error>
 
+#include "core/files.h"
+#include "core/retry.h"
+
 namespace hebb {
 namespace {
 
@@ -35,10 +38,23 @@ void remove_temporaries(const fs::path& file) {
 }  // namespace
 
 OutputLock::OutputLock(const fs::path& file)
-    : temporary_(fmt::format("{}.tmp-{:d}", file.string(), ::getpid())),
+    : file_(file),
+      temporary_(fmt::format("{}.tmp-{:d}", file.string(), ::getpid())),
       lock_(existing_folder(file), {.name = "file " + file.filename().string(), .file = lock_name(file)}),
       cleanup_(lock_.remove_at_signals({temporary_, existing_folder(file) / lock_name(file)})) {
   remove_temporaries(file);
+}
+
+OutputLock::~OutputLock() {
+  std::error_code ignored;
+  fs::remove(temporary_, ignored);
+}
+
+void OutputLock::publish() const {
+  std::error_code error;
+  retried(error, [&] { fs::rename(temporary_, file_, error); });
+  if (error) { throw CheckpointError(file_.string(), "cannot rename the finished file: " + error.message()); }
+  fsync_directory(file_.has_parent_path() ? file_.parent_path() : fs::path("."));
 }
 
 }  // namespace hebb

@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
+#include "core/files.h"
 #include "core/parallel.h"
 #include "inspect/trace_file.h"
 #include "tools/command_line.h"
+#include "tools/output_lock.h"
 #include "tools/verbs.h"
 #include "train/choose_device.h"
 #include "train/model_source.h"
@@ -40,6 +43,8 @@ void require_use(const std::map<std::string, Inspector::Record>& forced, const T
 
 void run_trace(const Options& o) {
   set_threads(o.threads);
+  std::optional<OutputLock> lock;  // before the work; none for devices and pipes
+  if (!is_special_file(o.out)) { lock.emplace(o.out); }
   const Compute compute = choose_compute(o.device, o.precision, "--");
   const ModelSource source = read_model_source(o.model);
   const fs::path weights = o.weights.empty() ? source.weights : fs::path(o.weights);
@@ -66,7 +71,8 @@ void run_trace(const Options& o) {
   TraceOutput output = trace(model, stream, arena, input, options);
   if (!o.force.empty()) { require_use(options.forced, output, o.force); }
   if (!o.inside) { output.inside.clear(); }
-  write_trace(o.out, output, compute.dtype == DType::f64);
+  write_trace(lock ? lock->temporary().string() : o.out, output, compute.dtype == DType::f64);
+  if (lock) { lock->publish(); }
   if (output.has_loss) { std::printf("loss %.17g\n", output.loss); }
   std::printf("wrote %s\n", o.out.c_str());
 }

@@ -1,6 +1,7 @@
-// hebb trace: decisions written by one call and taken as given by another.
+// hebb trace: decisions written by one call and taken as given by another; its file is whole or the one before.
 #include "core/files.h"
 #include "tests/e2e/command.h"
+#include "tests/train/faults.h"
 
 namespace {
 
@@ -28,4 +29,51 @@ FOLDER_TEST("decisions that a trace cannot use are refused", "[fast]") {
   check_error(folder, trace_of("attention-1", "--force ovq --out out"), 3,
               Contains("ovq: decisions to force") && Contains("no layer of this model decides anything"));
   CHECK_FALSE(fs::exists(folder / "out"));
+}
+
+FOLDER_TEST("a trace that is killed at any call leaves the file before, and the next one nothing of it", "[fast]") {
+  output_of(folder, trace_of("attention-1", "--mode eval --precision fp32 --out other"));
+  output_of(folder, trace_of("attention-1", "--out whole"));
+  const std::string before = read_file(folder / "other"), after = read_file(folder / "whole");
+  REQUIRE(before != after);
+  int kills = 0;
+  for (CommandResult result{137, "", ""}; result.code == 137;) {
+    folder.write("out", before);
+    {
+      const testing::Fault fault = testing::Fault::at_call(folder.path(), kills + 1, SIGKILL);
+      result = run_hebb(folder, trace_of("attention-1", "--out out"));
+    }
+    INFO(kills << ": " << result.err);
+    REQUIRE((result.code == 137 || result.code == 0));
+    const std::string found = read_file(folder / "out");
+    CHECK((result.code == 0 ? found == after : found == before || found == after));
+    kills += result.code == 137 ? 1 : 0;
+  }
+  CHECK(kills > 3);
+  output_of(folder, trace_of("attention-1", "--out out"));
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder.path())) {
+    CHECK_THAT(entry.path().filename().string(), !Contains("tmp-") && !Contains("lock"));
+  }
+}
+
+FOLDER_TEST("a trace without a folder for its file is an error", "[fast]") {
+  check_error(folder, trace_of("attention-1", "--out none/out"), 4, Contains("none/out: cannot create"));
+}
+
+FOLDER_TEST("damaged files of a trace are refused with their name", "[fast]") {
+  const fs::path golden = fs::path(HEBB_SOURCE) / "tests" / "golden" / "attention-1";
+  for (const std::string name : {"weights", "rows"}) {
+    const std::string whole = read_file(golden / (name + ".safetensors"));
+    const std::string option =
+        "trace '" + (golden / "model.json").string() + "' --weights '" +
+        (name == "weights" ? fs::path("bad") : golden / "weights.safetensors").string() + "' --rows '" +
+        (name == "rows" ? fs::path("bad") : golden / "rows.safetensors").string() + "' --out out";
+    for (const size_t size : {size_t{0}, size_t{5}, size_t{40}, whole.size() - 1}) {
+      folder.write("bad", whole.substr(0, size));
+      check_error(folder, option, 4, Contains("error: bad: "));
+    }
+    CHECK_FALSE(fs::exists(folder / "out"));
+  }
+  folder.write("bad", "no trace");
+  check_error(folder, trace_of("ham-1", "--force bad --out out"), 4, Contains("error: bad: "));
 }
