@@ -126,14 +126,23 @@ std::string read_system_file(const std::string& path) {
 MemoryLimit group_memory(const ReadText& read) {
   MemoryLimit least;
   for (const Hierarchy& h : hierarchies(read, "memory")) {
-    const std::string file = h.is_v2 ? "/memory.max" : "/memory.limit_in_bytes";
+    // Past memory.high the kernel slows a process down until it stands still: no run goes on there.
+    const std::vector<const char*> files =
+        h.is_v2 ? std::vector{"/memory.max", "/memory.high"} : std::vector{"/memory.limit_in_bytes"};
+    const std::string total = h.is_v2 ? "" : "total_";  // v1: with the groups below
     for (const std::string& folder : h.folders) {
-      const auto limit = number(read(folder + file));
-      if (!limit || *limit >= (kNone >> 1)) { continue; }  // v1 writes a number near 2^63 for none
-      const int64_t used = number(read(folder + (h.is_v2 ? "/memory.current" : "/memory.usage_in_bytes"))).value_or(0);
-      const std::string statistics = read(folder + "/memory.stat");
-      const auto cache = number_of(statistics, h.is_v2 ? "inactive_file" : "total_inactive_file");
-      lower(least, *limit - used + std::min(used, cache.value_or(0)), folder + file);
+      for (const char* file : files) {
+        const auto limit = number(read(folder + file));
+        if (!limit || *limit >= (kNone >> 1)) { continue; }  // v1 writes a number near 2^63 for none
+        const int64_t used =
+            number(read(folder + (h.is_v2 ? "/memory.current" : "/memory.usage_in_bytes"))).value_or(0);
+        const std::string statistics = read(folder + "/memory.stat");
+        int64_t cache = 0;  // of files; what is shared memory is in neither
+        for (const char* key : {"inactive_file", "active_file"}) {
+          cache += number_of(statistics, total + key).value_or(0);
+        }
+        lower(least, *limit - used + std::min(used, cache), folder + file);
+      }
     }
   }
   return least;

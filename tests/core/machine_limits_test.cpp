@@ -28,14 +28,15 @@ const char* const kMountsV1 =
 
 TEST_CASE("the least of the limits of nested groups holds", "[fast]") {
   const auto limit = [](const std::string& outer, const std::string& middle, const std::string& own) {
-    return group_memory(machine({{"/proc/self/cgroup", "0::/slurm/job_7/step_0\n"},
-                                 {"/proc/self/mountinfo", kMountV2},
-                                 {"/sys/fs/cgroup/slurm/memory.max", outer},
-                                 {"/sys/fs/cgroup/slurm/memory.current", "0"},
-                                 {"/sys/fs/cgroup/slurm/job_7/memory.max", middle},
-                                 {"/sys/fs/cgroup/slurm/job_7/memory.current", "52428800\n"},
-                                 {"/sys/fs/cgroup/slurm/job_7/memory.stat", "file 9\ninactive_file 10485760\n"},
-                                 {"/sys/fs/cgroup/slurm/job_7/step_0/memory.max", own}}));
+    return group_memory(
+        machine({{"/proc/self/cgroup", "0::/slurm/job_7/step_0\n"},
+                 {"/proc/self/mountinfo", kMountV2},
+                 {"/sys/fs/cgroup/slurm/memory.max", outer},
+                 {"/sys/fs/cgroup/slurm/memory.current", "0"},
+                 {"/sys/fs/cgroup/slurm/job_7/memory.max", middle},
+                 {"/sys/fs/cgroup/slurm/job_7/memory.current", "52428800\n"},
+                 {"/sys/fs/cgroup/slurm/job_7/memory.stat", "file 9\nactive_file 7340032\ninactive_file 3145728\n"},
+                 {"/sys/fs/cgroup/slurm/job_7/step_0/memory.max", own}}));
   };
   CHECK(limit("max\n", "max\n", "max\n").bytes == kNone);
   CHECK(limit("max\n", "max\n", "max\n").name.empty());
@@ -55,7 +56,8 @@ TEST_CASE("groups of version 1 have limits of their own, and both versions may b
       {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"},
       {"/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "209715200\n"},
       {"/sys/fs/cgroup/memory/a/memory.usage_in_bytes", "41943040\n"},
-      {"/sys/fs/cgroup/memory/a/memory.stat", "inactive_file 4\ntotal_inactive_file 20971520\n"},
+      {"/sys/fs/cgroup/memory/a/memory.stat",
+       "inactive_file 4\nactive_file 5\ntotal_inactive_file 10485760\ntotal_active_file 10485760\n"},
       {"/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"},
       {"/sys/fs/cgroup/cpu,cpuacct/a/b/cpu.cfs_quota_us", "-1\n"},
       {"/sys/fs/cgroup/cpu,cpuacct/a/b/cpu.cfs_period_us", "100000\n"},
@@ -69,6 +71,24 @@ TEST_CASE("groups of version 1 have limits of their own, and both versions may b
   CHECK(cpus.name == "/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us");
   files["/sys/fs/cgroup/unified/x/memory.max"] = "1048576\n";
   CHECK(group_memory(machine(files)).bytes == kMiB);
+}
+
+TEST_CASE("a group that is slowed down past a limit has no more memory than that, at every level", "[fast]") {
+  const auto limit = [](const std::string& outer, const std::string& own) {
+    return group_memory(machine({{"/proc/self/cgroup", "0::/kubepods/pod_1\n"},
+                                 {"/proc/self/mountinfo", kMountV2},
+                                 {"/sys/fs/cgroup/kubepods/memory.max", "max\n"},
+                                 {"/sys/fs/cgroup/kubepods/memory.high", outer},
+                                 {"/sys/fs/cgroup/kubepods/pod_1/memory.max", "104857600\n"},
+                                 {"/sys/fs/cgroup/kubepods/pod_1/memory.high", own},
+                                 {"/sys/fs/cgroup/kubepods/pod_1/memory.current", "1048576\n"}}));
+  };
+  CHECK(limit("max\n", "max\n").name == "/sys/fs/cgroup/kubepods/pod_1/memory.max");
+  CHECK(limit("max\n", "max\n").bytes == 99 * kMiB);
+  CHECK(limit("max\n", "94371840\n").name == "/sys/fs/cgroup/kubepods/pod_1/memory.high");
+  CHECK(limit("max\n", "94371840\n").bytes == 89 * kMiB);
+  CHECK(limit("4194304\n", "94371840\n").name == "/sys/fs/cgroup/kubepods/memory.high");
+  CHECK(limit("4194304\n", "94371840\n").bytes == 4 * kMiB);
 }
 
 TEST_CASE("namespaces and mounts of a part of the groups", "[fast]") {
