@@ -222,7 +222,9 @@ std::string equal_scores_obstacle(const SentencePieceModel& model) {
       }
     }
     std::vector<Way> ways = ways_of(model);
-    std::erase_if(ways, [&](const Way& way) { return model.pieces[static_cast<size_t>(way.whole)].score != score; });
+    std::erase_if(ways, [&model, score = score](const Way& way) {
+      return model.pieces[static_cast<size_t>(way.whole)].score != score;
+    });
     if (!runs_agree(model, ways, one_id, longest)) { return reason; }
   }
   return "";
