@@ -19,6 +19,7 @@ struct Engine::Growing {
   Choice* choice;
   std::unique_ptr<ModelState> state;         // null: a row of the batch
   size_t read = 0;                           // tokens of the prompt that have been read
+  std::vector<Choice*> twins{};              // of the same job and prompt: they take the logits of its tokens, too
   int64_t drawn = 0;                         // tokens since it got its place
   std::vector<std::vector<char>> weights{};  // fast weights, while the model has others; empty: those of the beginning
 };
@@ -154,7 +155,7 @@ bool Engine::guarded(const std::vector<Job*>& jobs, const std::function<void()>&
 bool Engine::score() {
   struct Text {
     std::shared_ptr<Job> job;
-    Choice* choice;
+    std::vector<Choice*> choices;  // of one prompt
   };
   std::vector<Text> texts;
   size_t tokens = 0;
@@ -169,23 +170,34 @@ bool Engine::score() {
     }
     tokens += choice->prompt().size();
     counts_.prompt_tokens += std::ssize(choice->prompt());
-    texts.push_back({std::move(job), choice});
+    Text& text = texts.emplace_back(Text{job, {choice}});
+    while (!job->waiting.empty() && job->waiting.front()->prompt() == choice->prompt()) {
+      text.choices.push_back(job->waiting.front());
+      job->waiting.pop_front();
+    }
+    if (job->waiting.empty()) { std::erase(jobs_, job); }
   }
   if (texts.empty()) { return has_worked; }
   const auto read = [&](std::span<const Text> some, const auto& refuse) {
     std::vector<ScoringModel::Text> spans;
-    for (const Text& text : some) { spans.push_back({text.choice->prompt(), text.choice->first_asked()}); }
+    for (const Text& text : some) {
+      spans.push_back({text.choices.front()->prompt(), text.choices.front()->first_asked()});
+    }
     std::vector<bool> is_refused(some.size());
     model_.read_texts(spans, [&](size_t text, size_t i, std::span<const double> logits) {
       if (is_refused[text]) { return; }
-      if (is_finite(logits)) { return some[text].choice->take_prompt(i, logits); }
-      is_refused[text] = true;
-      refuse(some[text]);
+      if (!is_finite(logits)) {
+        is_refused[text] = true;
+        return refuse(some[text]);
+      }
+      for (Choice* choice : some[text].choices) { choice->take_prompt(i, logits); }
     });
     for (size_t i = 0; i < some.size(); ++i) {
       if (is_refused[i]) { continue; }
-      counts_.generated_tokens += some[i].choice->drawn();
-      publish(*some[i].job, *some[i].choice);
+      for (Choice* choice : some[i].choices) {
+        counts_.generated_tokens += choice->drawn();
+        publish(*some[i].job, *choice);
+      }
     }
   };
   std::vector<Text> again;  // what another text may have spoilt is read alone
@@ -222,7 +234,7 @@ bool Engine::waits_for_room() {
 }
 
 void Engine::admit() {
-  while (std::ssize(running_) + std::ssize(reading_) < options_.max_batch) {
+  while (std::ssize(running_) + reading() < options_.max_batch) {
     const bool has_new = streams() < options_.max_streams && has_next(true);
     const auto ready = first_ready();
     if (!has_new && ready == parked_.end()) { return; }
@@ -232,12 +244,41 @@ void Engine::admit() {
       running_.splice(running_.end(), parked_, ready);
     } else {
       auto [job, choice] = next_choice(true);
+      if (Growing* twin = twin_of(*job, *choice)) {
+        twin->twins.push_back(choice);
+        continue;
+      }
       if (!guarded({job.get()}, [&, of = job] {
             reading_.push_back(std::make_unique<Growing>(Growing{of, choice, model_.new_state()}));
           })) {
         return;
       }
     }
+  }
+}
+
+int64_t Engine::reading() const {
+  int64_t choices = 0;
+  for (const auto& growing : reading_) { choices += 1 + std::ssize(growing->twins); }
+  return choices;
+}
+
+/// The choice that reads this one's prompt, and has not passed what this one asks for.
+Engine::Growing* Engine::twin_of(const Job& job, const Choice& choice) {
+  if (!joins_) { return nullptr; }  // states of fast weights have no copies
+  const auto at = std::find_if(reading_.begin(), reading_.end(), [&](const auto& growing) {
+    return growing->job.get() == &job && growing->choice->prompt() == choice.prompt() &&
+           growing->read <= choice.first_asked();
+  });
+  return at == reading_.end() ? nullptr : at->get();
+}
+
+/// Those that have read the same prompt go on from copies of its state.
+void Engine::part_from_twins(Growing& growing) {
+  for (Choice* twin : std::exchange(growing.twins, {})) {
+    if (twin->is_done()) { continue; }
+    const StateRow row{growing.state.get()};
+    running_.push_back(std::make_unique<Growing>(Growing{growing.job, twin, model_.join({&row, 1}, false)}));
   }
 }
 
@@ -248,15 +289,22 @@ bool Engine::read_prompt() {
   Choice& choice = *growing.choice;
   const size_t n = choice.prompt().size(), count = std::min(n - growing.read, kPromptTokens);
   const size_t first = std::max(choice.first_asked(), growing.read) - growing.read;
+  std::vector<Choice*> choices = growing.twins;
+  choices.insert(choices.begin(), &choice);
   const bool is_good = guarded({growing.job.get()}, [&] {
     enter(growing);
     model_.read_each(std::span(choice.prompt()).subspan(growing.read, count), first, *growing.state, reading_mode_,
-                     [&](size_t i, std::span<const double> logits) { choice.take_prompt(growing.read + i, logits); });
+                     [&](size_t i, std::span<const double> logits) {
+                       for (Choice* each : choices) { each->take_prompt(growing.read + i, logits); }
+                     });
     growing.read += count;
     counts_.prompt_tokens += static_cast<int64_t>(count);
-    if (growing.read == n && choice.first_asked() == n) { choice.end_without_drawing(); }
-    counts_.generated_tokens += choice.drawn();
-    publish(*growing.job, choice);
+    for (Choice* each : choices) {
+      if (growing.read == n && each->first_asked() == n) { each->end_without_drawing(); }
+      counts_.generated_tokens += each->drawn();
+      publish(*growing.job, *each);
+    }
+    if (growing.read == n) { part_from_twins(growing); }
   });
   if (!is_good || choice.is_done()) {
     leave(growing);
@@ -373,9 +421,7 @@ void Engine::park(Growings::iterator at) {
 }
 
 void Engine::make_room() {
-  if (running_.empty() || std::ssize(running_) + std::ssize(reading_) < options_.max_batch || !waits_for_room()) {
-    return;
-  }
+  if (running_.empty() || std::ssize(running_) + reading() < options_.max_batch || !waits_for_room()) { return; }
   const auto longest = std::max_element(running_.begin(), running_.end(),
                                         [](const auto& a, const auto& b) { return a->drawn < b->drawn; });
   if ((*longest)->drawn >= kTokensInTurn) { park(longest); }

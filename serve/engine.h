@@ -25,7 +25,8 @@ struct EngineOptions {
 /// A turn is one pass over prompts that need no state, then a piece of one prompt whose text goes on, then a token of
 /// every choice that grows: one pass over all of them as rows of a batch, which they join and leave between turns; with
 /// fast weights a pass for each. Jobs are served round robin. Where more choices grow than fit a batch, one that has
-/// had a number of tokens makes room; one whose client reads slowly does so too, until it has read.
+/// had a number of tokens makes room; one whose client reads slowly does so too, until it has read. Choices of a job
+/// that get their places while their common prompt is read share its passes.
 class Engine {
  public:
   Engine(ScoringModel& model, std::shared_ptr<const Tokenizer> tokenizer, const EngineOptions& options);
@@ -55,6 +56,8 @@ class Engine {
   void drop_cancelled();
   bool score();
   void admit();
+  Growing* twin_of(const Job& job, const Choice& choice);
+  void part_from_twins(Growing& growing);
   bool read_prompt();
   bool step();
   void step_apart();
@@ -64,7 +67,8 @@ class Engine {
   bool waits_for_room();
   void make_room();
   void count();
-  int64_t streams() const { return std::ssize(reading_) + std::ssize(running_) + std::ssize(parked_); }
+  int64_t reading() const;  // choices, whose prompts are being read
+  int64_t streams() const { return reading() + std::ssize(running_) + std::ssize(parked_); }
   Growings::iterator first_ready();
 
   bool needs_state(const Choice& choice) const;

@@ -268,6 +268,40 @@ TEST_CASE("several choices of several prompts come in order, each with draws of 
   }
 }
 
+TEST_CASE("choices of one prompt read it once, and give what they give one after the other", "[fast]") {
+  const TextModel files(byte_model(false));
+  ScoringModel model = files.load();
+  const std::string prompt = repeated("a long prompt, ", 90), other = repeated("another one, ", 90);
+  for (const char* rest : {R"("max_tokens": 1, "logprobs": 1)", R"("max_tokens": 7, "logprobs": 1)",
+                           R"("max_tokens": 3, "logprobs": 1, "echo": true)", R"("max_tokens": 0)"}) {
+    INFO(rest);
+    const std::string body =
+        R"({"prompt": [")" + prompt + "\", \"" + other + R"("], "n": 3, "ignore_eos": true, "seed": 4, )" + rest + "}";
+    int64_t read = 0;
+    const auto answers = [&](int64_t max_batch) {
+      return answers_of(model, {body}, {.max_batch = max_batch},
+                        [&](const Engine& engine) { read = engine.counts().prompt_tokens; })[0];
+    };
+    const std::vector<Delta> apart = answers(1), together = answers(6);
+    const bool reads = std::string(rest) != R"("max_tokens": 0)";
+    CHECK(read == (reads ? std::ssize(prompt) + std::ssize(other) : 0));
+    REQUIRE(together.size() == 6);
+    for (size_t i = 0; i < 6; ++i) { check_equal(together[i], apart[i]); }
+    if (reads) { CHECK(together[0].tokens.back().logprob != together[3].tokens.back().logprob); }
+    CHECK(answers(4)[5].completion_tokens == together[5].completion_tokens);
+  }
+}
+
+TEST_CASE("a prompt that several choices read is failed for all of them", "[fast]") {
+  const TextModel files(byte_model(false), [](Param& p, double* values) {
+    if (p.name() == "embed.weight") { values['x' * 12] = std::nan(""); }
+  });
+  ScoringModel model = files.load();
+  for (const char* rest : {R"(, "max_tokens": 3})", R"(, "max_tokens": 1})"}) {
+    CHECK(error_of(model, R"({"prompt": "a x", "n": 3)" + std::string(rest)).status == 500);
+  }
+}
+
 TEST_CASE("a stop string that several tokens make is cut, and its tokens stay in the arrays", "[fast]") {
   const BigramModel files({{{'a', 'b'}, 50.0}, {{'b', 'c'}, 50.0}, {{'c', 'd'}, 50.0}, {{'d', kEos}, 50.0}});
   ScoringModel model = files.load();
