@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/hash.h"
+#include "core/join.h"
 #include "core/path_list.h"
 #include "core/stop_signals.h"
 #include "eval/evaluation.h"
@@ -65,6 +66,18 @@ void warn_of_impossible(const Evaluation& e, const EvalPremises& premises, Progr
   }
 }
 
+/// Says where max_length comes from in a folder without a run.
+void tell_max_length(const std::vector<const Evaluation*>& evaluations, int64_t positions, Progress& progress) {
+  std::vector<std::string> names;
+  for (const Evaluation* e : evaluations) {
+    const Json* length = e->resolved.find("max_length");
+    if (length != nullptr && length->is_null()) { names.push_back(e->name); }
+  }
+  if (names.empty()) { return; }
+  progress.message(fmt::format("{}: max_length is {:d} tokens, max_position_embeddings of config.json",
+                               join(names, ", "), positions));
+}
+
 /// `is_loaded`: whether the checkpoint is needed no more.
 EvalCounts evaluate(std::vector<Evaluation>& evaluations, EvalRequest& request, Progress& progress,
                     const std::function<void(const std::string& line)>& report, const Ranks& ranks, bool& is_loaded) {
@@ -75,14 +88,15 @@ EvalCounts evaluate(std::vector<Evaluation>& evaluations, EvalRequest& request, 
   request.weights = from_first(request.weights.string());
   const fs::path weights = request.weights, out = from_first(results_folder(request).string());
   ModelSource source = read_model_source(weights);
+  const int64_t length = source.config.integer_at("train.sequence_length", 0);
   EvalSource from{request.checkpoint,
                   config_hash(source.config.child("model") != nullptr ? source.config.at("model") : source.config),
                   device_name(request.compute.device), precision_name(request.compute.dtype)};
+  from.max_positions = length > 0 ? 0 : max_positions(source);
   read_progress(weights.parent_path(), from);
   from.weights = identity_of(weights);
   std::shared_ptr<const Tokenizer> tokenizer;
   if (!request.tokenizer.empty() || has_tokenizer(source)) { tokenizer = find_tokenizer(source, request.tokenizer); }
-  const int64_t length = source.config.integer_at("train.sequence_length", 0);
   EvalCounts counts;
   std::vector<Json> finished;  // and in their places
   std::vector<const Evaluation*> to_do;
@@ -105,6 +119,7 @@ EvalCounts evaluate(std::vector<Evaluation>& evaluations, EvalRequest& request, 
     for (const Evaluation* e : to_do) {
       if (ranks.is_first()) { warn_of_impossible(*e, {source, tokenizer, e->seed}, progress); }
     }
+    if (from.max_positions > 0 && ranks.is_first()) { tell_max_length(to_do, from.max_positions, progress); }
     ScoringModel model(std::move(source), weights, request.compute);
     is_loaded = true;
     model.after_segments([&ranks] { ranks.flight().tick(); });

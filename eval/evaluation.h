@@ -181,7 +181,8 @@ Json resolve_evaluations(const Json& json, const std::string& path);
 struct EvalSource {
   std::string checkpoint, model_hash, device, precision;  // model_hash: config_hash() of the `model` object
   int64_t step = 0, tokens = 0;
-  Json weights = {};  // what tells one file of weights from another
+  Json weights = {};          // what tells one file of weights from another
+  int64_t max_positions = 0;  // max_positions() of the source
 };
 
 /// What became of a list of evaluations.

@@ -24,12 +24,17 @@ void TextScoring::fields(Fields& f) {
   f.field("max_length", max_length)
       .min(1)
       .unit("tokens")
-      .help("Longer inputs lose their start (default: the sequence length of training).");
+      .help(
+          "Longer inputs lose their start (default: the sequence length of training, max_position_embeddings of a "
+          "converted folder).");
   f.field("max_examples", max_examples).min(1).help("Only the first so many examples.");
   f.field("freeze_fast_weights", freeze_fast_weights).help("Never update fast weights.");
 }
 
-int64_t TextScoring::length(const EvalContext& c) const { return c.length_of(max_length, "max_length", "a length"); }
+int64_t TextScoring::length(const EvalContext& c) const {
+  const int64_t positions = c.sequence_length > 0 ? 0 : max_positions(c.model.source());
+  return c.length_of(max_length || positions == 0 ? max_length : positions, "max_length", "a length");
+}
 
 void TextLosses::note(EvalResult& result, EvalContext& c, const TextScoring& scoring, size_t records) const {
   const auto n = static_cast<int64_t>(records);

@@ -16,7 +16,8 @@ struct TextScoring {
   bool freeze_fast_weights = false;
 
   void fields(Fields& f);
-  /// max_length, or the sequence length of training. Throws ConfigError when there is neither.
+  /// max_length, or the sequence length of training, or max_position_embeddings of a converted folder. Throws
+  /// ConfigError when there is none.
   int64_t length(const EvalContext& c) const;
   /// The file's records, at most max_examples.
   template <class R> std::vector<R> read() const {

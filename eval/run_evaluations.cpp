@@ -175,17 +175,19 @@ void EvalCounts::add(const std::string& status) { ++(status == "ok" ? ok : statu
 
 Json evaluation_key(const Evaluation& evaluation, const EvalSource& source, const Tokenizer* tokenizer,
                     int64_t sequence_length, bool logs_samples) {
-  return Json::object({{"format", 2},  // of items, and of what they hold
-                       {"version", HEBB_VERSION},
-                       {"weights", source.weights},
-                       {"model", source.model_hash},
-                       {"tokenizer", tokenizer != nullptr ? tokenizer->hash() : 0},
-                       {"sequence_length", sequence_length},
-                       {"config", evaluation.config},
-                       {"inputs", inputs_hash(evaluation.resolved, true)},
-                       {"device", source.device},
-                       {"precision", source.precision},
-                       {"samples", logs_samples}});
+  Json key = Json::object({{"format", 2},  // of items, and of what they hold
+                           {"version", HEBB_VERSION},
+                           {"weights", source.weights},
+                           {"model", source.model_hash},
+                           {"tokenizer", tokenizer != nullptr ? tokenizer->hash() : 0},
+                           {"sequence_length", sequence_length},
+                           {"config", evaluation.config},
+                           {"inputs", inputs_hash(evaluation.resolved, true)},
+                           {"device", source.device},
+                           {"precision", source.precision},
+                           {"samples", logs_samples}});
+  if (source.max_positions > 0) { key.set("max_positions", source.max_positions); }
+  return key;
 }
 
 void remove_leftovers(const Evaluation& evaluation, const fs::path& out, Progress& progress) {

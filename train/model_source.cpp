@@ -116,6 +116,16 @@ ModelSource read_model_source(const fs::path& path, const std::vector<std::strin
   return source;
 }
 
+int64_t max_positions(const ModelSource& source) {
+  const char* const key = "max_position_embeddings";
+  const Json* value = source.config.find(key);
+  if (value == nullptr || value->is_null()) { return 0; }
+  if (!value->is_integer() || value->as_int() < 1) {
+    throw ConfigError(located(value->origin().str(), key), value->found(), "an integer >= 1");
+  }
+  return value->as_int();
+}
+
 fs::path find_tokenizer_file(const ModelSource& source) {
   std::vector<std::string> names{"tokenizer.json", "tokenizer.model"};
   fs::path named;

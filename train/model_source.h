@@ -33,6 +33,9 @@ void drop_idle_keys(Json& config);
 /// The model in a file as ModelSource::config holds it. Errors: ConfigError.
 ModelConfig read_model(const Json& config);
 
+/// `max_position_embeddings` beside the model of a converted folder; 0 where there is none. Errors: ConfigError.
+int64_t max_positions(const ModelSource& source);
+
 /// The model configuration alone.
 inline ModelConfig read_model_config(const fs::path& path) { return read_model_source(path).model; }
 

@@ -9,6 +9,7 @@
 namespace hebb {
 
 inline constexpr const char* kGatedDeltaNet = "gated_deltanet";
+inline constexpr int64_t kGatedDeltaNetPositions = 2048;  // max_position_embeddings where it is absent
 
 /// A class of transformers, with what its configuration class (5.24) fills in for absent keys.
 struct TransformersClass {

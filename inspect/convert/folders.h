@@ -37,7 +37,7 @@ struct WrittenFiles {
   std::vector<std::string> names, notes;
 };
 
-/// Tokens in a row of training; 4,096 for a checkpoint without a run.
+/// Tokens in a row of training; of a converted folder its max_position_embeddings; else 4,096.
 int64_t trained_length(const ModelSource& source);
 
 /// Writes a folder that transformers opens: weights, tokenizer, generation_config.json, README.md, and `config`, which

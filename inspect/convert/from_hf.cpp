@@ -6,6 +6,7 @@
 #include "core/plural.h"
 #include "core/weight_source.h"
 #include "data/tokenizer/tokenizer.h"
+#include "inspect/convert/classes.h"
 #include "inspect/convert/folders.h"
 #include "inspect/convert/names.h"
 #include "inspect/convert/new_folder.h"
@@ -14,6 +15,13 @@
 namespace hebb {
 
 namespace {
+
+/// max_position_embeddings, else the default of the class.
+int64_t positions_of(const Json& language) {
+  HfConfig config(language);
+  const TransformersClass* c = find_transformers_class(language.at("model_type").as_string());
+  return config.positive("max_position_embeddings", c != nullptr ? c->positions : kGatedDeltaNetPositions);
+}
 
 /// A head beside tied embeddings must be a second copy of them.
 void require_tied(const WeightSource& weights, const std::string& embed) {
@@ -91,7 +99,7 @@ std::string from_hf(const fs::path& source, const Json& config, const fs::path& 
   whole.shard_bytes = std::numeric_limits<int64_t>::max();
   WrittenFiles written{write_weights(tensors, whole, {}, folder), {}};
   const TokenizerFiles tokenizer = import_tokenizer(source, model_config.vocab_size, folder);
-  Json named = Json::object({{"model", object}});
+  Json named = Json::object({{"model", object}, {"max_position_embeddings", positions_of(language_model(config))}});
   if (!tokenizer.config.is_null()) { named.set("data", Json::object({{"tokenizer", tokenizer.config}})); }
   write_file_atomic(folder.add("config.json"), named.dump(1) + "\n");
   written.names.emplace_back("config.json");

@@ -68,7 +68,10 @@ tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 
 }  // namespace
 
-int64_t trained_length(const ModelSource& source) { return source.config.integer_at("train.sequence_length", 4096); }
+int64_t trained_length(const ModelSource& source) {
+  const int64_t positions = max_positions(source);
+  return source.config.integer_at("train.sequence_length", positions > 0 ? positions : 4096);
+}
 
 WrittenFiles write_for_transformers(const ModelSource& source, const Tensors& tensors, Json& config,
                                     const ConvertOptions& options, NewFolder& folder) {

@@ -1,5 +1,6 @@
 #include "eval/likelihood.h"
 #include "tests/eval/text_model.h"
+#include "train/model_source.h"
 #include "train/run_config.h"
 
 namespace {
@@ -208,6 +209,44 @@ TEST_CASE("texts without a token are refused", "[fast]") {
                     Contains("fast_weights: found \"keep\""));
   CHECK_THROWS_AS(model.run(R"("kind": "answer_ppl", "file": "/nowhere/x.jsonl")"), MissingFileError);
   CHECK_THROWS_WITH(model.run_on(R"({"text": "a"})", R"("kind": "rolling")", 0), Contains("max_length: found nothing"));
+}
+
+TEST_CASE("without a run, max_length is max_position_embeddings of the folder, and a line says so", "[fast]") {
+  const TextModel files(byte_model(false));
+  const fs::path folder = files.folder / "converted";
+  const std::string records =
+      files.folder.write("records.jsonl", R"({"text": "a text of more than eleven characters"})").string();
+  fs::create_directories(folder);
+  fs::copy_file(files.folder / "w.safetensors", folder / "model.safetensors");
+  const auto write = [&](const std::string& positions, const std::string& more = "") {
+    files.folder.write("converted/config.json",
+                       "{\"model\": " + byte_model(false) + ", \"max_position_embeddings\": " + positions + more + "}");
+  };
+  struct Heard final : Progress {
+    void message(std::string_view text) override { lines += std::string(text) + "\n"; }
+    std::string lines;
+  } heard;
+  const auto run = [&](const std::string& keys) {
+    heard.lines.clear();
+    EvalRequest request{folder.string(), find_weights(folder), {}, "bytes", {DeviceKind::cpu, DType::f64}};
+    auto list = evaluations_of(R"({"name": "t", "kind": "rolling", "file": ")" + records + "\"" + keys + "}");
+    const EvalCounts counts = evaluate_checkpoint(std::move(list), request, heard, [](const std::string&) {});
+    REQUIRE(counts.ok == 1);
+    return counts.results.at(0).at("metrics");
+  };
+  write("11");
+  const Json found = run("");
+  CHECK(heard.lines == "t: max_length is 11 tokens, max_position_embeddings of config.json\n");
+  CHECK(run(", \"max_length\": 11") == found);
+  CHECK_THAT(heard.lines, !Contains("max_length is"));
+  write("9");  // another result
+  const Json shorter = run("");
+  CHECK_FALSE(shorter == found);
+  write("11", R"(, "train": {"sequence_length": 9})");  // a run has its own
+  CHECK(run("") == shorter);
+  CHECK_THAT(heard.lines, !Contains("max_length is"));
+  write("0");
+  CHECK_THROWS_WITH(run(""), Contains("max_position_embeddings: found 0, expected an integer >= 1"));
 }
 
 TEST_CASE("scores of texts do not depend on the segments in which they are read", "[fast]") {

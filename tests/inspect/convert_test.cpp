@@ -319,6 +319,9 @@ FOLDER_TEST("a checkpoint goes to Hugging Face's format and comes back with the 
   const Model converted(source.model);
   for (const auto& p : converted.params().all()) { CHECK(before.doubles(p->name()) == after.doubles(p->name())); }
   CHECK(hf_of_model(source.model, 19) == hf_of_model(original.model, 19));
+  CHECK(max_positions(source) == 19);
+  convert_checkpoint(folder / "back", folder / "again");
+  CHECK(parse_json_file((folder / "again/config.json").string()) == config);
   CHECK_THROWS_WITH(convert_checkpoint(folder / "run", folder / "hf"), Contains("exists and is not an empty folder"));
 }
 
