@@ -1,4 +1,4 @@
-#include "core/safetensors.h"
+#include "core/safetensors_writer.h"
 
 #include <fmt/core.h>
 
@@ -289,6 +289,18 @@ std::vector<int64_t> SafetensorsFile::integers(std::string_view name) const {
 
 uint32_t write_safetensors(const fs::path& path, const std::vector<NamedTensor>& tensors,
                            const std::map<std::string, std::string>& metadata, DeviceReader* reader) {
+  return write_safetensors(path, tensors, metadata, [&](const NamedTensor& t, const TakeBytes& take) {
+    if (t.on_device) {
+      HEBB_ASSERT(reader != nullptr);
+      reader->read(t.tensor, take);
+    } else {
+      take(t.tensor.data, static_cast<size_t>(t.tensor.bytes()));
+    }
+  });
+}
+
+uint32_t write_safetensors(const fs::path& path, const std::vector<NamedTensor>& tensors,
+                           const std::map<std::string, std::string>& metadata, const ReadTensor& read) {
   std::vector<const NamedTensor*> order;
   for (const NamedTensor& tensor : tensors) {
     HEBB_ASSERT(tensor.name != kMetadata);
@@ -331,14 +343,7 @@ uint32_t write_safetensors(const fs::path& path, const std::vector<NamedTensor>&
   const uint64_t length = text.size();
   write(&length, 8);
   write(text.data(), text.size());
-  for (const NamedTensor* t : order) {
-    if (t->on_device) {
-      HEBB_ASSERT(reader != nullptr);
-      reader->read(t->tensor, write);
-    } else {
-      write(t->tensor.data, static_cast<size_t>(t->tensor.bytes()));
-    }
-  }
+  for (const NamedTensor* t : order) { read(*t, write); }
   file.close();
   return crc;
 }

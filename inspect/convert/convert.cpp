@@ -12,7 +12,7 @@ std::vector<std::string> write_weights(const Tensors& tensors, const ConvertOpti
                                        const std::map<std::string, std::string>& metadata, NewFolder& folder) {
   std::vector<std::vector<NamedTensor>> shards(1);
   int64_t total = 0, in_shard = 0;
-  for (const NamedTensor& named : tensors.list) {
+  for (const NamedTensor& named : tensors.list()) {
     const auto bytes = static_cast<int64_t>(named.tensor.bytes());
     if (!shards.back().empty() && in_shard + bytes > options.shard_bytes) {
       shards.emplace_back();
@@ -31,12 +31,12 @@ std::vector<std::string> write_weights(const Tensors& tensors, const ConvertOpti
     files.push_back(shards.size() == 1
                         ? "model.safetensors"
                         : fmt::format("model-{:05d}-of-{:05d}.safetensors", files.size() + 1, shards.size()));
-    write_safetensors(folder.add(files.back()), shard, metadata);
-    for (const NamedTensor& named : shard) {
-      places.members().emplace_back(named.name, files.back());
+    for (const NamedTensor& named : shard) { places.members().emplace_back(named.name, files.back()); }
+    write_safetensors(folder.add(files.back()), shard, metadata, [&](const NamedTensor& named, const TakeBytes& take) {
+      tensors.read(named, take);
       done += static_cast<int64_t>(named.tensor.bytes());
-    }
-    progress.update(static_cast<uint64_t>(done));
+      progress.update(static_cast<uint64_t>(done));
+    });
   }
   progress.end();
   if (shards.size() > 1) {
@@ -51,8 +51,9 @@ std::string summary(const Model& model, const std::string& what, const Tensors& 
                     const WrittenFiles& written) {
   int64_t parameters = 0;
   for (const auto& p : model.params().all()) { parameters += p->spec.shape.numel(); }
-  std::string text = fmt::format("{}: {}, {:d} parameters, {}\n{} in {}\n", what, plural(tensors.list.size(), "tensor"),
-                                 parameters, tensors.torch_dtype(), join(written.names, ", "), target.string());
+  std::string text =
+      fmt::format("{}: {}, {:d} parameters, {}\n{} in {}\n", what, plural(tensors.list().size(), "tensor"), parameters,
+                  tensors.torch_dtype(), join(written.names, ", "), target.string());
   for (const std::string& note : written.notes) { text += note + "\n"; }
   return text;
 }

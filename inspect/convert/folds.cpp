@@ -10,8 +10,10 @@ namespace {
 
 std::string block_name(size_t i) { return "blocks." + std::to_string(i) + "."; }
 
-void scale(std::vector<double>& values, double by) {
-  for (double& x : values) { x *= by; }
+void scale(Values& values, const std::string& name, double by) {
+  values.change(name, [by](std::vector<double>& changed) {
+    for (double& x : changed) { x *= by; }
+  });
 }
 
 bool is_of(const Json& layer, const char* type) { return !layer.is_null() && layer.at("type") == Json(type); }
@@ -23,8 +25,8 @@ Fold fold_residual_scale(Json& whole) {
   whole.set("residual_scale", 1.0);
   return {fmt::format("residual_scale {}", factor), [=](Values& values) {
             for (size_t i = 0; i < blocks; ++i) {
-              scale(values.change(block_name(i) + "mixer.o_proj.weight"), factor);
-              scale(values.change(block_name(i) + "ffn.down_proj.weight"), factor);
+              scale(values, block_name(i) + "mixer.o_proj.weight", factor);
+              scale(values, block_name(i) + "ffn.down_proj.weight", factor);
             }
           }};
 }
@@ -35,15 +37,16 @@ Fold fold_embed_norm(Json& whole) {
   const double offset = whole.at("norm") == Json("rms_unit_offset") ? 1.0 : 0.0;
   whole.set("embed_norm", false);
   return {"embed_norm", [=](Values& values) {
-            const std::vector<double> weight = values.file().doubles("embed_norm.weight");
-            std::vector<double>& table = values.change("embed.weight");
-            const size_t d = weight.size();
-            for (size_t row = 0; row < table.size(); row += d) {
-              double squares = 0;
-              for (size_t j = 0; j < d; ++j) { squares += table[row + j] * table[row + j]; }
-              const double factor = 1 / std::sqrt(squares / static_cast<double>(d) + eps);
-              for (size_t j = 0; j < d; ++j) { table[row + j] *= factor * (offset + weight[j]); }
-            }
+            values.change("embed.weight", [=, &file = values.file()](std::vector<double>& table) {
+              const std::vector<double> weight = file.doubles("embed_norm.weight");
+              const size_t d = weight.size();
+              for (size_t row = 0; row < table.size(); row += d) {
+                double squares = 0;
+                for (size_t j = 0; j < d; ++j) { squares += table[row + j] * table[row + j]; }
+                const double factor = 1 / std::sqrt(squares / static_cast<double>(d) + eps);
+                for (size_t j = 0; j < d; ++j) { table[row + j] *= factor * (offset + weight[j]); }
+              }
+            });
           }};
 }
 
@@ -59,7 +62,9 @@ Fold fold_norm(Json& whole, const char* to, double add) {
               names.push_back(block_name(i) + "ffn_norm.weight");
             }
             for (const std::string& name : names) {
-              for (double& x : values.change(name)) { x += add; }
+              values.change(name, [add](std::vector<double>& changed) {
+                for (double& x : changed) { x += add; }
+              });
             }
           }};
 }
@@ -84,16 +89,17 @@ Fold fold_gate(Json& whole) {
   const int64_t d = whole.at("hidden_size").as_int();
   return {"gate", [=](Values& values) {
             for (const Layer& layer : layers) {
-              std::vector<double> gates(static_cast<size_t>(layer.heads * layer.head_dim * d));
-              if (layer.has_gate) {
-                const std::vector<double> rows = values.file().doubles(layer.name + "gate_proj.weight");
+              if (!layer.has_gate) { scale(values, layer.name + "o_proj.weight", 2); }
+              const auto gates = [=, &file = values.file()] {
+                std::vector<double> wide(static_cast<size_t>(layer.heads * layer.head_dim * d));
+                if (!layer.has_gate) { return wide; }
+                const std::vector<double> rows = file.doubles(layer.name + "gate_proj.weight");
                 for (int64_t i = 0; i < layer.heads * layer.head_dim; ++i) {
-                  std::copy_n(rows.begin() + i / layer.head_dim * d, d, gates.begin() + i * d);
+                  std::copy_n(rows.begin() + i / layer.head_dim * d, d, wide.begin() + i * d);
                 }
-              } else {
-                scale(values.change(layer.name + "o_proj.weight"), 2);
-              }
-              values.add(layer.name + "gate_proj.weight", std::move(gates), layer.name + "q_proj.weight");
+                return wide;
+              };
+              values.add(layer.name + "gate_proj.weight", gates, layer.name + "q_proj.weight");
             }
           }};
 }
@@ -119,14 +125,17 @@ Fold fold_convolution(Json& whole, int64_t taps) {
         for (const Layer& layer : layers) {
           for (const auto& [path, channels] : {std::pair{"q", layer.keys}, {"k", layer.keys}, {"v", layer.values}}) {
             const std::string name = layer.name + path + "_conv.weight";
-            std::vector<double> wide(static_cast<size_t>(channels * taps));
-            const std::vector<double> own =
-                layer.taps > 0 ? values.file().doubles(name) : std::vector<double>(static_cast<size_t>(channels), 1);
-            const int64_t width = std::max<int64_t>(layer.taps, 1);
-            for (int64_t c = 0; c < channels; ++c) {
-              std::copy_n(own.begin() + c * width, width, wide.begin() + c * taps + taps - width);
-            }
-            values.add(name, std::move(wide), layer.name + path + "_proj.weight");
+            const auto widened = [=, channels = channels, own_taps = layer.taps, &file = values.file()] {
+              std::vector<double> wide(static_cast<size_t>(channels * taps));
+              const std::vector<double> own =
+                  own_taps > 0 ? file.doubles(name) : std::vector<double>(static_cast<size_t>(channels), 1);
+              const int64_t width = std::max<int64_t>(own_taps, 1);
+              for (int64_t c = 0; c < channels; ++c) {
+                std::copy_n(own.begin() + c * width, width, wide.begin() + c * taps + taps - width);
+              }
+              return wide;
+            };
+            values.add(name, widened, layer.name + path + "_proj.weight");
           }
         }
       }};

@@ -91,8 +91,8 @@ std::string from_hf(const fs::path& source, const Json& config, const fs::path& 
   }
   require_foreign(weights, recipes, type, model_config.tie_embeddings);
   const Values values(weights);
-  Tensors tensors(options.dtype);
-  for (const Recipe& recipe : inverted(recipes, expected)) { tensors.add(recipe, values); }
+  Tensors tensors(options.dtype, values);
+  for (const Recipe& recipe : inverted(recipes, expected)) { tensors.add(recipe); }
   NewFolder folder(target);
   // In one file: a folder of hebb has no shards.
   ConvertOptions whole = options;

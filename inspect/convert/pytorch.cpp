@@ -35,10 +35,10 @@ std::string to_pytorch(const fs::path& path, const fs::path& target, const Conve
   const Model model(source.model);
   const WeightSource weights(source.weights);
   require_tensors(weights, tensors_of(model.params()));
-  Tensors tensors(options.dtype);
   const Values values(weights);
+  Tensors tensors(options.dtype, values);
   for (const ExpectedTensor& e : tensors_of(model.params())) {
-    tensors.add({e.name, e.shape, {{e.name, 0, e.shape[0], 0}}}, values);
+    tensors.add({e.name, e.shape, {{e.name, 0, e.shape[0], 0}}});
   }
   Json config = pytorch_config(source, trained_length(source), tensors.torch_dtype());
   NewFolder folder(target);

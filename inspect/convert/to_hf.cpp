@@ -24,9 +24,9 @@ std::string to_hf(const fs::path& path, const fs::path& target, const ConvertOpt
   for (const Fold& fold : plan.folds) { fold.apply(values); }
   const auto folded_config = Fields::read<ModelConfig>(plan.model, "model");
   const Model folded(folded_config);
-  Tensors tensors(options.dtype);
+  Tensors tensors(options.dtype, values);
   for (const Recipe& recipe : foreign_tensors(plan.type, folded_config, tensors_of(folded.params()))) {
-    tensors.add(recipe, values);
+    tensors.add(recipe);
   }
   config.set("torch_dtype", tensors.torch_dtype());
   NewFolder folder(target);

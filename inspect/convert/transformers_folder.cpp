@@ -94,7 +94,7 @@ WrittenFiles write_for_transformers(const ModelSource& source, const Tensors& te
   set_token_ids(special, config, folder, written.names);
   write_file_atomic(folder.add("config.json"), config.dump(1) + "\n");
   int64_t parameters = 0;
-  for (const NamedTensor& named : tensors.list) { parameters += named.tensor.numel(); }
+  for (const NamedTensor& named : tensors.list()) { parameters += named.tensor.numel(); }
   write_file_atomic(folder.add("README.md"), model_card(source, config, parameters));
   written.names.insert(written.names.end(), {"config.json", "README.md"});
   return written;

@@ -325,6 +325,33 @@ FOLDER_TEST("a checkpoint goes to Hugging Face's format and comes back with the 
   CHECK_THROWS_WITH(convert_checkpoint(folder / "run", folder / "hf"), Contains("exists and is not an empty folder"));
 }
 
+FOLDER_TEST("decays stay in F32 among weights in BF16", "[fast]") {
+  const fs::path checkpoint = trained(folder, R"({"qk_norm": "rms"})", kDelta);
+  const SafetensorsFile exact(checkpoint / "model.safetensors");
+  for (const std::string to : {"qwen3_5_text", "pytorch"}) {
+    INFO(to);
+    ConvertOptions options{.dtype = "bf16"};
+    (to == "pytorch" ? options.to : options.model_class) = to;
+    convert_checkpoint(checkpoint, folder / to, options);
+    const SafetensorsFile narrow(folder / to / "model.safetensors");
+    CHECK(parse_json_file((folder / to / "config.json").string()).at("torch_dtype") == Json("bfloat16"));
+    const std::string mixer = to == "pytorch" ? "blocks.0.mixer." : "model.layers.0.linear_attn.";
+    for (const char* name : {"A_log", "dt_bias"}) {
+      CHECK(narrow.at(mixer + name).dtype == DType::f32);
+      CHECK(narrow.doubles(mixer + name) == exact.doubles("blocks.0.mixer." + std::string(name)));
+    }
+    size_t wide = 0;
+    for (const auto& [name, entry] : narrow.entries()) { wide += entry.dtype == DType::bf16 ? 0 : 1; }
+    CHECK(wide == 2);
+  }
+  // Out again as they are.
+  convert_checkpoint(folder / "pytorch", folder / "out", {.to = "pytorch"});
+  CHECK(read_file(folder / "out/model.safetensors") == read_file(folder / "pytorch/model.safetensors"));
+  CHECK(parse_json_file((folder / "out/config.json").string()).at("torch_dtype") == Json("bfloat16"));
+  convert_checkpoint(folder / "qwen3_5_text", folder / "wide", {.dtype = "fp32"});
+  CHECK(SafetensorsFile(folder / "wide/model.safetensors").at("blocks.0.mixer.q_proj.weight").dtype == DType::f32);
+}
+
 FOLDER_TEST("shards, other number formats, computed tables and tokenizers of a foreign checkpoint", "[fast]") {
   const fs::path checkpoint = trained(folder, "{}");
   convert_checkpoint(checkpoint, folder / "narrow", {"bf16"});
