@@ -455,7 +455,9 @@ std::string tokenizer_json_of(const Tokenizer& tokenizer) {
 Json tokenizer_config_of(const Tokenizer& tokenizer, int64_t max_length) {
   const Tokenizer::Special& special = tokenizer.special();
   Json config = Json::object({{"tokenizer_class", "PreTrainedTokenizerFast"}});
-  for (const auto& [key, id] : {std::pair{"bos_token", special.bos},
+  // Without add_bos no text of training began with BOS: libraries that want a token before a text take EOS, as hebb
+  // does.
+  for (const auto& [key, id] : {std::pair{"bos_token", special.add_bos || special.eos < 0 ? special.bos : -1},
                                 {"eos_token", special.eos},
                                 {"pad_token", special.pad},
                                 {"unk_token", tokenizer.unknown()}}) {
