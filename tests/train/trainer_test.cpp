@@ -418,8 +418,12 @@ FOLDER_TEST("the end of a run says its losses, time, speed and what to do next")
 
 FOLDER_TEST("the time left has the validations in it, the first one too") {
   write_tokens(folder, "held.bin", 2);
+  // One after the last step, with a multiple of val_every there and without.
+  const std::string every = GENERATE("0", "7");
   const std::string held =
-      R"({"data": {"validation": [{"name": "held", "path": "held.bin", "format": "raw_u16", "split_token": 0}]}})";
+      R"({"data": {"validation": [{"name": "held", "path": "held.bin", "format": "raw_u16", "split_token": 0}]},
+          "train": {"val_every": )" +
+      every + "}}";
   TimeBar bar;
   Trainer trainer(test_run(folder, held), {.run_folder = folder / "run"}, {}, {{}, &bar}, "test");
   REQUIRE(trainer.run() == 0);
