@@ -1,5 +1,7 @@
 #include "train/stop_agreement.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "core/elapsed.h"
@@ -13,10 +15,14 @@ void StopAgreement::agree_at_start() {
   agree(std::find(all.begin(), all.end(), 1) != all.end());
 }
 
-void StopAgreement::agree(bool stops) {
-  if (!stops || run_.ranks.size() == 1) { return; }
-  const std::string own = own_reason(1);
-  agreed_ = own.empty() ? "a signal to another rank" : own;
+void StopAgreement::agree(bool stops) { agreed_ = agreed_ || stops; }
+
+std::string StopAgreement::reason() const {
+  if (run_.ranks.size() == 1) { return own_reason(steps_); }
+  const std::vector<std::string> reasons = run_.host.gather_texts(own_reason(1));
+  if (const std::string& own = reasons[static_cast<size_t>(run_.ranks.rank())]; !own.empty()) { return own; }
+  const auto first = std::find_if(reasons.begin(), reasons.end(), [](const std::string& r) { return !r.empty(); });
+  return first == reasons.end() ? "" : fmt::format("{} (rank {:d})", *first, first - reasons.begin());
 }
 
 /// Of this rank, after so many steps. Time is that of the first.

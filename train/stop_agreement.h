@@ -23,16 +23,19 @@ class StopAgreement {
   /// Whether this rank wants to stop, or will after one more step.
   bool is_wanted() const { return !own_reason(steps_).empty(); }
   bool is_wanted_after_step() const { return !own_reason(steps_ + 1).empty(); }
-  /// Why the run stops now; empty: it goes on.
-  std::string reason() const { return run_.ranks.size() > 1 ? agreed_ : own_reason(steps_); }
+  /// Whether the run stops now.
+  bool stops() const { return run_.ranks.size() > 1 ? agreed_ : is_wanted(); }
+  /// Why it does: the reason of this rank, or of the first rank that has one, since a launcher may have handed a signal
+  /// to some ranks only. Every rank calls it, with nothing under way.
+  std::string reason() const;
 
  private:
   std::string own_reason(int64_t steps) const;
 
   const RunContext& run_;
   std::optional<StopSignals> signals_;
-  int64_t steps_ = 0;   // by this process
-  std::string agreed_;  // several ranks: why all of them stop
+  int64_t steps_ = 0;    // by this process
+  bool agreed_ = false;  // several ranks: one wants to stop, and all know it
 };
 
 }  // namespace hebb

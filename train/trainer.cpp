@@ -44,7 +44,7 @@ int Trainer::loop() {
         !validation_->is_due(state_.step) || validation_->run(*training_, state_.step, stop_, *reporter_);
     if (checkpoint_due()) { save(); }
     if (state_.step >= config_.train.steps && is_validated) { return finish(); }
-    if (const std::string reason = stop_.reason(); !reason.empty()) { return stop(reason); }
+    if (stop_.stops()) { return stop(); }
     reporter_->step(train_step());
   }
 }
@@ -204,9 +204,10 @@ void Trainer::sync_files() {
   log_.sync();
 }
 
-int Trainer::stop(const std::string& reason) {
+int Trainer::stop() {
   const bool has_learned = state_.step > 0;  // initial values are made again
   if (has_learned && state_.step != saved_step_) { save(); }
+  const std::string reason = stop_.reason();
   sync_files();
   log_.end_bar();
   log_.say(fmt::format("stopped {} by {}; the same command goes on from here",

@@ -58,7 +58,7 @@ class Trainer {
   void save();
   void sync_files();
   void warn_of_all(const std::vector<std::string>& notes);
-  int stop(const std::string& reason);
+  int stop();
   int finish();
 
   RunConfig config_;

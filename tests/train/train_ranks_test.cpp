@@ -136,6 +136,13 @@ TEST_CASE_METHOD(RankRuns, "a signal to the launcher, to one rank or to all stop
   }
   if (to == "the launcher") { CHECK_THAT(said, Contains(fmt::format(" by {};", signal_name(signal)))); }
   if (signal == SIGTERM) { CHECK_THAT(said, !Contains(" by SIGUSR1;")); }
+  if (to == "rank 2") {  // all name the signal, the others whose it was
+    CHECK_THAT(process->out(), Contains(fmt::format(" by {} (rank 2);", signal_name(signal))));
+    CHECK_THAT(read_file(folder("ranks") / "logs" / "rank_00001.log"),
+               Contains(fmt::format(" by {} (rank 2);", signal_name(signal))));
+    CHECK_THAT(read_file(folder("ranks") / "logs" / "rank_00002.log"),
+               Contains(fmt::format(" by {};", signal_name(signal))));
+  }
   CHECK(ranks("ranks").empty());
   REQUIRE(run("ranks", {"--ranks", "2"}) == 0);
   CHECK((result("ranks") == result("one")));
