@@ -7,11 +7,14 @@
 #include <functional>
 #include <sstream>
 
+#include "core/join.h"
 #include "core/names.h"
 #include "data/text/characters.h"
 
 namespace hebb {
 namespace {
+
+constexpr const char* kLogScale = ", log scale";
 
 struct Range {
   double low = INFINITY, high = -INFINITY;
@@ -64,16 +67,7 @@ std::string label(double v, int digits) {
   return number(v, size >= 1e4 ? std::max(digits, 5) : digits);
 }
 
-/// Round steps between low and high, about `count` of them.
-std::vector<double> ticks(const Range& r, int count) {
-  const double raw = (r.high - r.low) / count, power = std::pow(10.0, std::floor(std::log10(raw)));
-  const double step = power * (raw / power < 1.5 ? 1 : raw / power < 3.5 ? 2 : raw / power < 7.5 ? 5 : 10);
-  std::vector<double> result;
-  for (double t = std::ceil(r.low / step - 1e-9) * step; t <= r.high + 1e-9 * step; t += step) {
-    result.push_back(std::abs(t) < 1e-12 * step ? 0.0 : t);
-  }
-  return result;
-}
+std::vector<double> ticks(const Range& r, int count) { return round_steps(r.low, r.high, count); }
 
 /// Ticks of a logarithmic axis, as logarithms: powers of ten, with 2 and 5 where there is room, round values inside a
 /// decade.
@@ -99,7 +93,7 @@ std::vector<double> log_ticks(const Range& r) {
 /// Where values are on the drawing.
 struct Frame {
   static constexpr double kWidth = 560, kPlotHeight = 380, kLeft = 78, kRight = 16, kTop = 40, kBottom = 56;
-  static constexpr double kLegendRow = 20, kLegendColumn = 272;
+  static constexpr double kLegendRow = 20, kLegendLeft = 14, kLegendMark = 30, kLegendGap = 12;
   bool log_x, log_y;
   Range rx, ry;
 
@@ -135,6 +129,7 @@ std::vector<double> with_room(const std::vector<double>& ticks, const std::funct
 
 void draw_axes(std::ostream& s, const Frame& f, const ChartStyle& style) {
   const double bottom = Frame::kPlotHeight - Frame::kBottom, right = Frame::kWidth - Frame::kRight;
+  s << "<g class=\"axes\">\n";
   const std::vector<double> all_x = f.log_x ? log_ticks(f.rx) : ticks(f.rx, 5),
                             all_y = f.log_y ? log_ticks(f.ry) : ticks(f.ry, 6);
   const auto texts = [](const std::vector<double>& places, bool is_log) {
@@ -157,12 +152,22 @@ void draw_axes(std::ostream& s, const Frame& f, const ChartStyle& style) {
       << "\" stroke=\"#e4e4e4\"/><text x=\"" << Frame::kLeft - 8 << "\" y=\"" << f.py(t) + 4
       << "\" text-anchor=\"end\">" << label_y(t) << "</text>\n";
   }
-  s << "<rect x=\"" << Frame::kLeft << "\" y=\"" << Frame::kTop << "\" width=\"" << right - Frame::kLeft
+  s << "</g>\n<rect x=\"" << Frame::kLeft << "\" y=\"" << Frame::kTop << "\" width=\"" << right - Frame::kLeft
     << "\" height=\"" << bottom - Frame::kTop << "\" fill=\"none\" stroke=\"#888\"/>\n"
-    << "<text x=\"" << (Frame::kLeft + right) / 2 << "\" y=\"" << bottom + 42 << "\" text-anchor=\"middle\">"
-    << escape_markup(style.x_label) << (f.log_x ? ", log scale" : "") << "</text>\n<text transform=\"translate(18 "
-    << (Frame::kTop + bottom) / 2 << ") rotate(-90)\" text-anchor=\"middle\">" << escape_markup(style.y_label)
-    << (f.log_y ? ", log scale" : "") << "</text>\n";
+    << "<text class=\"x\" x=\"" << (Frame::kLeft + right) / 2 << "\" y=\"" << bottom + 42
+    << "\" text-anchor=\"middle\">" << escape_markup(style.x_label) << (f.log_x ? kLogScale : "")
+    << "</text>\n<text class=\"y\" transform=\"translate(18 " << (Frame::kTop + bottom) / 2
+    << ") rotate(-90)\" text-anchor=\"middle\">" << escape_markup(style.y_label) << (f.log_y ? kLogScale : "")
+    << "</text>\n";
+}
+
+/// " class=… data-name=… data-v="x y;x y"": what a script needs of a curve; each of `rows` is a point.
+std::string values_of(const char* name, const Curve& curve, const std::vector<size_t>& rows) {
+  std::string text;
+  for (const size_t i : rows) {
+    text += fmt::format("{}{:.7g} {:.7g}", text.empty() ? "" : ";", curve.x[i], curve.y[i]);
+  }
+  return fmt::format(" class=\"{}\" data-name=\"{}\" data-v=\"{}\"", name, escape_markup(curve.name), text);
 }
 
 /// Curves beyond the eighth have the colours again, with other dashes.
@@ -173,42 +178,69 @@ std::string dashes(const Curve& c, int colour) {
 }
 
 void draw_curve(std::ostream& s, const Frame& f, const Curve& c, int colour) {
+  constexpr size_t kMostPoints = 1200;  // more than the drawing has columns
+  const size_t stride = c.mark == Mark::points ? 1 : c.x.size() / kMostPoints + 1;
+  std::vector<size_t> drawn;
+  for (size_t i = 0; i < c.x.size(); ++i) {
+    if ((i % stride == 0 || i + 1 == c.x.size()) && f.shows(c.x[i], c.y[i])) { drawn.push_back(i); }
+  }
   if (c.mark == Mark::points) {
-    for (size_t i = 0; i < c.x.size(); ++i) {
-      if (f.shows(c.x[i], c.y[i])) {
-        s << "<circle cx=\"" << f.px(f.u(c.x[i])) << "\" cy=\"" << f.py(f.w(c.y[i])) << "\" r=\"4\" fill=\""
-          << chart_colour(colour) << "\"/>\n";
-      }
+    s << "<g fill=\"" << chart_colour(colour) << "\"" << values_of("curve", c, drawn) << ">\n";
+    for (const size_t i : drawn) {
+      s << "<circle cx=\"" << f.px(f.u(c.x[i])) << "\" cy=\"" << f.py(f.w(c.y[i])) << "\" r=\"4\"/>\n";
     }
+    s << "</g>\n";
     return;
   }
-  constexpr size_t kMostPoints = 1200;  // more than the drawing has columns
-  const size_t stride = c.x.size() / kMostPoints + 1;
   s << "<polyline fill=\"none\" stroke=\"" << chart_colour(colour) << "\" stroke-width=\"1.8\"" << dashes(c, colour)
     << " points=\"";
-  for (size_t i = 0; i < c.x.size(); ++i) {
-    if ((i % stride == 0 || i + 1 == c.x.size()) && f.shows(c.x[i], c.y[i])) { s << f.point(c.x[i], c.y[i]); }
-  }
-  s << "\"/>\n";
+  for (const size_t i : drawn) { s << f.point(c.x[i], c.y[i]); }
+  s << "\"" << values_of("curve", c, drawn) << "/>\n";
 }
 
 void draw_band(std::ostream& s, const Frame& f, const Band& b) {
   s << "<polygon fill=\"" << chart_colour(b.colour) << "\" fill-opacity=\"0.15\" points=\"";
   const auto corner = [&](size_t i, const std::vector<double>& side, double end) {
-    const double y = side.empty() ? end : f.w(side[i]);
+    const double at = side.empty() ? end : f.w(side[i]), y = std::isfinite(at) ? at : end;  // no logarithm: the edge
     s << fmt::format("{:.2f},{:.2f} ", f.px(f.u(b.x[i])), f.py(y));
   };
   for (size_t i = 0; i < b.x.size(); ++i) { corner(i, b.low, f.ry.low); }
   for (size_t i = b.x.size(); i-- > 0;) { corner(i, b.high, f.ry.high); }
-  s << "\"/>\n";
+  s << "\"";
+  if (!b.low.empty()) {
+    s << " class=\"band\" data-v=\"";
+    for (size_t i = 0; i < b.x.size(); ++i) {
+      s << fmt::format("{}{:.7g} {:.7g} {:.7g}", i > 0 ? ";" : "", b.x[i], b.low[i], b.high[i]);
+    }
+    s << "\"";
+  }
+  s << "/>\n";
 }
 
+/// Where the entries of a legend stand: two columns where the longest name has room in one.
+struct Legend {
+  explicit Legend(const std::vector<Curve>& curves) {
+    for (const Curve& c : curves) {
+      entries += c.name.empty() ? 0 : 1;
+      widest = std::max(widest, width_of(c.name));
+    }
+    constexpr double kAll = Frame::kWidth - Frame::kLegendLeft;
+    columns = widest <= kAll / 2 - Frame::kLegendMark - Frame::kLegendGap ? 2 : 1;
+    column = kAll / columns;
+  }
+  double height() const { return Frame::kLegendRow * ((entries + columns - 1) / columns); }
+
+  int entries = 0, columns = 1;
+  double widest = 0, column = 0;
+};
+
 void draw_legend(std::ostream& s, const std::vector<Curve>& curves, const std::vector<int>& colours) {
+  const Legend legend(curves);
   int entry = 0;
   for (size_t k = 0; k < curves.size(); ++k) {
     if (curves[k].name.empty()) { continue; }
-    const double x = 14 + Frame::kLegendColumn * (entry % 2),
-                 y = Frame::kPlotHeight + 8 + Frame::kLegendRow * (entry / 2);
+    const double x = Frame::kLegendLeft + legend.column * (entry % legend.columns),
+                 y = Frame::kPlotHeight + 8 + Frame::kLegendRow * (entry / legend.columns);
     if (curves[k].mark == Mark::points) {
       s << "<circle cx=\"" << x + 12 << "\" cy=\"" << y - 4 << "\" r=\"4\" fill=\"" << chart_colour(colours[k])
         << "\"/>";
@@ -216,7 +248,10 @@ void draw_legend(std::ostream& s, const std::vector<Curve>& curves, const std::v
       s << "<line x1=\"" << x << "\" x2=\"" << x + 24 << "\" y1=\"" << y - 4 << "\" y2=\"" << y - 4 << "\" stroke=\""
         << chart_colour(colours[k]) << "\" stroke-width=\"3\"" << dashes(curves[k], colours[k]) << "/>";
     }
-    s << "<text x=\"" << x + 30 << "\" y=\"" << y << "\">" << escape_markup(curves[k].name) << "</text>\n";
+    const std::string name = shortened(curves[k].name, legend.column - Frame::kLegendMark - Frame::kLegendGap);
+    s << "<text x=\"" << x + Frame::kLegendMark << "\" y=\"" << y << "\">" << escape_markup(name);
+    if (name != curves[k].name) { s << "<title>" << escape_markup(curves[k].name) << "</title>"; }
+    s << "</text>\n";
     ++entry;
   }
 }
@@ -241,6 +276,33 @@ char mark_of(size_t k) {
 }
 
 }  // namespace
+
+std::vector<double> round_steps(double low, double high, int count) {
+  const double raw = (high - low) / count, power = std::pow(10.0, std::floor(std::log10(raw)));
+  const double step = power * (raw / power < 1.5 ? 1 : raw / power < 3.5 ? 2 : raw / power < 7.5 ? 5 : 10);
+  std::vector<double> result;
+  for (double t = std::ceil(low / step - 1e-9) * step; t <= high + 1e-9 * step; t += step) {
+    result.push_back(std::abs(t) < 1e-12 * step ? 0.0 : t);
+  }
+  return result;
+}
+
+std::string shortened(const std::string& text, double width) {
+  if (width_of(text) <= width) { return text; }
+  std::vector<std::string> characters;
+  for (const char c : text) {
+    const bool goes_on = (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+    goes_on && !characters.empty() ? characters.back() += c : characters.emplace_back(1, c);
+  }
+  while (characters.size() > 1) {
+    characters.erase(characters.begin() + static_cast<std::ptrdiff_t>(characters.size() / 2));
+    const auto middle = characters.begin() + static_cast<std::ptrdiff_t>(characters.size() / 2);
+    const std::string cut = join(std::vector<std::string>(characters.begin(), middle), "") + "…" +
+                            join(std::vector<std::string>(middle, characters.end()), "");
+    if (width_of(cut) <= width) { return cut; }
+  }
+  return "…";
+}
 
 const char* chart_colour(int i) {
   static const char* const colours[] = {"#1f6fb2", "#d1495b", "#2e8b57", "#c98b1b",
@@ -272,10 +334,9 @@ std::string svg_begin(double height, double x, const std::string& title) {
 std::string svg_chart(const std::vector<Curve>& curves, const ChartStyle& style, const std::vector<Band>& bands) {
   Frame f{style.log_x, style.log_y, {}, {}};
   std::vector<int> colours;
-  int next = 0, entries = 0;
+  int next = 0;
   for (const Curve& c : curves) {
     colours.push_back(c.colour >= 0 ? c.colour : next++);
-    entries += c.name.empty() ? 0 : 1;
     for (size_t i = 0; i < c.x.size(); ++i) {
       if (f.shows(c.x[i], c.y[i])) {
         f.rx.add(f.u(c.x[i]));
@@ -289,16 +350,20 @@ std::string svg_chart(const std::vector<Curve>& curves, const ChartStyle& style,
       std::any_of(curves.begin(), curves.end(), [](const Curve& c) { return c.mark == Mark::points; });
   f.ry.pad(0.03);
   f.rx.pad(has_points ? 0.03 : 0.0);  // dots are not cut by the frame
-  const double height = Frame::kPlotHeight + Frame::kLegendRow * ((entries + 1) / 2);
   std::ostringstream s;
-  s << svg_begin(height, Frame::kLeft, style.title);
+  s << svg_begin(Frame::kPlotHeight + Legend(curves).height(), Frame::kLeft, style.title)
+    << fmt::format(
+           "<g class=\"chart\" data-frame=\"{:g} {:g} {:g} {:g}\" data-range=\"{} {} {} {}\" data-log=\"{:d}{:d}\">\n",
+           Frame::kLeft, Frame::kTop, Frame::kWidth - Frame::kLeft - Frame::kRight,
+           Frame::kPlotHeight - Frame::kTop - Frame::kBottom, f.rx.low, f.rx.high, f.ry.low, f.ry.high,
+           static_cast<int>(f.log_x), static_cast<int>(f.log_y));
   draw_axes(s, f, style);
   s << "<defs><clipPath id=\"plot\"><rect x=\"" << Frame::kLeft << "\" y=\"" << Frame::kTop << "\" width=\""
     << Frame::kWidth - Frame::kLeft - Frame::kRight << "\" height=\""
     << Frame::kPlotHeight - Frame::kTop - Frame::kBottom << "\"/></clipPath></defs><g clip-path=\"url(#plot)\">\n";
   for (const Band& b : bands) { draw_band(s, f, b); }
   for (size_t k = 0; k < curves.size(); ++k) { draw_curve(s, f, curves[k], colours[k]); }
-  s << "</g>\n";
+  s << "</g></g>\n";
   draw_legend(s, curves, colours);
   s << "</svg>\n";
   return s.str();

@@ -30,11 +30,18 @@ struct ChartStyle {
   bool log_x = false, log_y = false;
 };
 
-/// A self-contained SVG drawing: axes with labels and units, grid, and the legend below.
+/// A self-contained SVG drawing: axes with labels and units, grid, and the legend below. Curves and bands keep their
+/// values in attributes, from which the script of a page (study/report/page.cpp) says and draws them again.
 std::string svg_chart(const std::vector<Curve>& curves, const ChartStyle& style, const std::vector<Band>& bands = {});
 
 /// A chart of text lines for a terminal, `width` x `height` characters in all.
 std::string text_chart(const std::vector<Curve>& curves, const std::string& y_label, int width, int height);
+
+/// Round steps between low and high, about `count` of them.
+std::vector<double> round_steps(double low, double high, int count);
+
+/// `text` in at most `width` units of a drawing at the size of its legend: a long one loses its middle.
+std::string shortened(const std::string& text, double width);
 
 /// How a drawing of the usual width begins; its title stands at `x`.
 std::string svg_begin(double height, double x, const std::string& title);

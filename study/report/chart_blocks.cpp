@@ -18,9 +18,12 @@ void put_text(std::ostream& s, double x, double y, const char* anchor, const std
     << escape_markup(text) << "</text>\n";
 }
 
-void put_box(std::ostream& s, double x, double y, double width, double height, const std::string& colour) {
+/// `said`: what is shown over the box.
+void put_box(std::ostream& s, double x, double y, double width, double height, const std::string& colour,
+             const std::string& said = "") {
   s << "<rect x=\"" << x << "\" y=\"" << y << "\" width=\"" << width << "\" height=\"" << height << "\" fill=\""
-    << colour << "\"/>\n";
+    << colour << "\"";
+  s << (said.empty() ? "/>\n" : "><title>" + escape_markup(said) + "</title></rect>\n");
 }
 
 /// White for 0, deep blue for 1.
@@ -96,7 +99,8 @@ std::string svg_stacked_bars(const StackedBars& chart) {
       const double v = chart.values[b][k];
       if (!std::isfinite(v) || v <= 0) { continue; }
       const double height = kPlot * v / chart.top;
-      put_box(s, x + (slot - wide) / 2, from - height, wide, height, chart_colour(static_cast<int>(k)));
+      put_box(s, x + (slot - wide) / 2, from - height, wide, height, chart_colour(static_cast<int>(k)),
+              fmt::format("{}, {}: {:.4g}", chart.bars[b], chart.segments[k], v));
       from -= height;
     }
     if (is_tilted) {
@@ -112,6 +116,57 @@ std::string svg_stacked_bars(const StackedBars& chart) {
     put_box(s, x, y - 9, 16, 10, chart_colour(static_cast<int>(k)));
     put_text(s, x + 24, y, "start", chart.segments[k]);
   }
+  s << "</svg>\n";
+  return s.str();
+}
+
+std::string svg_intervals(const IntervalChart& chart) {
+  constexpr double kRow = 26, kWidestNames = 220;
+  std::vector<std::string> names;
+  double low = INFINITY, high = -INFINITY;
+  for (const IntervalChart::Row& row : chart.rows) {
+    names.push_back(row.name);
+    for (const double v : row.values) {
+      low = std::min({low, v, row.mean - row.half.value_or(0)});
+      high = std::max({high, v, row.mean + row.half.value_or(0)});
+    }
+  }
+  const double margin = high > low ? 0.04 * (high - low) : std::max(1e-9, 0.1 * std::abs(low));
+  low -= margin;
+  high += margin;
+  const double left = std::min(kWidestNames, 24 + 7.4 * static_cast<double>(longest(names)));
+  const double bottom = kTop + kRow * static_cast<double>(chart.rows.size());
+  const auto place = [&](double v) { return left + (v - low) / (high - low) * (kWidth - kRight - left); };
+  std::ostringstream s;
+  s << svg_begin(bottom + 50, 12, chart.title);
+  const std::vector<double> steps = round_steps(low, high, 4);
+  const double size = std::max(std::abs(low), std::abs(high)), step = steps.size() > 1 ? steps[1] - steps[0] : size;
+  const int digits = std::clamp(static_cast<int>(std::ceil(std::log10(size / step))) + 1, 3, 12);
+  for (const double t : steps) {
+    s << "<line x1=\"" << place(t) << "\" x2=\"" << place(t) << "\" y1=\"" << kTop << "\" y2=\"" << bottom
+      << "\" stroke=\"#e4e4e4\"/>\n";
+    put_text(s, place(t), bottom + 16, "middle", fmt::format("{:.{}g}", t, digits), 12);
+  }
+  for (size_t r = 0; r < chart.rows.size(); ++r) {
+    const IntervalChart::Row& row = chart.rows[r];
+    const double y = kTop + kRow * (static_cast<double>(r) + 0.5);
+    const char* const colour = chart_colour(static_cast<int>(r));
+    s << fmt::format("<g stroke=\"{0}\" fill=\"{0}\"><title>{1}: {2:.6g}{3}</title>\n", colour, escape_markup(row.name),
+                     row.mean, row.half ? fmt::format(" ± {:.3g}", *row.half) : ", one seed: no interval");
+    for (const double v : row.values) {
+      s << "<circle cx=\"" << place(v) << "\" cy=\"" << y << "\" r=\"3.5\" fill=\"none\" stroke-opacity=\"0.5\"/>\n";
+    }
+    if (row.half) {
+      const double from = place(row.mean - *row.half), to = place(row.mean + *row.half);
+      s << fmt::format(
+          "<path fill=\"none\" stroke-width=\"2\" d=\"M{0:.2f} {2:g}H{1:.2f}M{0:.2f} {3:g}v10M{1:.2f} {3:g}v10\"/>\n",
+          from, to, y, y - 5);
+      s << "<circle cx=\"" << place(row.mean) << "\" cy=\"" << y << "\" r=\"4.5\"/>\n";
+    }
+    s << "</g>\n";
+    put_text(s, left - 8, y + 4, "end", shortened(row.name, left - 20), 12);
+  }
+  put_text(s, (left + kWidth - kRight) / 2, bottom + 38, "middle", chart.x_label);
   s << "</svg>\n";
   return s.str();
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,5 +23,18 @@ struct StackedBars {
   double top = 1;                           // end of the axis
 };
 std::string svg_stacked_bars(const StackedBars& chart);
+
+/// Means with 95 % intervals, a line for each row; what they are the means of stands as rings.
+struct IntervalChart {
+  struct Row {
+    std::string name;
+    double mean = 0;
+    std::optional<double> half;  // of the interval
+    std::vector<double> values;
+  };
+  std::string title, x_label;
+  std::vector<Row> rows;
+};
+std::string svg_intervals(const IntervalChart& chart);
 
 }  // namespace hebb

@@ -13,12 +13,6 @@
 namespace hebb {
 namespace {
 
-bool is_measured(const std::string& key) {
-  if (is_identity(key) || key.ends_with(".source") || precision_part(key) > 0) { return false; }
-  return key.starts_with("loss.") || key.starts_with("val.") || key.starts_with("ppl.") || key.starts_with("eval.") ||
-         key == "tokens_per_s" || key == "seconds";
-}
-
 /// What ids share: their beginning, without the "_seed=" that is left of the grid's part.
 std::string common_id(const std::vector<Json>& runs) {
   std::string id = runs[0].at("id").as_string();
@@ -53,15 +47,19 @@ void add_measured(Json& row, const std::string& key, const std::vector<Json>& ru
   }
   const SampleMean sample = sample_mean(values);
   row.set(key, sample.mean);
-  if (sample.deviation) { row.set(key + ".std", *sample.deviation); }
+  if (sample.deviation) {
+    row.set(key + ".std", *sample.deviation);
+    row.set(key + ".half", *sample.half);
+  }
 }
 
-Json row_of(const std::vector<Json>& runs) {
+Json row_of(const SeedGroup& group) {
+  const std::vector<Json>& runs = group.runs;
   Json row = Json::object();
   for (const std::string& key : result_keys(runs)) {
     const Json* first = runs[0].find(key);
     if (key == "id") {
-      row.set("id", common_id(runs));
+      row.set("id", group.id);
       row.set("runs", static_cast<int64_t>(runs.size()));
     } else if (is_measured(key) && runs.size() > 1) {
       add_measured(row, key, runs);
@@ -75,6 +73,12 @@ Json row_of(const std::vector<Json>& runs) {
 }
 
 }  // namespace
+
+bool is_measured(const std::string& key) {
+  if (is_identity(key) || key.ends_with(".source") || precision_part(key) > 0) { return false; }
+  return key.starts_with("loss.") || key.starts_with("val.") || key.starts_with("ppl.") || key.starts_with("eval.") ||
+         key == "tokens_per_s" || key == "seconds";
+}
 
 std::string setting_of(const Json& config) {
   Json rest = config;
@@ -100,20 +104,25 @@ bool has_same_seeds(const Json& a, const Json& b) {
   return !setting.empty() && setting == b.text_at("setting") && !seeds.empty() && seeds == b.text_at("seeds");
 }
 
-std::vector<Json> over_seeds(const std::vector<Json>& results) {
-  std::vector<std::vector<Json>> groups;
+std::vector<SeedGroup> seed_groups(const std::vector<Json>& results) {
+  std::vector<SeedGroup> groups;
   for (const Json& result : results) {
     const std::string setting = result.text_at("setting");
-    const auto it = std::find_if(groups.begin(), groups.end(), [&](const std::vector<Json>& g) {
-      return !setting.empty() && g[0].text_at("setting") == setting;
+    const auto it = std::find_if(groups.begin(), groups.end(), [&](const SeedGroup& g) {
+      return !setting.empty() && g.runs[0].text_at("setting") == setting;
     });
-    std::vector<Json>& group = it != groups.end() ? *it : groups.emplace_back();
-    if (std::none_of(group.begin(), group.end(), [&](const Json& r) { return has_same_seeds(r, result); })) {
-      group.push_back(result);
+    SeedGroup& group = it != groups.end() ? *it : groups.emplace_back();
+    if (std::none_of(group.runs.begin(), group.runs.end(), [&](const Json& r) { return has_same_seeds(r, result); })) {
+      group.runs.push_back(result);
     }
   }
+  for (SeedGroup& group : groups) { group.id = common_id(group.runs); }
+  return groups;
+}
+
+std::vector<Json> over_seeds(const std::vector<Json>& results) {
   std::vector<Json> rows;
-  for (const std::vector<Json>& runs : groups) { rows.push_back(row_of(runs)); }
+  for (const SeedGroup& group : seed_groups(results)) { rows.push_back(row_of(group)); }
   return rows;
 }
 
@@ -122,7 +131,7 @@ bool has_seeds(const std::vector<Json>& rows) {
 }
 
 size_t precision_part(const std::string& key) {
-  for (const std::string_view end : {".std", ".stderr", ".low", ".high"}) {
+  for (const std::string_view end : {".std", ".half", ".stderr", ".low", ".high"}) {
     if (key.ends_with(end)) { return end.size(); }
   }
   return 0;
@@ -134,11 +143,11 @@ std::string with_error(double value, const Precision& precision) {
   return fmt::format("{:.5g} [{:.2g}, {:.2g}]", value, precision.low, precision.high);
 }
 
-std::string mean_text(double mean, double deviation) {
+std::string mean_text(double mean, double spread) {
   const auto place = [](double v) { return v != 0 ? static_cast<int>(std::floor(std::log10(std::abs(v)))) : 0; };
   const int of_mean = 4 - place(mean),
-            decimals = std::clamp(deviation > 0 ? std::min(1 - place(deviation), of_mean) : of_mean, 0, 9);
-  return fmt::format("{:.{}f} ± {:.{}f}", mean, decimals, deviation, decimals);
+            decimals = std::clamp(spread > 0 ? std::min(1 - place(spread), of_mean) : of_mean, 0, 9);
+  return fmt::format("{:.{}f} ± {:.{}f}", mean, decimals, spread, decimals);
 }
 
 }  // namespace hebb

@@ -104,6 +104,14 @@ struct SeriesChart {
 /// Adds the drawing FILE.svg where there is anything to draw.
 void add_series_chart(ReportPart& part, const Results& results, const SeriesChart& how, const std::string& file);
 
+/// Rows of runs that differ in seeds alone: means with intervals, a drawing for each statistic.
+ReportPart report_seeds(const std::vector<Json>& results);
+/// Paired tests of each row against the first one, of the same value of the tag `level` ("": of all). Nothing where no
+/// two rows have two seeds in common.
+std::vector<ReportPart> report_seed_tests(const std::vector<Json>& results, const std::string& level);
+/// Date, version, machine, device and precision of each run; no rows where no run has a log.
+Table run_details(const std::vector<ReportRun>& runs);
+
 // The sections (docs/verbs/report.md). Results of different `source` have columns and curves of their own.
 std::vector<ReportPart> report_tasks(const Results& all);          // by position, short context, needles, RULER
 std::vector<ReportPart> report_needle_depths(const Results& all);  // needles by depth and length

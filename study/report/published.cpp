@@ -29,7 +29,7 @@ void check_row(const std::string& path, const Json& row, size_t columns) {
   }
 }
 
-/// Mean and deviation over the runs that have the number; null where none has.
+/// Mean and 95 % interval over the runs that have the number; null where none has.
 Json ours(const PublishedColumn& column, const std::vector<const Json*>& results) {
   std::vector<double> values;
   for (const Json* result : results) {
@@ -37,7 +37,7 @@ Json ours(const PublishedColumn& column, const std::vector<const Json*>& results
   }
   if (values.empty()) { return {}; }
   const SampleMean sample = sample_mean(values);
-  return sample.deviation ? Json(mean_text(sample.mean, *sample.deviation)) : Json(sample.mean);
+  return sample.half ? Json(mean_text(sample.mean, *sample.half)) : Json(sample.mean);
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ ReportPart beside_published(const PublishedTable& table, const std::vector<Json>
   ReportPart part;
   part.title = "Beside the published numbers";
   part.text = "Published: " + table.source +
-              ". Ours: the runs of this ladder, mean ± sample standard deviation where a row has several." +
+              ". Ours: the runs of this ladder, mean ± half the 95 % interval where a row has several." +
               (shrink > 0 ? fmt::format(" They were shrunk to {:g} training FLOPs in all: they are not the paper's "
                                         "models and saw neither its data nor as many tokens.",
                                         shrink)

@@ -10,9 +10,12 @@
 #include <cmath>
 
 #include "core/folders.h"
+#include "core/plural.h"
 #include "core/retry.h"
+#include "core/statistics.h"
 #include "study/report/fit.h"
 #include "study/report/group_by_seed.h"
+#include "study/report/meanings.h"
 #include "study/report/page.h"
 #include "study/report/parts.h"
 #include "study/report/run_identity.h"
@@ -41,22 +44,28 @@ class Report {
   fs::path write(const ReportPart* published) {
     create_folders(out_ / "plots");
     remove_begun();
-    differences();
-    seeds();
-    results();
+    introduction();
     if (runs_.empty()) {
       page_.paragraph("No run has finished yet.");
       return finish();
     }
+    seeds();
+    results();
+    if (fit_) { levels(); }
     if (published != nullptr) { section(*published); }
-    if (fit_) {
-      fits();
-      levels();
-    }
     loss_curves();
     if (runs_.size() <= kFewRuns) { optimizer_curves(); }
-    evaluations();
+    const Results all = load_evaluations(runs_);
+    for (const auto& evaluations : {report_tasks, report_needle_depths, report_memories}) {
+      for (const ReportPart& part : evaluations(all)) { section(part); }
+    }
     memory_statistics();
+    for (const ReportPart& part : report_seed_tests(results_, fit_ ? fit_->level : "")) { section(part); }
+    for (const ReportPart& part : report_differences(all)) { section(part); }
+    if (fit_) { fits(); }
+    meanings(all);
+    details();
+    differences();
     return finish();
   }
 
@@ -96,6 +105,40 @@ class Report {
     page_.drawing(file, svg, size);
   }
 
+  void introduction() {
+    size_t trained = 0;
+    for (const ReportRun& run : runs_) { trained += run.results.empty() ? 1 : 0; }
+    const std::string what = trained == runs_.size() ? plural(runs_.size(), "run")
+                             : trained == 0          ? plural(runs_.size(), "folder") + " of results"
+                                                     : fmt::format("{} and {} of results", plural(trained, "run"),
+                                                                   plural(runs_.size() - trained, "folder"));
+    page_.paragraph("What hebb report found in " + what +
+                    ": first results and curves, then tests and fits, then what each number means, when and with what "
+                    "it was made, and how the configurations differ. Every number is also in a file beside this page.");
+  }
+
+  /// What the columns of results mean.
+  void meanings(const Results& all) {
+    std::map<std::string, std::string> kinds;
+    for (const Evaluated& e : all) { kinds[fs::path(e.file).stem().string()] = e.kind; }
+    std::vector<std::string> keys = result_keys(results_);
+    std::erase_if(keys, is_detail);
+    const Table table = meanings_of(keys, kinds);
+    if (table.rows.empty()) { return; }
+    page_.heading(2, "What the numbers are");
+    page_.paragraph("Pages are those of hebb's documentation. What layers report is on their pages in docs/layers/.");
+    page_.table(table);
+  }
+
+  void details() {
+    const Table table = run_details(runs_);
+    if (table.rows.empty()) { return; }
+    write_file_atomic(out_ / "details.csv", table.csv());
+    page_.heading(2, "Details");
+    page_.paragraph("From train.log and the events files of each run: details.csv.");
+    if (table.rows.size() <= kManyCurves) { page_.table(table); }
+  }
+
   /// In what the runs differ: what a comparison of them is about.
   void differences() {
     std::vector<std::string> ids;
@@ -117,20 +160,17 @@ class Report {
     const bool is_wide = table.columns.size() > kMost, is_long = table.rows.size() > kMost;
     if (is_long) { table.rows.resize(kMost); }
     page_.heading(2, "What differs between the configurations");
+    page_.paragraph("Keys that somebody wrote. A layer that only some runs have is one line.");
     if (!is_wide) { page_.table(table); }
     if (is_wide || is_long) { page_.paragraph("All of it: differences.csv."); }
   }
 
-  /// Runs that differ in seeds only as one row; nothing where no setting has several.
+  /// Runs that differ in seeds only as one row; a sentence where no setting has several.
   void seeds() {
-    const std::vector<Json> rows = over_seeds(results_);
-    if (has_seeds(rows)) {
-      page_.heading(2, "Results over seeds");
-      page_.table(comparison_table(rows));
-      page_.paragraph(
-          "Mean ± sample standard deviation over runs whose configurations differ in seeds only; numbers in full: "
-          "seeds.csv.");
-      write_file_atomic(out_ / "seeds.csv", results_table(rows).csv());
+    if (has_seeds(over_seeds(results_))) {
+      section(report_seeds(results_), Page::Size::small);
+    } else if (has_training()) {
+      page_.paragraph("One seed for each configuration: there are no intervals over seeds and no tests.");
     }
     std::string repeated;
     for (size_t i = 0; i < results_.size(); ++i) {
@@ -150,7 +190,7 @@ class Report {
     const Table table = comparison_table(results_), all = results_table(results_);
     const auto has_letter = [](const TableColumn& column) { return column.title.find("[data ") != std::string::npos; };
     page_.heading(2, runs_.size() > 1 ? "Results of each run" : "Results");
-    if (!runs_.empty()) { page_.table(table); }
+    page_.table(table);
     page_.paragraph(
         "From config.json, metrics.jsonl and evals/ of each run; full numbers in results.csv and results.json.");
     if (std::any_of(all.columns.begin(), all.columns.end(), has_letter)) {
@@ -206,7 +246,7 @@ class Report {
   /// Groups side by side at each value of the tag fit.level; runs that differ in seeds only are one value, their mean.
   void levels() {
     struct Cell {
-      double mean = NAN, deviation = NAN;
+      double mean = NAN, half = NAN;
       int settings = 0;
       std::string data = {};  // that it was measured on
     };
@@ -221,7 +261,7 @@ class Report {
         add_once(levels, level);
         if (const double y = result_number(row, fit_->y); std::isfinite(y)) {
           Cell& cell = cells[{level, group}];
-          cell = {y, result_number(row, fit_->y + ".std"), cell.settings + 1,
+          cell = {y, result_number(row, fit_->y + ".half"), cell.settings + 1,
                   member_text(row, (fit_->y.starts_with("loss.") ? "loss" : fit_->y) + "@data")};
         }
       }
@@ -236,7 +276,7 @@ class Report {
       for (const std::string& g : groups) {
         const Cell cell = cells[{l, g}], base = cells[{l, groups[0]}];
         std::string text =
-            std::isfinite(cell.deviation) ? mean_text(cell.mean, cell.deviation) : fmt::format("{:.5g}", cell.mean);
+            std::isfinite(cell.half) ? mean_text(cell.mean, cell.half) : fmt::format("{:.5g}", cell.mean);
         if (g != groups[0] && base.settings == 1 && base.data == cell.data) {
           text += fmt::format(" ({:+.4f})", cell.mean - base.mean);
         }
@@ -249,7 +289,7 @@ class Report {
     }
     write_file_atomic(out_ / "levels.csv", table.csv());
     page_.heading(2, fit_->y + " by " + fit_->level);
-    page_.paragraph(std::string(has_seeds(rows) ? "Mean ± sample standard deviation over seeds; in" : "In") +
+    page_.paragraph(std::string(has_seeds(rows) ? "Mean ± half of its 95 % interval over seeds; in" : "In") +
                     " parentheses: difference to the first column. From results.json.");
     page_.table(shown);
   }
@@ -267,6 +307,51 @@ class Report {
   /// Whether any is a run: results of evaluations have no curves.
   bool has_training() const {
     return std::any_of(runs_.begin(), runs_.end(), [](const ReportRun& run) { return run.results.empty(); });
+  }
+
+  /// The mean over the runs of each row at the steps that all have, with its 95 % interval as a band.
+  void mean_curves(const char* axis) {
+    std::map<std::string, std::pair<std::vector<Curve>, std::vector<Band>>> drawings;  // by title
+    int colour = 0;
+    for (const SeedGroup& group : seed_groups(results_)) {
+      if (group.runs.size() < 2) { continue; }
+      std::map<std::string, std::map<double, std::vector<double>>> values;  // by title and step
+      const auto add = [&](const std::string& title, const Curve& curve) {
+        for (size_t i = 0; i < curve.x.size(); ++i) {
+          if (std::isfinite(curve.y[i])) { values[title][curve.x[i]].push_back(curve.y[i]); }
+        }
+      };
+      for (const ReportRun& run : runs_) {
+        const bool is_in = std::any_of(group.runs.begin(), group.runs.end(),
+                                       [&](const Json& r) { return r.at("id").as_string() == run.id; });
+        if (!is_in) { continue; }
+        add("Training loss" + letter_of(run, "loss"), run.metrics.loss);
+        for (const Curve& v : run.metrics.validation) {
+          add("Validation loss " + v.name + letter_of(run, "val." + v.name), v);
+        }
+      }
+      for (const auto& [title, steps] : values) {
+        Curve mean{group.id, {}, {}, Mark::line, colour};
+        Band band{{}, {}, {}, colour};
+        for (const auto& [step, of_runs] : steps) {
+          if (of_runs.size() < group.runs.size()) { continue; }
+          const SampleMean m = sample_mean(of_runs);
+          mean.add(step, m.mean);
+          band.x.push_back(step);
+          band.low.push_back(m.mean - *m.half);
+          band.high.push_back(m.mean + *m.half);
+        }
+        if (mean.x.size() < 2) { continue; }
+        drawings[title].first.push_back(std::move(mean));
+        drawings[title].second.push_back(std::move(band));
+      }
+      ++colour;
+    }
+    for (const auto& [title, drawing] : drawings) {
+      chart("mean_" + file_name(title) + ".svg",
+            svg_chart(drawing.first, {title + ", mean and 95 % interval over seeds", "optimizer steps", axis},
+                      drawing.second));
+    }
   }
 
   /// One drawing for each kind of data. Every run has its own line and name; where they are many, the colour and name
@@ -296,6 +381,7 @@ class Report {
     }
     page_.heading(2, "Loss");
     const char* const axis = "cross-entropy [nats per token]";
+    mean_curves(axis);
     for (const auto& [letter, curves] : training) {
       chart("loss" + file_part(letter) + ".svg",
             svg_chart(curves, {"Training loss" + letter, "optimizer steps", axis}));
@@ -320,17 +406,7 @@ class Report {
     chart("grad_norm.svg", svg_chart(norm, {"Gradient norm before clipping", "optimizer steps", "norm", false, true}));
   }
 
-  /// Evaluations, kind by kind.
-  void evaluations() {
-    const Results all = load_evaluations(runs_);
-    std::vector<ReportPart> parts = report_tasks(all);
-    for (const auto& more : {report_needle_depths, report_memories, report_differences}) {
-      for (ReportPart& part : more(all)) { parts.push_back(std::move(part)); }
-    }
-    for (const ReportPart& part : parts) { section(part); }
-  }
-
-  void section(const ReportPart& part) {
+  void section(const ReportPart& part, Page::Size size = Page::Size::normal) {
     page_.heading(2, part.title);
     if (!part.text.empty()) { page_.paragraph(part.text); }
     if (!part.is_long) { page_.table(part.table); }
@@ -339,7 +415,7 @@ class Report {
       page_.paragraph("Numbers in full: " + part.csv_file + ".");
     }
     for (const auto& [file, table] : part.files) { write_file_atomic(out_ / file, table.csv()); }
-    for (const auto& [file, svg] : part.charts) { chart(file, svg); }
+    for (const auto& [file, svg] : part.charts) { chart(file, svg, size); }
   }
 
   /// What layers report: a table of last values, and curves where few runs leave room.

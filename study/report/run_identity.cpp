@@ -118,6 +118,46 @@ Json without_folders(Json json) {
 /// Nothing that a comparison is about: a run's name and where it keeps its tokenizer.
 bool is_place(const std::string& key) { return key == "name" || key == "data.tokenizer.file"; }
 
+/// Layers that only some configurations have are one row each, by their types.
+void fold_absent_layers(std::vector<std::string>& keys, std::vector<std::map<std::string, std::string>>& values) {
+  const std::string front = "model.layers.";
+  std::map<std::string, bool> is_everywhere;  // by layer
+  const auto layer_of = [&](const std::string& key) {
+    return key.starts_with(front) ? key.substr(0, key.find('.', front.size())) : std::string();
+  };
+  for (const std::string& key : keys) {
+    if (const std::string layer = layer_of(key); !layer.empty()) {
+      is_everywhere[layer] =
+          std::all_of(values.begin(), values.end(), [&](const auto& run) { return run.count(layer + ".type") > 0; });
+    }
+  }
+  std::erase_if(keys, [&](const std::string& key) {
+    const std::string layer = layer_of(key);
+    return !layer.empty() && !is_everywhere[layer] && key != layer + ".type";
+  });
+}
+
+/// Whether nobody need have written the value: without the key the configuration reads the same.
+bool is_default(const Json& config, const std::string& key) {
+  const Json* const value = config.find_path(key);
+  if (value == nullptr) { return true; }
+  Json without = config;
+  Json* object = &without;
+  std::string_view rest = key;
+  for (size_t dot = rest.find('.'); dot != std::string_view::npos; dot = rest.find('.')) {
+    object = object->is_object() ? object->find(rest.substr(0, dot)) : nullptr;
+    if (object == nullptr) { return false; }  // in a list
+    rest.remove_prefix(dot + 1);
+  }
+  if (!object->is_object()) { return false; }
+  object->erase(rest);
+  try {
+    const Json read = to_json(Fields::read<RunConfig>(without, ""));
+    const Json* const again = read.find_path(key);
+    return again != nullptr && *again == *value;
+  } catch (const std::exception&) { return false; }  // required
+}
+
 }  // namespace
 
 void add_identity(Json& result, const Json& config, const RunPlace& place) {
@@ -169,6 +209,7 @@ Table config_differences(const std::vector<std::string>& ids, const std::vector<
   std::vector<std::string> keys;
   std::vector<std::map<std::string, std::string>> values(configs.size());
   for (size_t i = 0; i < configs.size(); ++i) { flatten(configs[i], "", values[i], keys); }
+  fold_absent_layers(keys, values);
   const auto value = [&](size_t run, const std::string& key) {
     const auto at = values[run].find(key);
     return at != values[run].end() ? Json(at->second) : Json();
@@ -178,6 +219,9 @@ Table config_differences(const std::vector<std::string>& ids, const std::vector<
       if (value(i, key) != value(0, key)) { return is_place(key); }
     }
     return true;
+  });
+  std::erase_if(keys, [&](const std::string& key) {
+    return std::all_of(configs.begin(), configs.end(), [&](const Json& config) { return is_default(config, key); });
   });
   const bool has_columns = ids.size() <= kFewColumns;
   Table table{{has_columns ? "key" : "id"}, {}};

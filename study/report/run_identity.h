@@ -25,8 +25,8 @@ inline bool is_identity(const std::string& key) { return key.find('@') != std::s
 /// "" for one value, else " [data A]", " [data B]", ... in order of first appearance.
 std::string data_letter(const std::vector<std::string>& all, const std::string& own);
 
-/// The keys in which configurations differ, a column for each run where they are few, else a row. No rows where nothing
-/// differs.
+/// The keys in which configurations differ, a column for each run where they are few, else a row. Keys that have their
+/// defaults everywhere are left out; a layer that only some have is one key. No rows where nothing differs.
 Table config_differences(const std::vector<std::string>& ids, const std::vector<Json>& configs);
 
 }  // namespace hebb

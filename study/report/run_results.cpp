@@ -89,17 +89,6 @@ void add_evaluations(Json& result, const RunPlace& place) {
   }
 }
 
-/// Keys that only the files for programs hold.
-bool is_detail(const std::string& key) {
-  if (precision_part(key) > 0) { return true; }  // beside its mean
-  const bool is_flops = key.rfind("flops.", 0) == 0 && key != "flops.total",
-             is_part = key == "params.state" || key == "params.active";
-  const bool is_layer =
-      key.rfind("eval.", 0) == 0 && std::count(key.begin(), key.end(), '.') > 2;  // eval.NAME.TYPE.STATISTIC
-  return is_flops || is_part || is_layer || key == "mem_bytes" || key == "step" || key == "setting" || key == "seeds" ||
-         key == "state_bytes.4096";
-}
-
 /// What the value under `key` was measured on: the identity key for it, or "".
 std::string identity_of(const Json& result, const std::string& key) {
   if (key.starts_with("loss.")) { return "loss@data"; }
@@ -112,39 +101,6 @@ std::string identity_of(const Json& result, const std::string& key) {
     return is_of_tokens ? tokens : other.substr(0, at) + "@data";
   }
   return "";
-}
-
-/// Columns for people and CSV files: values from different sources of a task, on different data or of different
-/// tokenizers have columns of their own.
-std::vector<Json> with_sources_apart(const std::vector<Json>& results) {
-  std::map<std::string, std::set<std::string>> sources;         // by "eval.NAME."
-  std::map<std::string, std::vector<std::string>> measured_on;  // by identity key
-  const auto is_source = [](const std::string& key) { return key.starts_with("eval.") && key.ends_with(".source"); };
-  for (const Json& result : results) {
-    for (const auto& [key, value] : result.members()) {
-      if (is_source(key)) { sources[key.substr(0, key.size() - 6)].insert(value.as_string()); }
-      if (is_identity(key)) { measured_on[key].push_back(value.as_string()); }
-    }
-  }
-  std::vector<Json> apart;
-  for (const Json& result : results) {
-    Json& row = apart.emplace_back(Json::object());
-    for (const auto& [key, value] : result.members()) {
-      if (is_source(key) || is_identity(key)) { continue; }
-      const std::string precision = key.substr(key.size() - precision_part(key));
-      std::string name = key.substr(0, key.size() - precision.size());
-      const std::string identity = identity_of(result, name);
-      for (const auto& [prefix, known] : sources) {
-        const Json* own = result.find(prefix + "source");
-        if (known.size() > 1 && own != nullptr && key.starts_with(prefix)) { name += " (" + own->as_string() + ")"; }
-      }
-      if (const Json* own = result.find(identity); own != nullptr) {
-        name += data_letter(measured_on[identity], own->as_string());
-      }
-      row.set(name + precision, value);
-    }
-  }
-  return apart;
 }
 
 /// The values under `keys`, a row for each result.
@@ -324,6 +280,47 @@ std::string results_jsonl(const std::vector<Json>& results) {
   return text;
 }
 
+bool is_detail(const std::string& key) {
+  if (precision_part(key) > 0) { return true; }  // beside its mean
+  const bool is_flops = key.rfind("flops.", 0) == 0 && key != "flops.total",
+             is_part = key == "params.state" || key == "params.active";
+  const bool is_layer =
+      key.rfind("eval.", 0) == 0 && std::count(key.begin(), key.end(), '.') > 2;  // eval.NAME.TYPE.STATISTIC
+  return is_flops || is_part || is_layer || key == "mem_bytes" || key == "step" || key == "setting" || key == "seeds" ||
+         key == "state_bytes.4096";
+}
+
+std::vector<Json> with_sources_apart(const std::vector<Json>& results) {
+  std::map<std::string, std::set<std::string>> sources;         // by "eval.NAME."
+  std::map<std::string, std::vector<std::string>> measured_on;  // by identity key
+  const auto is_source = [](const std::string& key) { return key.starts_with("eval.") && key.ends_with(".source"); };
+  for (const Json& result : results) {
+    for (const auto& [key, value] : result.members()) {
+      if (is_source(key)) { sources[key.substr(0, key.size() - 6)].insert(value.as_string()); }
+      if (is_identity(key)) { measured_on[key].push_back(value.as_string()); }
+    }
+  }
+  std::vector<Json> apart;
+  for (const Json& result : results) {
+    Json& row = apart.emplace_back(Json::object());
+    for (const auto& [key, value] : result.members()) {
+      if (is_source(key) || is_identity(key)) { continue; }
+      const std::string precision = key.substr(key.size() - precision_part(key));
+      std::string name = key.substr(0, key.size() - precision.size());
+      const std::string identity = identity_of(result, name);
+      for (const auto& [prefix, known] : sources) {
+        const Json* own = result.find(prefix + "source");
+        if (known.size() > 1 && own != nullptr && key.starts_with(prefix)) { name += " (" + own->as_string() + ")"; }
+      }
+      if (const Json* own = result.find(identity); own != nullptr) {
+        name += data_letter(measured_on[identity], own->as_string());
+      }
+      row.set(name + precision, value);
+    }
+  }
+  return apart;
+}
+
 Table results_table(const std::vector<Json>& all) {
   const std::vector<Json> results = with_sources_apart(all);
   return table_of(results, result_keys(results));
@@ -347,8 +344,8 @@ Table comparison_table(const std::vector<Json>& all) {
   for (size_t r = 0; r < results.size(); ++r) {
     for (size_t k = 0; k < keys.size(); ++k) {
       const auto part = [&](const char* end) { return result_number(results[r], keys[k] + end); };
-      if (std::isfinite(part(".std"))) {
-        table.rows[r][k] = mean_text(part(""), part(".std"));
+      if (std::isfinite(part(".half"))) {
+        table.rows[r][k] = mean_text(part(""), part(".half"));
       } else if (const std::string text = with_error(part(""), {part(".stderr"), part(".low"), part(".high")});
                  !text.empty()) {
         table.rows[r][k] = text;

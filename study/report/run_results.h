@@ -45,8 +45,13 @@ std::string results_jsonl(const std::vector<Json>& results);
 /// All values, a row for each run, for programs. Values from different sources, data or tokenizers never share a
 /// column.
 Table results_table(const std::vector<Json>& results);
-/// The keys that people compare: a row for each run, or a column where runs are few; KEY beside its KEY.std as
-/// "mean ± deviation".
+/// The keys that people compare: a row for each run, or a column where runs are few; KEY beside its KEY.half as
+/// "mean ± half of the 95 % interval".
 Table comparison_table(const std::vector<Json>& results);
+/// Keys that only the files for programs hold.
+bool is_detail(const std::string& key);
+/// The results with keys under which values compare: " (SOURCE)" and " [data A]" stand behind those of different
+/// sources of a task, different data or tokenizers. What they were measured on is left out.
+std::vector<Json> with_sources_apart(const std::vector<Json>& results);
 
 }  // namespace hebb

@@ -7,6 +7,8 @@
 #include "study/ladder/ladder.h"
 #include "study/report/fit.h"
 #include "study/report/group_by_seed.h"
+#include "study/report/meanings.h"
+#include "study/report/parts.h"
 #include "study/report/run_identity.h"
 #include "study/report/run_results.h"
 #include "tests/study/ladder_fixture.h"
@@ -178,12 +180,13 @@ TEST_CASE("runs that differ in seeds only are one row: means with sample deviati
   CHECK(rows[0].at("runs").as_int() == 2);
   CHECK(rows[0].at("loss.final").as_double() == Approx(4.6));
   CHECK(rows[0].at("loss.final.std").as_double() == Approx(0.2 / std::sqrt(2.0)));
+  CHECK(rows[0].at("loss.final.half").as_double() == Approx(12.7062047 * 0.1).epsilon(1e-6));  // t of one degree
   CHECK((rows[0].find("seed") == nullptr && rows[0].find("val.text") == nullptr &&
          rows[0].at("flops.total").as_double() == 1e12));
   CHECK(rows[1].at("id").as_string() == "full_seed=1");
   CHECK(rows[1].find("loss.final.std") == nullptr);
   CHECK_THAT(comparison_of(rows),
-             Contains("| gdn | 2 | g | 1 | 1.0000e+12 | 4.60 ± 0.14 |") && !Contains("loss.final.std"));
+             Contains("| gdn | 2 | g | 1 | 1.0000e+12 | 4.6 ± 1.3 |") && !Contains("loss.final.std"));
   CHECK(mean_text(4.521936, 0.000062) == "4.5219 ± 0.0001");
   CHECK(mean_text(400000, 26433) == "400000 ± 26433");
   CHECK(mean_text(0.25, 0) == "0.25000 ± 0.00000");
@@ -192,11 +195,16 @@ TEST_CASE("runs that differ in seeds only are one row: means with sample deviati
   FitConfig fit = by_arch();
   fit.fit_ids = {"*"};
   CHECK_THAT(report_of(folder, runs_of(results), fit),
-             Contains("## Results over seeds") && Contains("| 1 | 4.60 ± 0.14 | 4 (-0.6000) |"));
-  CHECK_THAT(read_file(folder / "report" / "seeds.csv"), Contains("loss.final,loss.final.std"));
+             Contains("## Results over seeds") && Contains("| 1 | 4.6 ± 1.3 | 4 (-0.6000) |"));
+  CHECK_THAT(read_file(folder / "report" / "seeds.csv"),
+             StartsWith("row,statistic,unit,seeds,mean,low,high,std\ngdn,loss.final,nats per token,2,4.6,3.32") &&
+                 Contains("\nfull_seed=1,loss.final,nats per token,1,4.0,,,\n"));
+  CHECK_THAT(read_file(folder / "report/plots/seeds_loss.final.svg"), Contains("<title>full_seed=1: 4, one seed: no"));
   // Other settings at one level, say learning rates, are not averaged.
   results[1].set("setting", "other");
-  CHECK_THAT(report_of(folder, runs_of(results), fit), Contains("| 1 | 2 settings | 4 |") && !Contains("over seeds"));
+  CHECK_THAT(report_of(folder, runs_of(results), fit), Contains("| 1 | 2 settings | 4 |") &&
+                                                           !Contains("## Results over seeds") &&
+                                                           Contains("One seed for each configuration: there are no "));
 }
 
 TEST_CASE("a setting is a configuration without name, seeds and what results do not depend on", "[fast]") {
@@ -215,6 +223,149 @@ TEST_CASE("a setting is a configuration without name, seeds and what results do 
       one !=
       setting(
           R"({"name": "a", "train": {"seed": 1, "threads": 2, "steps": 5}, "data": {"seed": 1, "sources": [{"path": "u", "seed": 3}]}})"));
+}
+
+namespace {
+
+/// Three seeds of each of some rows with these losses; a level each.
+std::vector<Json> seeded(const std::vector<std::tuple<std::string, std::string, std::vector<double>>>& rows) {
+  std::vector<Json> results;
+  for (const auto& [name, level, losses] : rows) {
+    for (size_t k = 0; k < losses.size(); ++k) {
+      const std::string seed = std::to_string(k + 1);
+      results.push_back(Json::object({{"id", name + "_seed=" + seed},
+                                      {"arch", name},
+                                      {"level", level},
+                                      {"setting", name},
+                                      {"seeds", seed + " "},
+                                      {"loss@data", name == "other" ? "y" : "x"},
+                                      {"loss.final", losses[k]}}));
+    }
+  }
+  return results;
+}
+
+}  // namespace
+
+FOLDER_TEST("rows are tested against the first one, paired by seed, and Holm corrects over the table", "[fast]") {
+  // Differences 1, 2, 3: mean 2, standard error 1/sqrt(3), t = 3.4641 of 2 degrees: p = 0.0741801.
+  const std::vector<Json> results =
+      seeded({{"a", "1", {4, 5, 6}}, {"b", "1", {5, 7, 9}}, {"c", "1", {4, 5, 7}}, {"lone", "1", {4}}});
+  const std::vector<ReportPart> parts = report_seed_tests(results, "");
+  REQUIRE(parts.size() == 1);
+  const Table& numbers = parts[0].numbers;
+  REQUIRE(numbers.rows.size() == 2);  // a single pair is no test
+  CHECK(numbers.titles() ==
+        std::vector<std::string>{"statistic", "row", "minus", "seeds", "difference", "low", "high", "p", "p_holm"});
+  CHECK(numbers.rows[0][1].as_string() == "b");
+  CHECK(numbers.rows[0][2].as_string() == "a");
+  CHECK(numbers.rows[0][4].as_double() == Approx(2));
+  CHECK(numbers.rows[0][5].as_double() == Approx(2 - 4.30265273 / std::sqrt(3)));
+  CHECK(numbers.rows[0][7].as_double() == Approx(0.0741801).epsilon(1e-5));
+  CHECK(numbers.rows[0][8].as_double() == Approx(2 * 0.0741801).epsilon(1e-5));
+  CHECK(numbers.rows[1][8].as_double() == Approx(0.4226497).epsilon(1e-5));
+  CHECK_THAT(parts[0].text, Contains("paired by seed") && Contains("Holm"));
+  const std::string page = report_of(folder, runs_of(results));
+  CHECK(page.find("## Results of each run") < page.find("## Tests over seeds"));
+  CHECK_THAT(read_file(folder / "report/tests.csv"),
+             StartsWith("statistic,row,minus,seeds,difference,low,high,p,p_holm\n"));
+}
+
+TEST_CASE("rows of other levels, seeds or data are not tested against each other", "[fast]") {
+  const auto tested = [](std::vector<Json> results, const std::string& level) {
+    std::string pairs;
+    for (const ReportPart& part : report_seed_tests(results, level)) {
+      for (const auto& row : part.table.rows) { pairs += row[1].as_string() + "-" + row[2].as_string() + " "; }
+    }
+    return pairs;
+  };
+  const std::vector<Json> levels =
+      seeded({{"a", "1", {4, 5}}, {"b", "2", {5, 6}}, {"c", "1", {4, 6}}, {"d", "2", {7, 6}}});
+  CHECK(tested(levels, "level") == "c-a d-b ");
+  CHECK(tested(levels, "") == "b-a c-a d-a ");
+  CHECK(tested(seeded({{"a", "1", {4, 5}}, {"other", "1", {5, 6}}}), "").empty());
+  std::vector<Json> seeds = seeded({{"a", "1", {4, 5}}, {"b", "1", {5, 6}}});
+  for (size_t k = 2; k < 4; ++k) { seeds[k].set("seeds", std::to_string(k + 7) + " "); }
+  CHECK(tested(seeds, "").empty());
+}
+
+FOLDER_TEST("curves of several seeds are drawn as their mean with a band", "[fast]") {
+  std::vector<ReportRun> runs = runs_of(seeded({{"a", "1", {4, 6}}}));
+  for (ReportRun& run : runs) {
+    const double loss = run.result.at("loss.final").as_double();
+    run.metrics.loss = {"training loss", {1, 2}, {loss + 1, loss}};
+  }
+  report_of(folder, runs);
+  CHECK_THAT(
+      read_file(folder / "report/plots/mean_Training_loss.svg"),
+      Contains("data-name=\"a\" data-v=\"1 6;2 5\"") && Contains("class=\"band\" data-v=\"1 -6.706205 18.7062;"));
+}
+
+FOLDER_TEST("details of a run are its date, version, machine, device and precision", "[fast]") {
+  const std::string at = "2026-11-28 02:00:12.516 +00:00 [info] rank 0: ";
+  folder.write("run/train.log", at + "hebb 0.1.0, commit 88c4\n" + at + "device: cpu, 2 threads, precision fp32\n" +
+                                    at + "step 1/2 device: none\n" + at + "hebb 0.1.0, commit 99d5\n" + at +
+                                    "device: cpu, 2 threads, precision bf16 (train.device is auto)\n");
+  folder.write("run/tb/events.out.tfevents.1795831212.host.lan.29163", "");
+  std::vector<ReportRun> runs = runs_of({Json::object({{"id", "r"}})});
+  runs[0].folder = folder / "run";
+  CHECK(run_details(runs).csv() ==
+        "run,started,hebb,machine,device,precision\nr,\"2026-11-28 02:00:12 +00:00, 1 more\","
+        "\"0.1.0, commit 88c4; 0.1.0, commit 99d5\",host.lan,\"cpu, 2 threads\",fp32; bf16\n");
+  runs[0].folder = folder / "nowhere";
+  CHECK(run_details(runs).rows.empty());
+}
+
+TEST_CASE("what a number means and its unit is said once for each statistic", "[fast]") {
+  const Table table = meanings_of({"loss.final", "val.a [data A]", "val.a [data B]", "val.b", "eval.n.exact", "level"},
+                                  {{"n", "niah"}, {"absent", "ruler"}});
+  CHECK(
+      table.csv() ==
+      "statistic,unit,meaning,page\n"
+      "loss.final,nats per token,mean of the training losses logged in the last 5 % of the steps,docs/verbs/report.md\n"
+      "val.NAME,nats per token,cross-entropy of the last validation on NAME,docs/data.md\n"
+      "eval.n.METRIC,,of the evaluation n (niah); shares are fractions,docs/evaluations/niah.md\n");
+  for (const auto& row : table.rows) { CHECK(fs::exists(fs::path(HEBB_SOURCE) / row[3].as_string())); }
+}
+
+TEST_CASE("differences of configurations leave out defaults and fold a layer that others do not have", "[fast]") {
+  const SweepFolder folder;
+  RunConfig config = read_run_config((folder / "base.json").string());
+  Json a = to_json(config), b = a;
+  b.find("optimizer")->set("lr", Json(0.5));
+  b.find("model")->find("layers")->erase("gdn");
+  CHECK(config_differences({"a", "b"}, {a, b}).csv() == "key,a,b\nmodel.layers.gdn.type,gdn,\noptimizer.lr,0.01,0.5\n");
+  // A key that one of them does not have, and that the other has at its default.
+  Json c = a;
+  c.find("train")->erase("log_every");
+  a.find("train")->set("log_every", Json(RunConfig().train.log_every));
+  CHECK(config_differences({"a", "c"}, {a, c}).rows.empty());
+}
+
+TEST_CASE("entries of a legend keep to their columns, however long their names are", "[fast]") {
+  const std::string longer(45, 'x'), longest(120, 'y');
+  const auto places = [](const std::string& svg) {
+    std::vector<std::pair<double, double>> at;
+    const std::regex entry(
+        "<line x1=\"([0-9.]+)\" x2=\"[0-9.]+\" y1=\"([0-9.]+)\" y2=\"[0-9.]+\" stroke=\"#[0-9a-f]+\" "
+        "stroke-width=\"3\"");
+    for (std::sregex_iterator it(svg.begin(), svg.end(), entry), end; it != end; ++it) {
+      at.emplace_back(std::stod((*it)[1]), std::stod((*it)[2]));
+    }
+    return at;
+  };
+  const auto chart = [](const std::string& name) {
+    return svg_chart({{name, {1, 2}, {1, 2}}, {name + "b", {1, 2}, {2, 3}}}, {"A", "x", "y"});
+  };
+  const auto two = places(chart("short")), one = places(chart(longer));
+  REQUIRE(two.size() == 2);
+  CHECK(two[0].second == two[1].second);
+  REQUIRE(one.size() == 2);
+  CHECK(one[0].first == one[1].first);
+  CHECK(one[0].second < one[1].second);
+  CHECK_THAT(chart(longer), Contains(">" + longer + "</text>"));
+  CHECK_THAT(chart(longest),
+             !Contains(">" + longest + "</text>") && Contains("…") && Contains("<title>" + longest + "</title>"));
 }
 
 FOLDER_TEST("a repeated run is no second seed, and the report says so", "[fast]") {
@@ -274,7 +425,7 @@ TEST_CASE("an evaluation's data may lie elsewhere and stays the same", "[fast]")
   CHECK(data("/a/x.bin", "1", false, "t") == data("/a/x.bin", "1", false, "u"));
 }
 
-TEST_CASE("what differs between configurations comes first, and few runs stand side by side", "[fast]") {
+TEST_CASE("what differs between configurations comes last, and few runs stand side by side", "[fast]") {
   const auto config = [](const char* text) { return parse_json(text, "config.json"); };
   const Json a = config(R"({"name": "a", "optimizer": {"lr": 0.1, "betas": [1, 2]}, "list": [{"x": 1}]})"),
              b = config(R"({"name": "b", "optimizer": {"lr": 0.2, "betas": [1, 2]}, "list": [{"x": 1}, {"x": 2}]})");
@@ -291,7 +442,13 @@ TEST_CASE("what differs between configurations comes first, and few runs stand s
 
   const TempFolder folder;
   const std::string text = report_of(folder, {{"a", "/nowhere", {}, many, a}, {"b", "/nowhere", {}, many, b}});
-  CHECK(text.find("## What differs between the configurations") < text.find("## Results of each run"));
+  size_t last = 0;
+  for (const char* part : {"What hebb report found in 2 runs: ", "## Results of each run", "## Loss", "## Optimizer",
+                           "## What differs between the configurations"}) {
+    INFO(part);
+    CHECK(text.find(part, last) != std::string::npos);
+    last = text.find(part);
+  }
 }
 
 TEST_CASE("labels of an axis do not run into each other, and every curve has a name and a line of its own", "[fast]") {
