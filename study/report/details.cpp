@@ -1,4 +1,4 @@
-// When, with what and where each run was trained (docs/verbs/report.md, Details).
+// When, with what and where each run was trained (docs/verbs/report.md).
 #include <sstream>
 
 #include "core/join.h"
