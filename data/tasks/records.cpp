@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/json_line.h"
+#include "core/utf8.h"
 #include "data/text/characters.h"
 #include "data/text/text_input.h"
 #include "data/text/white_space.h"
@@ -136,8 +137,9 @@ void each_json_line(const std::string& path, const std::function<void(Json line)
     if (!raw.failure.empty()) { throw DataError("", raw.failure); }
     const std::string file = reader.files()[raw.file].string();
     as_data([&] {
-      const std::string_view text = trim(raw.bytes);
-      if (raw.line == 1 && !text.starts_with('{') && !text.starts_with('[') && !is_json(raw.bytes, file)) {
+      const bool is_text = raw.line == 1 && utf8_first_invalid(raw.bytes) == std::string_view::npos;
+      const std::string_view text = is_text ? trim(raw.bytes) : std::string_view();
+      if (is_text && !text.starts_with('{') && !text.starts_with('[') && !is_json(raw.bytes, file)) {
         throw DataError(file + ":1", "records", "text (" + Json(std::string(first_characters(text, 20))).dump() + ")",
                         "a JSON object on every line (docs/formats/records.md)");
       }
