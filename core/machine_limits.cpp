@@ -112,6 +112,16 @@ std::vector<Hierarchy> hierarchies(const ReadText& read, const std::string& cont
   return found;
 }
 
+/// What a group uses and the kernel cannot drop [bytes].
+int64_t held_memory(const ReadText& read, const std::string& folder, bool is_v2) {
+  const int64_t used = number(read(folder + (is_v2 ? "/memory.current" : "/memory.usage_in_bytes"))).value_or(0);
+  const std::string statistics = read(folder + "/memory.stat");
+  const std::string total = is_v2 ? "" : "total_";  // v1: with the groups below
+  int64_t cache = 0;                                // of files; what is shared memory is in neither
+  for (const char* key : {"inactive_file", "active_file"}) { cache += number_of(statistics, total + key).value_or(0); }
+  return used - std::min(used, cache);
+}
+
 void lower(MemoryLimit& least, int64_t bytes, const std::string& name) {
   if (bytes < least.bytes) { least = {std::max<int64_t>(0, bytes), name}; }
 }
@@ -129,19 +139,13 @@ MemoryLimit group_memory(const ReadText& read) {
     // Past memory.high the kernel slows a process down until it stands still: no run goes on there.
     const std::vector<const char*> files =
         h.is_v2 ? std::vector{"/memory.max", "/memory.high"} : std::vector{"/memory.limit_in_bytes"};
-    const std::string total = h.is_v2 ? "" : "total_";  // v1: with the groups below
     for (const std::string& folder : h.folders) {
+      std::optional<int64_t> held;  // one reading: the limits of a group are compared with the same
       for (const char* file : files) {
         const auto limit = number(read(folder + file));
         if (!limit || *limit >= (kNone >> 1)) { continue; }  // v1 writes a number near 2^63 for none
-        const int64_t used =
-            number(read(folder + (h.is_v2 ? "/memory.current" : "/memory.usage_in_bytes"))).value_or(0);
-        const std::string statistics = read(folder + "/memory.stat");
-        int64_t cache = 0;  // of files; what is shared memory is in neither
-        for (const char* key : {"inactive_file", "active_file"}) {
-          cache += number_of(statistics, total + key).value_or(0);
-        }
-        lower(least, *limit - used + std::min(used, cache), folder + file);
+        if (!held) { held = held_memory(read, folder, h.is_v2); }
+        lower(least, *limit - *held, folder + file);
       }
     }
   }

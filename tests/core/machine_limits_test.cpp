@@ -91,6 +91,22 @@ TEST_CASE("a group that is slowed down past a limit has no more memory than that
   CHECK(limit("4194304\n", "94371840\n").bytes == 4 * kMiB);
 }
 
+TEST_CASE("the limits of a group are compared with one reading of what it uses", "[fast]") {
+  const ReadText files = machine({{"/proc/self/cgroup", "0::/a\n"},
+                                  {"/proc/self/mountinfo", kMountV2},
+                                  {"/sys/fs/cgroup/a/memory.max", "104857600\n"},
+                                  {"/sys/fs/cgroup/a/memory.high", "94371840\n"},
+                                  {"/sys/fs/cgroup/a/memory.current", "1048576\n"},
+                                  {"/sys/fs/cgroup/a/memory.stat", "inactive_file 1024\n"}});
+  std::map<std::string, int> readings;
+  group_memory([&](const std::string& path) {
+    ++readings[path];
+    return files(path);
+  });
+  CHECK(readings["/sys/fs/cgroup/a/memory.current"] == 1);
+  CHECK(readings["/sys/fs/cgroup/a/memory.stat"] == 1);
+}
+
 TEST_CASE("namespaces and mounts of a part of the groups", "[fast]") {
   const auto name = [](const std::string& path, const std::string& root, const std::string& mount) {
     return group_memory(machine({{"/proc/self/cgroup", "0::" + path + "\n"},
