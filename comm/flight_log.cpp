@@ -7,6 +7,7 @@
 
 #include "comm/frames.h"
 #include "core/error.h"
+#include "core/sign_of_life.h"
 
 namespace hebb {
 namespace {
@@ -110,6 +111,7 @@ fs::path FlightLog::file() const {
 Beat FlightLog::beat() const {
   const std::lock_guard lock(mutex_);
   Beat beat = beat_;
+  if (beat.ticks > 0) { beat.ticks += signs_of_life(); }  // those before the first one are of no rank yet
   beat.in_step = beat.entered - before_step_;
   if (!last_.empty()) { beat.collective = last_.back().kind; }
   return beat;

@@ -20,7 +20,7 @@ Json fail_frame(int code, int rank, const std::string& text) {
 
 }  // namespace
 
-Watch::Watch(ControlLinks links, int rank, const WatchOptions& options, const FlightLog& log)
+Watch::Watch(ControlLinks links, int rank, const WatchOptions& options, FlightLog& log)
     : rank_(rank), options_(options), log_(log), members_(std::move(links.members)), time_(options.lost_seconds / 4) {
   for (auto& connection : links.connections) { peers_.push_back({.connection = std::move(connection)}); }
   thread_ = std::thread([this] {
@@ -40,6 +40,7 @@ Watch::~Watch() {
 }
 
 void Watch::started() {
+  log_.tick();
   const std::lock_guard lock(mutex_);
   is_started_ = true;
 }
@@ -215,11 +216,12 @@ void Watch::look_for_lost() {
 }
 
 /// A rank stands still if it is in no collective and does not come forward, or if all wait for each other. A rank that
-/// is done has come forward then: others may have left their last collective without a beat that says so.
+/// is done has come forward then: others may have left their last collective without a beat that says so. Before its
+/// first tick a rank starts to communicate, for which it has a limit of its own (start_seconds).
 void Watch::look_for_stalls() {
   const auto has_stopped = [&](const Peer& p) {
-    const bool has_begun = p.is_done || (p.beat && p.beat->ticks > 0);
-    return has_begun && now_ - p.moved > options_.stall_seconds;
+    const bool has_started = p.is_done || (p.beat && p.beat->ticks > 0);
+    return has_started && now_ - p.moved > options_.stall_seconds;
   };
   const auto entered = [](const Peer& p) { return p.beat ? p.beat->entered : 0; };
   bool all_wait = true;

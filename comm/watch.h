@@ -28,12 +28,12 @@ struct WatchOptions {
 class Watch {
  public:
   /// log: of this rank; outlives the watch.
-  Watch(ControlLinks links, int rank, const WatchOptions& options, const FlightLog& log);
+  Watch(ControlLinks links, int rank, const WatchOptions& options, FlightLog& log);
   /// Ends the watch without a word: other ranks take this one for lost unless finish() has returned.
   ~Watch();
 
   const std::vector<Member>& members() const { return members_; }
-  /// The rank can communicate.
+  /// The rank can communicate: from here on it stands still where it does not come forward.
   void started();
   /// Ends all ranks with an error of this one. An error of communication (CommError) may be the consequence of a rank
   /// that is gone: then that is the cause which is reported.
@@ -77,7 +77,7 @@ class Watch {
 
   const int rank_;
   const WatchOptions options_;
-  const FlightLog& log_;
+  FlightLog& log_;
   const std::vector<Member> members_;
   std::vector<Peer> peers_;  // rank 0: by rank; others: rank 0 alone
   AwakeTime time_;

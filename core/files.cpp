@@ -16,6 +16,7 @@
 #include "core/lfs_pointer.h"
 #include "core/map_faults.h"
 #include "core/retry.h"
+#include "core/sign_of_life.h"
 
 namespace hebb {
 namespace {
@@ -136,6 +137,7 @@ MappedFile::MappedFile(const fs::path& path, ExitCode code) : path_(path) {
   if (map == MAP_FAILED) { fail_read(code, path, "cannot map into memory: " + reason(errno)); }
   data_ = static_cast<const uint8_t*>(map);
   note_map(data_, size_, path.string(), code, file.fd());
+  sign_of_life();
   refuse_pointer(code, path, {static_cast<const char*>(map), size_});
 }
 
@@ -158,6 +160,7 @@ FileWriter::FileWriter(const fs::path& path) : path_(path), file_(create(path, p
 
 void FileWriter::write(const void* bytes, size_t size) {
   HEBB_ASSERT(file_.is_open());
+  sign_of_life();
   const char* begin = static_cast<const char*>(bytes);
   written_ += size;
   if (buffer_.size() + size > kBufferBytes) { flush(); }

@@ -20,6 +20,7 @@
 #include "core/folders.h"
 #include "core/host.h"
 #include "core/retry.h"
+#include "core/sign_of_life.h"
 
 namespace hebb {
 namespace {
@@ -104,6 +105,7 @@ bool is_touched(const fs::path& path, double seconds) {
   const std::string first = stamp_of(path);
   while (!first.empty() && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(duration_of(std::min(1.0, seconds / 20)));
+    sign_of_life();
     const std::string now = stamp_of(path);
     if (now != first) { return !now.empty(); }
   }

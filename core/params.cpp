@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/parallel.h"
+#include "core/sign_of_life.h"
 
 namespace hebb {
 
@@ -151,6 +152,7 @@ void ParamStore::initialize(Stream& stream, uint64_t seed) {
   std::vector<float> drawn;
   std::vector<double> wide;
   for (const auto& p : params_) {
+    sign_of_life();
     const int64_t n = p->spec.shape.numel();
     drawn.assign(static_cast<size_t>(n), 0.0f);
     Rng rng(seed, p->name());

@@ -9,6 +9,7 @@
 
 #include "core/elapsed.h"
 #include "core/fields.h"
+#include "core/sign_of_life.h"
 #include "train/choose_device.h"
 #ifdef HEBB_HAVE_CUDA
 #include "kernels/gemm/cuda_tune.h"
@@ -136,6 +137,7 @@ TunedProducts choose(const ProductList& list, const fs::path& file, const Say& s
     bool was_said = false;
     Stream stream{.device = DeviceKind::cuda};
     HEBB_DEVICE::MeasuredProducts measured = HEBB_DEVICE::measure_products(stream, missing, [&](int64_t done) {
+      sign_of_life();
       if (was_said || seconds_since(start) < 1) { return; }
       say(fmt::format("autotune: measuring {:d} matrix products, {:d} done (train.autotune)", missing.size(), done));
       was_said = true;

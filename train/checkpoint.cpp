@@ -12,6 +12,7 @@
 #include "core/hash.h"
 #include "core/retry.h"
 #include "core/safetensors.h"
+#include "core/sign_of_life.h"
 #include "train/model_source.h"
 #include "train/run_config.h"
 #include "train/tensor_match.h"
@@ -186,6 +187,7 @@ uint32_t crc_of(const fs::path& path) {
   while (file) {
     file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
     crc = crc32(piece.data(), static_cast<size_t>(file.gcount()), crc);
+    sign_of_life();
   }
   if (!file.eof()) { throw CheckpointError(path.string(), "cannot read"); }
   return crc;

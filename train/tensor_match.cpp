@@ -6,6 +6,8 @@
 #include <limits>
 #include <set>
 
+#include "core/sign_of_life.h"
+
 namespace hebb {
 namespace {
 
@@ -59,6 +61,7 @@ void require_tensors(const WeightSource& file, const std::vector<ExpectedTensor>
 }
 
 void load_tensor(const WeightSource& file, const std::string& name, Stream& stream, const Tensor& to) {
+  sign_of_life();
   const SafetensorsFile::Entry& entry = *file.find(name);
   if (entry.dtype_text == dtype_name(to.dtype)) {
     copy_to_device(stream, to, file.file_of(name)->data(entry));

@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "comm/communicator.h"
+#include "core/sign_of_life.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
@@ -212,6 +213,58 @@ TEST_CASE("a rank that stands still is named, not those that wait for it", "[fas
   CHECK_THAT(ends[0].errors, Catch::Contains(name_of(1, still) + ": stalled: no progress for 0.7 s; last seen in step "
                                                                  "4, forward, micro-batch 0; ranks 0, 2 wait in "
                                                                  "all-gather 1 of step 4"));
+}
+
+TEST_CASE("a rank that hangs before its first sign of life is named as one that hangs later", "[fast]") {
+  const WatchOptions options{.lost_seconds = 20, .stall_seconds = 0.7, .logs = {}};
+  RankProcesses ranks(3, options, [](Rank r) {
+    if (r.rank != 1) { r.log.begin("broadcast", 8); }
+    r.watch.started();
+    wait_for_ever();
+  });
+  const pid_t hangs = ranks.pid(1);
+  const auto ends = ranks.ends(300);
+  for (const auto& end : ends) { CHECK(end.code == 14); }
+  CHECK_THAT(ends[0].errors,
+             Catch::Contains(name_of(1, hangs) + ": stalled: no progress for 0.7 s; last seen in start"));
+}
+
+TEST_CASE("a rank that starts to communicate has the limit of the start, not that of a stall", "[fast]") {
+  // Work before the ranks met, and of a rank that only starts, is no progress that could stop.
+  const WatchOptions options{.lost_seconds = 20, .stall_seconds = 0.1, .start_seconds = 1.5, .logs = {}};
+  RankProcesses ranks(2, options, [](Rank r) {
+    sign_of_life();
+    if (r.rank == 0) {
+      r.log.begin("broadcast", 8);
+      r.watch.started();
+    }
+    wait_for_ever();
+  });
+  const auto ends = ranks.ends(300);
+  for (const auto& end : ends) { CHECK(end.code == 14); }
+  CHECK_THAT(ends[0].errors, Catch::Contains("MPI or NCCL did not start within 1.5 s after ranks met"));
+}
+
+TEST_CASE("large files that are read and written are signs of life of a rank", "[fast]") {
+  const TempFolder folder;
+  FlightLog log;
+  const fs::path file = folder / "file";
+  const auto write = [&] {
+    FileWriter writer(file);
+    writer.write("1", 1);
+    writer.close();
+  };
+  write();
+  CHECK(log.beat().ticks == 0);  // of a rank that has not started
+  log.tick();
+  const auto comes_forward = [&](const std::function<void()>& work) {
+    const int64_t before = log.beat().ticks;
+    work();
+    return log.beat().ticks > before;
+  };
+  CHECK_FALSE(comes_forward([] {}));
+  CHECK(comes_forward(write));
+  CHECK(comes_forward([&] { MappedFile map(file); }));
 }
 
 TEST_CASE("a slow rank that comes forward stops nobody", "[fast]") {

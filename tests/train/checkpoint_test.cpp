@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/hash.h"
+#include "core/sign_of_life.h"
 #include "tests/thrown.h"
 #include "tests/train/faults.h"
 #include "tests/train/run_fixture.h"
@@ -71,6 +72,24 @@ FOLDER_TEST("a checkpoint holds parameters, moments, counts and state under thei
   CHECK(state.at("config_hash").as_string() == config_hash(parse_json_file((checkpoint / "config.json").string())));
   CHECK(read_file(folder / "run" / "checkpoints" / "latest") == "step_00000004\n");
   CHECK(find_weights(folder / "run") == checkpoint / "model.safetensors");
+}
+
+FOLDER_TEST("a rank that makes, checks and loads many values gives a sign of life for each") {
+  make_run(folder, folder / "run");
+  const auto signs_of = [](const std::function<void()>& work) {
+    const int64_t before = signs_of_life();
+    work();
+    return signs_of_life() - before;
+  };
+  const fs::path checkpoint = checkpoint_in(folder / "run", 4);
+  CHECK(signs_of([&] { verify_checkpoint(checkpoint); }) >= 2);  // a piece of each file at least
+  Arena arena(DeviceKind::cpu, "values");
+  Model model(longer(folder).model);
+  model.params().allocate(arena, DType::f64, false);
+  const auto tensors = static_cast<int64_t>(model.params().all().size());
+  Stream stream;
+  CHECK(signs_of([&] { model.params().initialize(stream, 1); }) == tensors);
+  CHECK(signs_of([&] { load_weights(checkpoint, stream, model.params()); }) >= tensors);
 }
 
 FOLDER_TEST("a path to latest means the checkpoint that it names") {
