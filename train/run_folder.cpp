@@ -11,6 +11,7 @@
 #include "core/append_file.h"
 #include "core/join.h"
 #include "core/retry.h"
+#include "data/shards/dataset.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/autotune.h"
 #include "train/model_source.h"
@@ -34,6 +35,21 @@ std::string first_entry(const fs::path& path) {
     }
   }
   return "";
+}
+
+/// The dataset.json of the first source where the run has its tokenizer from there; else an empty path.
+fs::path dataset_that_names(const TokenizerConfig& tokenizer, const DataConfig& data) {
+  const SourceConfig& first = data.sources.front();
+  if (first.type != "shards") { return {}; }
+  try {
+    const std::optional<fs::path> file = dataset_of_source(first.path);
+    if (!file) { return {}; }
+    const Json named = read_dataset(*file).tokenizer;
+    const bool is_named = named.is_object() && Fields::read<TokenizerConfig>(named, "tokenizer").file == tokenizer.file;
+    return is_named ? *file : fs::path();
+  } catch (const Error&) {
+    return {};  // the data are not there either
+  }
 }
 
 std::string list(const std::vector<ConfigDifference>& differences) {
@@ -341,9 +357,10 @@ void RunFolder::keep_tokenizer(RunConfig& config, const RunOptions& options) {
   const auto tokenizer = Fields::read<TokenizerConfig>(config.data.tokenizer, "data.tokenizer");
   const std::string name = tokenizer_copy_name(tokenizer);
   const fs::path kept = path_ / name, given = file->as_string();
-  const fs::path dataset = given.parent_path() / "dataset.json";
-  if (!fs::exists(given) && fs::exists(dataset)) {
-    throw MissingFileError(given.string(), "no such file; " + dataset.string() + " names it");
+  if (!fs::exists(given)) {
+    if (const fs::path dataset = dataset_that_names(tokenizer, config.data); !dataset.empty()) {
+      throw MissingFileError(given.string(), "no such file; " + dataset.string() + " names it");
+    }
   }
   std::string& bytes = files_[name] = read_file(given);
   const auto differs = [&](const fs::path& path) { return fs::exists(path) && read_file(path) != bytes; };

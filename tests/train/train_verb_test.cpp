@@ -95,6 +95,14 @@ TEST_CASE_METHOD(RunFiles, "overrides come as key=value, --key value and --key=v
   CHECK(again.out == result.out);
 }
 
+TEST_CASE_METHOD(RunFiles, "a tokenizer that is not there is an error that names the data set which names it") {
+  folder.write("set/dataset.json", R"({"format": 1, "dtype": "u16", "vocab_size": 40, "shards": [], "total_tokens": 0,
+    "total_documents": 0, "tokenizer": {"type": "sentencepiece", "file": "lost/it.model"}})");
+  const Result result = train({R"(data.sources=[{"path": "set"}])"}, 3);
+  CHECK_THAT(result.err, Contains((folder / "set/lost/it.model").string() + ": no such file; " +
+                                  (folder / "set/dataset.json").string() + " names it"));
+}
+
 TEST_CASE_METHOD(RunFiles, "errors are one line with the exit code of their kind") {
   const auto check = [&](const std::vector<std::string>& arguments, int code, const std::string& message) {
     const Result result = train(arguments, code);
