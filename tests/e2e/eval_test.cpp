@@ -180,6 +180,40 @@ FOLDER_TEST("hebb eval --ranks writes the files of one process") {
   CHECK(none.code == run_hebb(folder, "eval e.json --checkpoint nowhere --device cpu").code);
 }
 
+FOLDER_TEST("ranks that find different latest checkpoints evaluate that of rank 0, or say that it is gone") {
+  if (!has_mpi()) { return; }
+  write_run(folder);
+  folder.write("q.jsonl", "{\"context\": \"The\", \"target\": \" a\"}\n{\"context\": \"A\", \"target\": \" b\"}\n");
+  folder.write("e.json", R"({"evaluations": [{"name": "words", "kind": "cloze", "file": "q.jsonl"}]})");
+  output_of(folder, "eval e.json --checkpoint run/checkpoints/step_00000002 --device cpu --out alone");
+  const std::string eval = "'" + HEBB_BINARY + "' eval e.json --checkpoint run --device cpu --threads 1";
+  // Rank 1 looks for the checkpoint once rank 0 has and waits for it, and once the run has gone on.
+  const auto code_where = [&](const std::string& run_goes_on) {
+    folder.write("run/checkpoints/latest", "step_00000002\n");
+    folder.write("second.sh", "until [ -n \"$(find run/evals -name 'rendezvous.*.json')\" ]; do sleep 0.01; done\n" +
+                                  run_goes_on + "exec " + eval + "\n");
+    const std::string root = ::geteuid() == 0 ? "--allow-run-as-root " : "";
+    const int status = std::system(("cd '" + folder.path().string() + "' && mpirun --oversubscribe " + root + "-n 1 " +
+                                    eval + " : -n 1 sh second.sh < /dev/null > said 2>&1")
+                                       .c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  fs::create_directories(folder / "run/evals");
+  const std::string goes_on = "echo step_00000004 > run/checkpoints/latest\n";
+  const int code = code_where(goes_on);
+  INFO(read_file(folder / "said"));
+  REQUIRE(code == 0);
+  const auto metrics = [&](const std::string& out) {
+    return parse_json_file((folder / out / "words.json").string()).at("metrics").dump();
+  };
+  CHECK(metrics("run/evals/step_00000002") == metrics("alone"));
+  CHECK_FALSE(fs::exists(folder / "run/evals/step_00000004"));
+  CHECK(code_where(goes_on + "rm -r run/checkpoints/step_00000002\n") == 4);
+  CHECK_THAT(read_file(folder / "said"),
+             Contains("step_00000002/model.safetensors: was deleted before all ranks had read it; the same command "
+                      "takes the latest checkpoint"));
+}
+
 FOLDER_TEST("weights in several files are those of their own folder, whatever characters its name has") {
   write_run(folder);
   folder.write("q.jsonl", "{\"context\": \"The\", \"target\": \" a\"}\n");
