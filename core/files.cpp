@@ -183,7 +183,9 @@ void FileWriter::close() {
   if (!file_.close()) { fail_write(path_, "cannot close", errno); }
 }
 
-void fsync_directory(const fs::path& path) {
+void fsync_directory(const fs::path& folder_path) {
+  std::error_code error;
+  const fs::path path = folder_path == "." ? fs::current_path(error) : folder_path;  // a name for messages
   const Descriptor folder(retried([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!folder.is_open()) { fail_write(path, "cannot open the folder", errno); }
   sync_file(folder, path);

@@ -2,6 +2,7 @@
 #include "core/hash.h"
 #include "core/json.h"
 #include "tests/e2e/command.h"
+#include "tests/train/faults.h"
 #include "tests/train/process.h"
 
 using Catch::Matchers::EndsWith;
@@ -465,4 +466,18 @@ FOLDER_TEST("what a killed process has left of a file goes with the next one tha
   CHECK_FALSE(fs::exists(folder / "docs.jsonl.tmp-99"));
   CHECK(fs::exists(folder / "docs.jsonl.tmp-note"));
   CHECK_FALSE(fs::exists(folder / ".docs.jsonl.lock"));
+}
+
+FOLDER_TEST("an error of the disk names a file or folder, also where the output has a name without folders", "[fast]") {
+  int errors = 0;
+  for (int call = 1; call <= 20; ++call) {
+    const testing::Fault fault = testing::Fault::error_at(folder.path(), call, EIO);
+    const CommandResult result = run_hebb(folder, "data synth --documents 3 -o out.jsonl");
+    INFO(call << ": " << result.err);
+    REQUIRE((result.code == 0 || result.code == 4));
+    if (result.code == 0) { continue; }
+    ++errors;
+    CHECK_THAT(result.err, Contains("out.jsonl") || Contains(folder.path().string()));
+  }
+  CHECK(errors > 3);
 }

@@ -32,6 +32,12 @@ class Fault {
                   {"FAULT_SIGNAL", std::to_string(signal)},
                   {"FAULT_RANK", rank}});
   }
+  /// That call ends with the error `number`.
+  static Fault error_at(const fs::path& folder, int call, int number) {
+    return Fault({{"FAULT_FOLDER", folder.string()},
+                  {"FAULT_CALL", std::to_string(call)},
+                  {"FAULT_ERRNO", std::to_string(number)}});
+  }
   /// The system has no pieces of memory of so many bytes or more.
   static Fault no_memory(int64_t bytes, const std::string& rank = "") {
     return Fault({{"REFUSE_BYTES", std::to_string(bytes)}, {"FAULT_RANK", rank}});
