@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "core/error.h"
 #include "core/join.h"
 
 namespace hebb {
@@ -78,6 +79,7 @@ char32_t utf8_decode(std::string_view text, size_t& at) {
     at += 1;
     return p[0];
   }
+  HEBB_ASSERT(text.size() - at >= (p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4));  // nothing behind the text is read
   if (p[0] < 0xE0) {
     at += 2;
     return static_cast<char32_t>((p[0] & 0x1F) << 6 | (p[1] & 0x3F));

@@ -98,6 +98,14 @@ TEST_CASE_METHOD(Files, "what does not fit is refused with file, line and key", 
   CHECK(error<ClozeRecord>("\n \n") == ": no record (found nothing but blank lines, expected one JSON object a line)");
 }
 
+TEST_CASE_METHOD(Files, "a first line whose last character is cut off is refused with its bytes", "[fast]") {
+  for (const char* cut : {"\xC3", "\xE2\x80", "\xF0\x9F\x98", "\xFF"}) {
+    CHECK_THAT(error<RollingRecord>(std::string(R"({"text": "a"})") + cut), Catch::StartsWith(":1:14: "));
+    CHECK_THAT(error<RollingRecord>(cut), Catch::StartsWith(":1:1: "));
+    CHECK_THAT(error<RollingRecord>(cut + std::string("\n{}")), Catch::StartsWith(":1:1: "));
+  }
+}
+
 TEST_CASE_METHOD(Files, "files that are missing are told from files that do not fit", "[fast]") {
   CHECK_THROWS_AS(read_records<ClozeRecord>((folder / "none.jsonl").string()), MissingFileError);
   CHECK_THROWS_AS(read_records<ClozeRecord>((folder / "*.jsonl").string()), MissingFileError);
