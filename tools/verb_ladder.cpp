@@ -20,19 +20,18 @@ struct Options {
   LadderOptions ladder;
   bool dry_run = false, status = false, cancel = false;
   std::string task;
-  double shrink = 0;
+  double shrink = 0, shrink_total = 0;
   PlanOptions plan;  // of --dry-run
 };
 
-/// The sweep, shrunk to the FLOPs that were asked for or that the folder has; sets the folder.
+/// The sweep, shrunk to the FLOPs that were asked for or as the folder has it; sets the folder.
 Sweep sweep_of(Options& o) {
   Sweep sweep = read_sweep(o.sweep);
-  const std::string name = sweep.name + (o.shrink > 0 ? "-shrunk-" + flops_name(o.shrink) : "");
+  const ShrinkBudget asked{o.shrink_total > 0 ? o.shrink_total : o.shrink, o.shrink_total > 0};
+  const std::string name = sweep.name + (asked.flops > 0 ? asked.suffix() : "");
   o.ladder.folder = o.folder.empty() ? fs::path("runs") / name : fs::path(o.folder);
-  const double flops = shrink_of_folder(o.ladder.folder, o.shrink);
-  if (flops == 0) { return sweep; }
-  const fs::path corpus = has_text(sweep) ? fs::path() : fs::absolute(o.ladder.folder).lexically_normal() / "corpus";
-  return shrink_sweep(sweep, {flops, corpus.string()}).sweep;
+  const std::optional<ShrinkOptions> options = shrink_options(sweep, o.ladder.folder, asked);
+  return options ? shrink_sweep(sweep, *options).sweep : sweep;
 }
 
 /// SWEEP may be the folder of a ladder where the sweep itself is not needed.
@@ -91,16 +90,23 @@ void add_ladder_verb(Command program) {
   verb.flag("--skip-unfit", o->ladder.skips_unfit, "Leave out runs that need more memory than this machine has");
   verb.flag("--force", o->ladder.force,
             "Start runs anew whose configuration changed; the old folder is kept as ID.HASH");
-  verb.option("--shrink", o->shrink,
-              "Train the same table smaller: all sizes shrink by one rule until the runs take about so many FLOPs")
+  const Option shrink =
+      verb.option("--shrink", o->shrink,
+                  "Train the same table smaller: all sizes shrink by one rule until a run takes about so many FLOPs, "
+                  "the mean over the runs")
+          .above(0)
+          .default_text("")
+          .type_name("FLOPS");
+  verb.option("--shrink-total", o->shrink_total, "The same until all runs together take about so many FLOPs")
       .above(0)
       .default_text("")
-      .type_name("FLOPS");
+      .type_name("FLOPS")
+      .excludes(shrink);
   verb.option("--tflops", o->plan.tflops, "Speed to estimate the time with, for --dry-run [TFLOP/s]").above(0);
   verb.option("--gpu", o->plan.gpu, "GPU to plan for, for --dry-run: h100, h200, a100; adds what fits, and the time");
   verb.footer(
       "hebb ladder configs/mini/ladder-5-minutes.json --dry-run\n"
-      "hebb ladder configs/ham/table-1.json --shrink 1e13 --parallel 2\n"
+      "hebb ladder configs/ham/table-1.json --shrink 1e12 --parallel 2\n"
       "Page: docs/verbs/ladder.md");
   verb.runs([o] { return run(*o); });
 }

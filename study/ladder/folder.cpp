@@ -59,7 +59,9 @@ LadderFolder read_ladder(const fs::path& folder) {
       ladder.planned = planned->items();
       for (const Json& result : ladder.planned) { id_of(result); }
     }
-    ladder.shrink = json.number_at("shrink", ladder.shrink);
+    if (const Json* shrink = json.find("shrink"); shrink != nullptr) {
+      Fields::read(*shrink, "shrink", ladder.shrink.emplace());
+    }
     if (const Json* fit = json.find("fit"); fit != nullptr && !fit->is_null()) {
       Fields::read(*fit, "fit", ladder.fit.emplace());
     }
@@ -84,7 +86,7 @@ fs::path write_ladder_report(const fs::path& ladder, const fs::path& out) {
   if (folder.published) {
     std::vector<Json> results;
     for (const ReportRun& run : runs) { results.push_back(run.result); }
-    published = beside_published(*folder.published, results, folder.shrink);
+    published = beside_published(*folder.published, results, folder.shrink ? folder.shrink->budget.text() : "");
   }
   return write_report(folder.name, runs, folder.fit, out.empty() ? ladder : out, folder.planned,
                       published ? &*published : nullptr);

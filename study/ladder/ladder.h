@@ -60,7 +60,7 @@ struct LadderFolder {
   std::vector<Json> planned;  // planned_result() of the runs that are not trained
   std::optional<FitConfig> fit;
   std::optional<PublishedTable> published;
-  double shrink = 0;  // training FLOPs that the sweep was shrunk to; 0: it was not
+  std::optional<ShrinkFactors> shrink;  // nothing: the sweep has its sizes
 };
 bool is_ladder(const fs::path& folder);
 LadderFolder read_ladder(const fs::path& folder);

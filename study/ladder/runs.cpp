@@ -71,7 +71,7 @@ void write_sweep(const Sweep& sweep, const fs::path& folder) {
   json.set("runs", runs);
   for (const SweepRun& run : sweep.planned) { planned.push(planned_result(run)); }
   json.set("planned", planned);
-  if (sweep.shrunk) { json.set("shrink", sweep.shrunk->flops); }
+  if (sweep.shrunk) { json.set("shrink", Fields::write(sweep.shrunk->factors)); }
   json.set("fit", sweep.fit ? Fields::write(*sweep.fit) : Json());
   if (sweep.published) { json.set("published", Fields::write(*sweep.published)); }
   json.set("source", sweep.source);
@@ -189,6 +189,10 @@ void LadderRuns::read() {
 }
 
 void LadderRuns::prepare_shrunken(const ShrunkTo& shrunk) const {
+  if (const auto before = is_ladder(folder_) ? read_ladder(folder_).shrink : std::nullopt;
+      before && (before->documents != shrunk.factors.documents || before->joined != shrunk.factors.joined)) {
+    fs::remove_all(shrunk.corpus);  // of a sweep that has changed before any of its runs began
+  }
   write_sweep(sweep_, folder_);
   write_file_atomic(folder_ / "shrunk.txt", shrunk.text);
   Progress quiet;

@@ -26,7 +26,7 @@ constexpr double kShortestWindow = 4, kShortestRow = 32;  // tokens
 constexpr double kMostTokens = 2.5;                       // of what a budget leaves above the sizes that it reaches
 constexpr int64_t kRowMultiple = 8;                       // of a batch
 constexpr double kRowsPerPass = 4096;                     // tokens of a micro-batch
-constexpr int64_t kFewestLogs = 50, kMostValidations = 4;
+constexpr int64_t kFewestLogs = 50, kMostValidations = 4, kFewestValidationRows = 16;
 
 /// What the search asks of a run's model.
 struct Cost {
@@ -56,40 +56,56 @@ template <class Visit> void each_source(const RunConfig& config, Visit&& visit) 
   }
 }
 
+/// The first of the runs, and how many there are.
+std::string shown(const std::vector<std::string>& runs) {
+  constexpr size_t kShown = 4;
+  return join(std::span(runs).first(std::min(runs.size(), kShown)), " ") +
+         (runs.size() > kShown ? fmt::format(" … ({:d})", runs.size()) : "");
+}
+
 class Shrinker {
  public:
   Shrinker(const Sweep& sweep, const ShrinkOptions& options) : sweep_(sweep), options_(options) {
     for (const std::vector<SweepRun>* runs : {&sweep.runs, &sweep.planned}) {
       for (const SweepRun& run : *runs) { runs_.push_back({&run, cost_of(run.config), run.config, {}}); }
     }
-    find_limits();
+    if (options.kept) {
+      factors_ = *options.kept;
+    } else {
+      factors_.budget = options.budget;
+      find_limits();
+    }
   }
 
   Shrinking run() {
-    search();
+    if (options_.kept) {
+      resize_all();
+    } else {
+      search();
+      factors_.validation_rows = validation_rows();
+      for (const Run& run : runs_) { factors_.runs.push_back(run.source->id); }
+      if (!options_.corpus.empty() && needs_text()) {
+        factors_.joined = joined();
+        factors_.documents = documents();
+      }
+    }
+    require_corpus();
+    for (const Run& run : runs_) { keep_parameters(run); }
     Shrinking result;
-    result.flops = options_.flops;
-    result.factor = scale_.width;
-    result.lengths = scale_.lengths;
-    result.tokens = tokens_;
+    result.factors = factors_;
     result.sweep = sweep_;
-    result.sweep.name += "-shrunk-" + flops_name(options_.flops);
+    result.sweep.name += factors_.budget.suffix();
     for (size_t i = 0; i < runs_.size(); ++i) {
       finish(runs_[i]);
       SweepRun& to = i < sweep_.runs.size() ? result.sweep.runs[i] : result.sweep.planned[i - sweep_.runs.size()];
       to.config = runs_[i].config;
       to.solved.clear();
     }
-    require_enough(result.sweep);
+    if (!options_.kept) { require_enough(result.sweep); }
     add_changes(result);
-    if (!options_.corpus.empty() && needs_text()) {
-      result.notes.push_back("the synthetic corpus, read as bytes, replaces the text, which is not there");
-    }
-    if (!sweep_.evals.empty()) {
-      result.notes.push_back("evaluations of " + sweep_.evals + " are left out: they are made for the full sizes");
-      result.sweep.evals.clear();
-    }
-    result.sweep.shrunk = ShrunkTo{options_.flops, options_.corpus, documents(), joined(), result.text()};
+    add_notes(result);
+    result.sweep.evals.clear();
+    result.sweep.shrunk = ShrunkTo{factors_, options_.corpus, result.text()};
     return result;
   }
 
@@ -112,10 +128,9 @@ class Shrinker {
   void find_limits() {
     for (const Run& run : runs_) {
       const Json& model = run.source->config.at("model");
-      const auto pattern = static_cast<int64_t>(model.at("pattern").items().size());
-      scale_.period = std::lcm(scale_.period, pattern);
-      int64_t& tail = tails_.insert({size_at(model, "num_layers"), 1}).first->second;
-      tail = std::lcm(tail, pattern);
+      factors_.period = std::lcm(factors_.period, pattern_of(model));
+      int64_t& tail = tail_of(size_at(model, "num_layers"));
+      tail = std::lcm(tail, pattern_of(model));
       double shortest = static_cast<double>(run.train("sequence_length")) * kShortestWindow / kShortestRow;
       for (const auto& [name, layer] : model.at("layers").members()) {
         shortest = std::min(shortest, shortest_window(layer));
@@ -127,33 +142,52 @@ class Shrinker {
     }
   }
 
+  static int64_t pattern_of(const Json& model) { return static_cast<int64_t>(model.at("pattern").items().size()); }
+
+  int64_t& tail_of(int64_t layers) {
+    const auto tail = std::find_if(factors_.tails.begin(), factors_.tails.end(),
+                                   [&](const ShrinkFactors::Tail& t) { return t.layers == layers; });
+    return (tail != factors_.tails.end() ? *tail : factors_.tails.emplace_back(ShrinkFactors::Tail{layers, 1})).blocks;
+  }
+
+  /// Of a run. One that joined others may have a pattern of its own.
+  ShrinkScale scale_of(const Json& model) {
+    const int64_t pattern = pattern_of(model);
+    return {factors_.width, factors_.lengths, std::lcm(factors_.period, pattern),
+            std::lcm(tail_of(size_at(model, "num_layers")), pattern)};
+  }
+
   void set_width(double width) {
-    scale_.width = width;
+    factors_.width = width;
     double nearest = std::exp2(std::round(std::log2(width)));
     while (nearest < 1 && nearest < shortest_length_) { nearest *= 2; }
-    scale_.lengths = nearest;
+    factors_.lengths = nearest;
+    resize_all();
+  }
+
+  void resize_all() {
     for (Run& run : runs_) { resize(run); }
   }
 
-  void resize(Run& run) const {
+  void resize(Run& run) {
     try {
       run.config = run.source->config;
       Json& model = *run.config.find("model");
-      ShrinkScale scale = scale_;
-      scale.tail = tails_.at(size_at(model, "num_layers"));
+      const ShrinkScale scale = scale_of(model);
       shrink_model(model, scale);
       Json& train = *run.config.find("train");
-      shrink_length(train, "sequence_length", scale_);
+      shrink_length(train, "sequence_length", scale);
       if (Json* window = train.find("random_window"); window != nullptr && window->is_object()) {
-        shrink_length(*window, "window", scale_);
+        shrink_length(*window, "window", scale);
       }
-      shrink_data(run.config, {scale_, options_.corpus});
+      shrink_data(run.config, {scale, options_.corpus});
       run.after = cost_of(run.config);
     } catch (const ConfigError& error) { throw ConfigError(error.what(), "in the shrunken run " + run.source->id); }
   }
 
   /// Parameters after over before, of all runs that see as many tokens as this one: they still do when shrunk.
   double parameter_ratio(const Run& run) const {
+    if (const auto kept = kept_parameters(run.all_tokens()); kept != factors_.parameters.end()) { return kept->factor; }
     double before = 0, after = 0;
     for (const Run& other : runs_) {
       if (other.all_tokens() == run.all_tokens()) {
@@ -162,6 +196,18 @@ class Shrinker {
       }
     }
     return after / before;
+  }
+
+  std::vector<ShrinkFactors::Parameters>::const_iterator kept_parameters(double tokens) const {
+    return std::find_if(factors_.parameters.begin(), factors_.parameters.end(),
+                        [&](const ShrinkFactors::Parameters& p) { return p.tokens == tokens; });
+  }
+
+  /// The ratio of what a run sees is found: it stays.
+  void keep_parameters(const Run& run) {
+    if (kept_parameters(run.all_tokens()) == factors_.parameters.end()) {
+      factors_.parameters.push_back({run.all_tokens(), parameter_ratio(run)});
+    }
   }
 
   double flops() const {
@@ -179,26 +225,36 @@ class Shrinker {
     while (enough - more > 1) {
       const int64_t middle = more + (enough - more) / 2;
       set_width(width(middle));
-      (flops() <= options_.flops ? enough : more) = middle;
+      (flops() <= budget() ? enough : more) = middle;
     }
     set_width(width(enough));
-    tokens_ = std::min(options_.flops / flops(), enough == 0 ? 1 : kMostTokens);
+    factors_.tokens = std::min(budget() / flops(), enough == 0 ? 1 : kMostTokens);
+  }
+
+  double budget() const { return factors_.budget.of_all(sweep_.runs.size()); }
+
+  struct Batches {
+    int64_t rows = 0, steps = 0;  // of a batch
+  };
+
+  Batches batches_of(const Run& run) const {
+    const auto length = static_cast<double>(size_at(run.config.at("train"), "sequence_length"));
+    const double rows_before = run.all_tokens() / static_cast<double>(run.train("sequence_length"));
+    const double rows = run.all_tokens() * parameter_ratio(run) * factors_.tokens / length;
+    const int64_t batch = batch_of(run, std::sqrt(rows / rows_before));
+    return {batch, std::max<int64_t>(1, static_cast<int64_t>(rows / static_cast<double>(batch) + 1e-6))};
   }
 
   void finish(Run& run) const {
     try {
       Json& train = *run.config.find("train");
-      const int64_t length = size_at(train, "sequence_length");
-      const double rows_before = run.all_tokens() / static_cast<double>(run.train("sequence_length"));
-      const double rows = run.all_tokens() * parameter_ratio(run) * tokens_ / static_cast<double>(length);
-      const int64_t batch = batch_of(run, std::sqrt(rows / rows_before));
-      const int64_t steps = std::max<int64_t>(1, static_cast<int64_t>(rows / static_cast<double>(batch) + 1e-6));
+      const auto [batch, steps] = batches_of(run);
       set_size(train, "batch_size", batch);
-      set_size(train, "micro_batch_size", micro_batch_of(run, batch, length));
+      set_size(train, "micro_batch_size", micro_batch_of(run, batch, size_at(train, "sequence_length")));
       train.set("steps", Json(steps));
       train.set("tokens", Json());
       set_steps(run, static_cast<double>(steps) / static_cast<double>(run.train("steps")), steps);
-      if (scale_.width < 1 || tokens_ < 1) { limit_validation(run, steps * batch); }
+      if (factors_.validation_rows > 0) { limit_validation(run); }
       set_rates(run);
       run.config.set("eval", Json());
       const auto config = Fields::read<RunConfig>(run.config, "");
@@ -247,13 +303,23 @@ class Shrinker {
     for (auto& [name, layer] : run.config.find("model")->find("layers")->members()) { scale_steps(layer, factor); }
   }
 
-  /// Passes over validation data read at most a tenth as many rows as training.
-  static void limit_validation(Run& run, int64_t rows) {
-    Json& list = *run.config.find("data")->find("validation");
-    const auto sets = static_cast<int64_t>(list.items().size());
-    for (Json& v : list.items()) {
-      const int64_t limit = std::max<int64_t>(1, rows / (10 * kMostValidations * sets)), old = size_at(v, "max_rows");
-      v.set("max_rows", Json(old > 0 ? std::min(old, limit) : limit));
+  /// Of each validation set, the same in all runs: their losses are on the same rows. The passes of the run that reads
+  /// most read a tenth of the rows that it trains on.
+  int64_t validation_rows() const {
+    if (factors_.width >= 1 && factors_.tokens >= 1) { return 0; }
+    int64_t most = kFewestValidationRows;
+    for (const Run& run : std::span(runs_).first(sweep_.runs.size())) {  // those that are trained
+      const auto [batch, steps] = batches_of(run);
+      const auto sets = static_cast<int64_t>(run.config.at("data").at("validation").items().size());
+      most = std::max(most, batch * steps / (10 * kMostValidations * std::max<int64_t>(1, sets)));
+    }
+    return most;
+  }
+
+  void limit_validation(Run& run) const {
+    for (Json& v : run.config.find("data")->find("validation")->items()) {
+      const int64_t old = size_at(v, "max_rows");
+      v.set("max_rows", Json(old > 0 ? std::min(old, factors_.validation_rows) : factors_.validation_rows));
     }
   }
 
@@ -283,12 +349,64 @@ class Shrinker {
   }
 
   void require_enough(const Sweep& shrunken) const {
-    double sum = 0;
-    for (const SweepRun& run : shrunken.runs) { sum += planned_result(run).at("flops.total").as_double(); }
-    if (sum > 1.5 * options_.flops) {
-      throw ConfigError("--shrink", flops_name(options_.flops),
-                        "at least " + flops_name(sum) + ": the smallest sizes of this sweep, a step for each run");
+    const double sum = flops_of(shrunken);
+    if (sum > 1.5 * budget()) {
+      ShrinkBudget least = factors_.budget;
+      least.flops *= sum / budget();
+      throw ConfigError("hebb ladder", factors_.budget.option(),
+                        "at least " + least.option() + ": the smallest sizes of this sweep, a step for each run");
     }
+  }
+
+  static double flops_of(const Sweep& sweep) {
+    double sum = 0;
+    for (const SweepRun& run : sweep.runs) { sum += planned_result(run).at("flops.total").as_double(); }
+    return sum;
+  }
+
+  void require_corpus() const {
+    if (factors_.documents == 0) { return; }
+    if (const int64_t needed = joined(); needed > factors_.joined) {
+      throw ConfigError("hebb ladder", fmt::format("rows that need {:d} synthetic documents joined to one", needed),
+                        fmt::format("at most {:d}, as the corpus of the runs that have begun has them: a new folder",
+                                    factors_.joined));
+    }
+  }
+
+  void add_notes(Shrinking& result) const {
+    std::vector<std::string> joined;
+    for (const Run& run : runs_) {
+      if (std::find(factors_.runs.begin(), factors_.runs.end(), run.source->id) == factors_.runs.end()) {
+        joined.push_back(run.source->id);
+      }
+    }
+    if (!joined.empty()) {
+      const double sum = flops_of(result.sweep);
+      result.notes.push_back(fmt::format(
+          "joined the runs of the first start, with their factors: {}; all runs take {} FLOPs, {} each in the mean",
+          shown(joined), flops_name(three_digits(sum)),
+          flops_name(three_digits(sum / static_cast<double>(result.sweep.runs.size())))));
+    }
+    if (factors_.validation_rows > 0) { result.notes.push_back(validation_note()); }
+    if (factors_.documents > 0) {
+      result.notes.push_back("the synthetic corpus, read as bytes, replaces the text, which is not there");
+    }
+    if (!sweep_.evals.empty()) {
+      result.notes.push_back("evaluations of " + sweep_.evals + " are left out: they are made for the full sizes");
+    }
+  }
+
+  std::string validation_note() const {
+    const auto reads = [](const Run& run) {
+      Json read = run.config.at("data").at("validation");
+      for (Json& v : read.items()) { v.set("max_rows", Json()); }
+      return read.dump(-1, true) + run.config.at("train").at("sequence_length").dump();
+    };
+    const bool is_one =
+        std::all_of(runs_.begin(), runs_.end(), [&](const Run& run) { return reads(run) == reads(runs_[0]); });
+    return fmt::format(
+        "each validation pass reads at most {:d} rows a set, {}", factors_.validation_rows,
+        is_one ? "the same in all runs" : "the same in all runs that have the same data and length of rows");
   }
 
   void add_changes(Shrinking& result) const {
@@ -336,7 +454,7 @@ class Shrinker {
   int64_t documents() const {
     double most = 0;
     for (size_t i = 0; i < sweep_.runs.size(); ++i) {
-      most = std::max(most, runs_[i].all_tokens() * parameter_ratio(runs_[i]) * tokens_);
+      most = std::max(most, runs_[i].all_tokens() * parameter_ratio(runs_[i]) * factors_.tokens);
     }
     constexpr double kBytes = 900, kFewest = 128, kMost = 40'000;
     return static_cast<int64_t>(std::clamp(most / kBytes, kFewest, kMost)) / joined() + 1;
@@ -345,9 +463,8 @@ class Shrinker {
   const Sweep& sweep_;
   const ShrinkOptions& options_;
   std::vector<Run> runs_;  // trained ones, then planned ones
-  ShrinkScale scale_;
-  std::map<int64_t, int64_t> tails_;  // ShrinkScale::tail by depth
-  double shortest_length_ = 0, tokens_ = 1;
+  ShrinkFactors factors_;
+  double shortest_length_ = 0;
   int64_t narrowest_ = std::numeric_limits<int64_t>::max();  // in steps of the search
 };
 
@@ -364,13 +481,6 @@ bool has_text(const Sweep& sweep) {
     }
     return true;
   } catch (const DataError&) { return false; }
-}
-
-std::string flops_name(double flops) {
-  const std::string text = fmt::format("{:.6g}", flops);
-  const size_t e = text.find('e');
-  if (e == std::string::npos) { return text; }
-  return fmt::format("{}{:d}", text.substr(0, e + 1), std::stoi(text.substr(e + 1)));
 }
 
 std::string Shrinking::text() const {
@@ -391,42 +501,51 @@ std::string Shrinking::text() const {
     return text + std::string(width - std::min(width, text.size()) + 2, ' ');
   };
   const size_t all = sweep.runs.size() + sweep.planned.size();
-  std::string text = fmt::format("{} FLOPs: widths x {:.4g}, lengths x {:.4g}, tokens per parameter x {:.4g}\n\n",
-                                 flops_name(flops), factor, lengths, tokens) +
+  std::string text = fmt::format("{}: widths x {:.4g}, lengths x {:.4g}, tokens per parameter x {:.4g}\n\n",
+                                 factors.budget.text(), factors.width, factors.lengths, factors.tokens) +
                      pad("key", key_width) + pad("from", from_width) + pad("to", to_width) + "runs\n";
   for (const auto& group : order) {
     const std::vector<std::string>& runs = ids[group];
-    constexpr size_t kShown = 4;
-    std::string names = join(std::span(runs).first(std::min(runs.size(), kShown)), " ");
-    if (runs.size() > kShown) { names += fmt::format(" … ({:d})", runs.size()); }
     const ShrinkChange& c = *first.at(group);
     text += pad(c.key, key_width) + pad(c.from, from_width) + pad(c.to, to_width) +
-            (runs.size() == all ? "all" : names) + "\n";
+            (runs.size() == all ? "all" : shown(runs)) + "\n";
   }
   for (const std::string& note : notes) { text += "\n" + note; }
   return text + (notes.empty() ? "" : "\n");
 }
 
-double shrink_of_folder(const fs::path& folder, double asked) {
-  if (!is_ladder(folder)) { return asked; }
-  const double there = read_ladder(folder).shrink;
-  if (asked > 0 && asked != there) {
-    throw ConfigError("--shrink", flops_name(asked),
-                      there > 0 ? flops_name(there) + ", as the runs in " + folder.string() + " have it"
-                                : "no such option, as the runs in " + folder.string() + " have their full sizes");
+std::optional<ShrinkOptions> shrink_options(const Sweep& sweep, const fs::path& folder, const ShrinkBudget& asked) {
+  const std::string corpus = fs::absolute(folder / "corpus").lexically_normal();
+  ShrinkOptions options{asked, has_text(sweep) ? "" : corpus};
+  if (is_ladder(folder)) {
+    const LadderFolder there = read_ladder(folder);
+    const ShrinkBudget budget = there.shrink ? there.shrink->budget : ShrinkBudget{};
+    if (asked.flops > 0 && !(asked == budget)) {
+      throw ConfigError("hebb ladder", asked.option(),
+                        (budget.flops > 0 ? budget.option() : "full sizes") + ", as the runs in " + folder.string() +
+                            " have " + (budget.flops > 0 ? "it" : "them") + "; another --dir for others");
+    }
+    options.budget = budget;
+    const bool has_begun = std::any_of(there.runs.begin(), there.runs.end(), [&](const LadderRun& run) {
+      return !read_status(folder / run.id).config_hash.empty();
+    });
+    if (there.shrink && has_begun) {
+      options.kept = there.shrink;
+      options.corpus = there.shrink->documents > 0 ? corpus : "";
+    }
   }
-  return there;
+  return options.budget.flops > 0 ? std::optional(options) : std::nullopt;
 }
 
 void write_corpus(const ShrunkTo& shrunk, Progress& progress) {
   const fs::path folder = shrunk.corpus, text = folder.string() + ".jsonl";
   if (fs::exists(folder / "dataset.json")) { return; }
-  const int64_t held_out = 8 + shrunk.documents / 20;
+  const int64_t held_out = 8 + shrunk.factors.documents / 20;
   std::string lines;
   uint64_t number = 0;
-  for (int64_t d = 0; d < shrunk.documents + held_out; ++d) {
+  for (int64_t d = 0; d < shrunk.factors.documents + held_out; ++d) {
     std::string document;
-    for (int64_t part = 0; part < shrunk.joined; ++part) { document += synth_document(0, number++); }
+    for (int64_t part = 0; part < shrunk.factors.joined; ++part) { document += synth_document(0, number++); }
     lines += Json::object({{"text", Json(document)}}).dump() + "\n";
   }
   write_file_atomic(text, lines);

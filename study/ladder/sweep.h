@@ -7,6 +7,7 @@
 #include "core/fields.h"
 #include "core/files.h"
 #include "core/json.h"
+#include "study/ladder/shrink_factors.h"
 #include "study/report/fit.h"
 #include "study/report/published.h"
 
@@ -22,17 +23,16 @@ struct Solved {
 struct SweepRun {
   std::string id;
   Json config;  // a run configuration named `id`, paths absolute
-  Json tags;    // object
+  Json tags;     // object
   std::vector<Solved> solved;
   Json cluster;  // object: what a job of the run asks for (study/ladder/cluster_config.h)
 };
 
 /// What a sweep was shrunk to (docs/ladders.md).
 struct ShrunkTo {
-  double flops = 0;
-  std::string corpus;                 // folder of the synthetic corpus; empty: the text of the sweep
-  int64_t documents = 0, joined = 1;  // for training, and synthetic documents in each
-  std::string text;                   // the table
+  ShrinkFactors factors;
+  std::string corpus;  // folder of the synthetic corpus; empty: the text of the sweep
+  std::string text;    // the table
 };
 
 /// A sweep (docs/verbs/ladder.md): every run with its complete configuration.

@@ -67,15 +67,16 @@ std::vector<const Json*> results_of_row(const std::string& row, const std::vecto
   return exact.empty() ? choices : exact;
 }
 
-ReportPart beside_published(const PublishedTable& table, const std::vector<Json>& results, double shrink) {
+ReportPart beside_published(const PublishedTable& table, const std::vector<Json>& results,
+                            const std::string& shrunk_to) {
   ReportPart part;
   part.title = "Beside the published numbers";
   part.text = "Published: " + table.source +
               ". Ours: the runs of this ladder, mean ± half the 95 % interval where a row has several." +
-              (shrink > 0 ? fmt::format(" They were shrunk to {:g} training FLOPs in all: they are not the paper's "
-                                        "models and saw neither its data nor as many tokens.",
-                                        shrink)
-                          : std::string());
+              (shrunk_to.empty() ? ""
+                                 : " They were shrunk to " + shrunk_to +
+                                       ": they are not the paper's models and saw neither its data nor as many "
+                                       "tokens.");
   part.csv_file = "published.csv";
   part.table.columns = {"run"};
   for (const PublishedColumn& column : table.columns) {

@@ -28,8 +28,9 @@ void fields(Fields& f, PublishedTable& table);
 /// The results that stand beside a row: that of the run of this name, or else those of its choices on axes and grids.
 std::vector<const Json*> results_of_row(const std::string& row, const std::vector<Json>& results);
 
-/// The table of a report with the paper's numbers and those of `results` side by side. shrink: the training FLOPs that
-/// the sweep was shrunk to; 0: it was not.
-ReportPart beside_published(const PublishedTable& table, const std::vector<Json>& results, double shrink);
+/// The table of a report with the paper's numbers and those of `results` side by side. shrunk_to: "2e14 training FLOPs
+/// per run" where the sweep was shrunk, else empty.
+ReportPart beside_published(const PublishedTable& table, const std::vector<Json>& results,
+                            const std::string& shrunk_to = "");
 
 }  // namespace hebb

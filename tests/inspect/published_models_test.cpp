@@ -194,7 +194,7 @@ FOLDER_TEST("every configuration trains when it is shrunk", "[slow]") {
     const fs::path file =
         folder.write("one.json", R"({"name": "one", "runs": [{"id": "run", "config": ")" + path_of(config) + "\"}]}");
     const double flops = config.ends_with("-128k.json") ? 1e11 : 1e9;  // a step and more
-    const Sweep sweep = shrink_sweep(read_sweep(file), {flops, (folder / "corpus").string()}).sweep;
+    const Sweep sweep = shrink_sweep(read_sweep(file), {{flops, false}, (folder / "corpus").string()}).sweep;
     write_corpus(*sweep.shrunk, quiet);
     auto run = Fields::read<RunConfig>(sweep.runs[0].config, "");
     run.train.device = "cpu";

@@ -27,19 +27,20 @@ std::string sweep_with(const std::string& published) {
 }  // namespace
 
 TEST_CASE("published numbers stand beside ours in the unit of the paper", "[fast]") {
-  const ReportPart part = beside_published(table(), {result("full", 3510, 1.3), result("gdn", 3600, NAN)}, 0);
+  const ReportPart part = beside_published(table(), {result("full", 3510, 1.3), result("gdn", 3600, NAN)});
   CHECK(part.table.titles() == std::vector<std::string>{"run", "parameters [K], published", "parameters [K], ours",
                                                         "loss, published", "loss, ours", "speed, published"});
   CHECK_THAT(part.table.markdown(),
              Contains("| full | 3.5 | 3.51 | 1.25 | 1.3 | 7 |") && Contains("| gdn | – | 3.6 | 1.5 | – | 8 |"));
   CHECK_THAT(part.text, Contains("Published: a paper, table 2.") && !Contains("shrunk"));
-  CHECK_THAT(beside_published(table(), {}, 3e13).text, Contains("shrunk to 3e+13 training FLOPs"));
+  CHECK_THAT(beside_published(table(), {}, "3e13 training FLOPs per run").text,
+             Contains("shrunk to 3e13 training FLOPs per run: "));
 }
 
 TEST_CASE("a row has the mean over the seeds of its run, and no other run's", "[fast]") {
   const std::vector<Json> results{result("full_seed=1", 3500, 1), result("full_seed=2", 3500, 2),
                                   result("full-wide", 9000, 9)};
-  CHECK_THAT(beside_published(table(), results, 0).table.markdown(),
+  CHECK_THAT(beside_published(table(), results).table.markdown(),
              Contains("| full | 3.5 | 3.5000 ± 0.0000 | 1.25 | 1.5 ± 6.4 |"));
   CHECK(results_of_row("full", {result("full", 1, 1), result("full_b", 1, 1)}).size() == 1);
 }
