@@ -12,11 +12,13 @@
 #include "core/progress.h"
 #include "core/retry.h"
 #include "inspect/plan.h"
+#include "study/ladder/cluster_config.h"
 #include "study/ladder/shrink.h"
 #include "study/report/run_results.h"
 #include "train/choose_device.h"
 #include "train/memory_plan.h"
 #include "train/run_config.h"
+#include "train/run_folder.h"
 
 namespace hebb {
 namespace {
@@ -123,11 +125,33 @@ void remove_lock_of_other_host(const fs::path& run) {
   if (fs::exists(run / "lock") && !read_file(run / "lock").starts_with(host_name() + " ")) { fs::remove(run / "lock"); }
 }
 
+int ranks_of(const SweepRun& run, const Sweep& sweep, const LadderOptions& options) {
+  if (options.launcher.empty()) { return static_cast<int>(options.ranks > 0 ? options.ranks : sweep.ranks); }
+  return static_cast<int>(options.ranks > 0 ? options.ranks : read_cluster(run.cluster, options.cluster).ranks);
+}
+
+namespace {
+
+std::optional<StoredSplit> stored_split_in(const RunConfig& config, const fs::path& folder) {
+  return folder.empty() ? std::nullopt : stored_split(config, {.run_folder = folder});
+}
+
+}  // namespace
+
+RunConfig resolved_run(const SweepRun& run, int ranks, const fs::path& folder) {
+  auto config = Fields::read<RunConfig>(run.config, "");
+  config.source = run.written;
+  try {
+    resolve(config, ranks, false, stored_split_in(config, folder));
+  } catch (const ConfigError& error) { throw ConfigError(error.what(), "in the run " + run.id); }
+  return config;
+}
+
 RunNeeds needs_of(const SweepRun& run, int ranks, const NeedsAsked& asked) {
   RunNeeds needs{run.id, "", false, 0, 0};
   try {
     RunConfig config = run_config_of(run.config, nullptr);
-    resolve(config, ranks, asked.memory);
+    resolve(config, ranks, asked.memory, stored_split_in(config, asked.folder));
     if (asked.data) { describe_data(config); }
     if (!asked.memory) { return needs; }
     const bool is_shared = device_of(config) == DeviceKind::cpu;  // by all ranks
@@ -185,6 +209,10 @@ void LadderRuns::read() {
       changed_.push_back(i);
     }
   }
+  for (const size_t i : unfinished()) {
+    resolved_run(sweep_.runs[i], ranks_of(sweep_.runs[i], sweep_, options_),
+                 is_changed(i) ? fs::path() : run_folder(i));
+  }
   if (sweep_.shrunk && !unfinished().empty()) { prepare_shrunken(*sweep_.shrunk); }
 }
 
@@ -230,7 +258,7 @@ void LadderRuns::require_memory(std::vector<size_t>& runs, const std::function<i
   std::vector<RunNeeds> fit, too_large, others;
   std::vector<size_t> left;
   for (const size_t i : runs) {
-    const RunNeeds needs = needs_of(sweep_.runs[i], ranks_of(i), {.memory = true});
+    const RunNeeds needs = needs_of(sweep_.runs[i], ranks_of(i), {.memory = true, .folder = run_folder(i)});
     (needs.is_memory ? too_large : needs.problem.empty() ? fit : others).push_back(needs);
     if (!needs.is_memory) { left.push_back(i); }
   }
@@ -269,7 +297,7 @@ void LadderRuns::warn_of_memory(std::vector<RunNeeds> runs) const {
 void LadderRuns::warn_of_data(const std::vector<size_t>& runs, const std::function<int(size_t)>& ranks_of) const {
   std::vector<RunNeeds> problems;
   for (const size_t i : runs) {
-    const RunNeeds needs = needs_of(sweep_.runs[i], ranks_of(i), {});
+    const RunNeeds needs = needs_of(sweep_.runs[i], ranks_of(i), {.folder = run_folder(i)});
     if (!needs.problem.empty()) { problems.push_back(needs); }
   }
   warn_of_problems(problems, runs.size());

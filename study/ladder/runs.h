@@ -10,6 +10,7 @@
 
 #include "core/folder_lock.h"
 #include "study/ladder/ladder.h"
+#include "train/run_config.h"
 
 namespace hebb {
 
@@ -30,6 +31,12 @@ std::string note_end(const fs::path& run, const std::string& id, RunStatus& stat
 /// Removes RUN/lock where a process of another machine has it, which is known to have ended.
 void remove_lock_of_other_host(const fs::path& run);
 
+/// Processes that train a run together, here or as a job. Errors: ConfigError for what jobs cannot ask for.
+int ranks_of(const SweepRun& run, const Sweep& sweep, const LadderOptions& options);
+/// The configuration of a run as hebb train resolves it for so many ranks, on any machine. folder: where the run goes
+/// on; empty: it begins. Errors: ConfigError where it was written, with the id of the run.
+RunConfig resolved_run(const SweepRun& run, int ranks, const fs::path& folder = {});
+
 /// What a run needs of this machine.
 struct RunNeeds {
   std::string run, problem;          // "RUN: reason" where it cannot start
@@ -38,6 +45,7 @@ struct RunNeeds {
 };
 struct NeedsAsked {
   bool memory = false, data = true;
+  fs::path folder = {};  // where the run goes on; empty: it begins
 };
 /// Reads the run's data for so many ranks, and compares its memory with what this machine has.
 RunNeeds needs_of(const SweepRun& run, int ranks, const NeedsAsked& asked);
@@ -55,7 +63,8 @@ class LadderRuns {
   /// Makes the folder and takes its lock. Errors: CheckpointError for one of something else, or in use.
   void open();
   /// Reads all states, and writes what a shrunken sweep needs before its runs are looked at. Errors: ConfigError for a
-  /// run whose configuration is not the one that its folder was made with, unless changed runs start anew.
+  /// run whose configuration is not the one that its folder was made with, unless changed runs start anew, and for one
+  /// that is left and cannot be resolved.
   void read();
   bool is_changed(size_t i) const;
   /// Runs that are not done, or changed.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "eval/evaluation.h"
 #include "inspect/plan.h"
@@ -143,7 +144,7 @@ class Composer {
     if (!ids_.insert({id, drafts_.size()}).second) {
       fail_at(chosen.front()->at, chosen.front()->path, "the id \"" + id + "\" twice", "names that make different ids");
     }
-    drafts_.push_back({{id, {}, tags_of(chosen), {}, cluster_of(chosen)}, chosen});
+    drafts_.push_back({{id, {}, {}, tags_of(chosen), {}, cluster_of(chosen)}, chosen});
   }
 
   /// Names of the choices of dimensions `from` to `to`: of runs and axes joined by "-", of the grid by "_".
@@ -311,7 +312,7 @@ class Composer {
     auto config = Fields::read<RunConfig>(run.config, "");
     if (!config.eval.is_null()) { config.eval = resolve_evaluations(config.eval, "eval."); }
     const Model model(config.model);
-    run.config = to_json(config);
+    run.written = std::exchange(run.config, to_json(config));
   }
 
   const SweepFile& file_;

@@ -22,7 +22,8 @@ struct Solved {
 
 struct SweepRun {
   std::string id;
-  Json config;  // a run configuration named `id`, paths absolute
+  Json config;   // a run configuration named `id`, paths absolute
+  Json written;  // the same as files and sweep have written it, for the positions in messages
   Json tags;     // object
   std::vector<Solved> solved;
   Json cluster;  // object: what a job of the run asks for (study/ladder/cluster_config.h)

@@ -85,9 +85,22 @@ std::string failures(const fs::path& folder, const LadderFolder& ladder, const L
   return text + (logs.size() > kShown ? "and " + std::to_string(logs.size() - kShown) + " more\n" : "");
 }
 
+/// Where a run is or will be; empty: nobody has said it.
+fs::path folder_of(const SweepRun& run, const LadderOptions& options) {
+  return options.folder.empty() ? fs::path() : options.folder / run.id;
+}
+
+/// Errors: ConfigError for the first of the runs that are not done and cannot be resolved.
+void require_resolved(const Sweep& sweep, const LadderOptions& options) {
+  for (const SweepRun& run : sweep.runs) {
+    const fs::path folder = folder_of(run, options);
+    if (!folder.empty() && read_status(folder).state == "done") { continue; }
+    resolved_run(run, ranks_of(run, sweep, options), folder);
+  }
+}
+
 /// A line for each run that cannot start.
 std::string start_problems(const Sweep& sweep, const LadderOptions& options) {
-  const int64_t ranks = options.ranks > 0 ? options.ranks : sweep.ranks;
   constexpr size_t kOthersShown = 3;  // missing data has one cause for many runs
   std::string text;
   size_t others = 0;
@@ -99,8 +112,10 @@ std::string start_problems(const Sweep& sweep, const LadderOptions& options) {
     } catch (const ConfigError&) {  // planned for a machine with a GPU
       is_here = false;
     }
-    const NeedsAsked asked{.memory = is_here, .data = !sweep.shrunk};  // a shrunken sweep makes its data
-    const RunNeeds needs = needs_of(run, is_here ? static_cast<int>(ranks) : 1, asked);
+    const NeedsAsked asked{.memory = is_here,
+                           .data = !sweep.shrunk,  // a shrunken sweep makes its data
+                           .folder = folder_of(run, options)};
+    const RunNeeds needs = needs_of(run, is_here ? ranks_of(run, sweep, options) : 1, asked);
     if (needs.problem.empty()) { continue; }
     if (needs.is_memory || ++others <= kOthersShown) { text += "cannot start: " + needs.problem + "\n"; }
   }
@@ -114,11 +129,9 @@ std::vector<Plan> plan_runs(const Sweep& sweep, const PlanOptions& options) {
   without_data.open_data = false;
   std::vector<Plan> plans;
   for (const SweepRun& run : sweep.runs) {
-    Json source = run.config;
-    set_planned_device(source, options);
-    auto config = Fields::read<RunConfig>(source, "");
-    resolve(config, 1, false);
-    plans.push_back(plan_run(config, without_data));
+    SweepRun planned = run;
+    set_planned_device(planned.config, options);
+    plans.push_back(plan_run(resolved_run(planned, 1), without_data));
   }
   return plans;
 }
@@ -131,6 +144,7 @@ double schedule_seconds(const std::vector<double>& run_seconds, int64_t at_a_tim
 
 std::string describe_ladder(const Sweep& sweep, const LadderOptions& ladder, const PlanOptions& options, int columns) {
   const int64_t at_a_time = ladder.parallel > 0 ? ladder.parallel : sweep.max_parallel;
+  require_resolved(sweep, ladder);
   const std::vector<Plan> plans = plan_runs(sweep, options);
   std::string solved;
   double flops = 0, tokens = 0;

@@ -179,6 +179,30 @@ TEST_CASE("a ladder of which no run can start says so before any does") {
   CHECK(fs::is_empty(folder / "runs/small"));
 }
 
+TEST_CASE("a value that only resolving finds wrong is an error of the sweep before any run starts") {
+  const SweepFolder folder("\n\"runs\": [{\"id\": \"a\"},\n  {\"id\": \"b\", \"set\": {\"train.fast_batch\": 3}}]");
+  for (const std::vector<std::string>& how :
+       {std::vector<std::string>{}, {"--dry-run"}, {"--launcher", "sh {command}"}}) {
+    const Result result = ladder(folder, how);
+    CHECK(result.code == 2);
+    CHECK_THAT(result.err, Contains("sweep.json:3:") && Contains("train.fast_batch: found 3, expected 2") &&
+                               Contains("in the run b"));
+    CHECK_FALSE(fs::exists(folder / "runs/small/a"));
+  }
+  const Result planned = run_hebb({"plan", "sweep.json"}, folder / "plan", folder.path());
+  CHECK(planned.code == 2);
+  CHECK_THAT(planned.err, Contains("train.fast_batch: found 3") && Contains("in the run b"));
+}
+
+TEST_CASE("a batch that the ranks do not divide is an error at its place in the base") {
+  const SweepFolder folder(R"("runs": [{"id": "a"}, {"id": "b"}])");
+  const Result result = ladder(folder, {"--ranks", "3"});
+  CHECK(result.code == 2);
+  CHECK_THAT(result.err, Contains("base.json:8:") && Contains("train.micro_batch_size: found 2 rows in 3 lanes") &&
+                             Contains("in the run a"));
+  CHECK_FALSE(fs::exists(folder / "runs/small/a"));
+}
+
 TEST_CASE("a ladder with runs that do not fit into memory starts none of them, or the others where that is asked for") {
   const SweepFolder folder;
   // Terabytes of embedding and optimizer state.

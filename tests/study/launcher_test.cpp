@@ -355,7 +355,8 @@ TEST_CASE("a task that is none is an error") {
 }
 
 TEST_CASE("jobs have the ranks of the sweep, unless the option or the cluster's words say otherwise") {
-  const SweepFolder folder(R"("ranks": 4, "runs": [{"id": "a"}, {"id": "b", "cluster": {"ranks": 2}}])");
+  const SweepFolder folder(R"("ranks": 4, "grid": {"train.batch_size": [12], "train.micro_batch_size": [1]},
+    "runs": [{"id": "a"}, {"id": "b", "cluster": {"ranks": 2}}])");
   const auto commands = [&](std::vector<std::string> options) {
     options.insert(options.begin(), {"ladder", (folder / "sweep.json").string(), "--dry-run", "--launcher", "slurm"});
     const Result result = run_hebb(options, folder / "ladder", folder.path());
