@@ -180,7 +180,59 @@ class Report:
         return ""
 
 
-CASES = {"train": Train, "encode": Encode, "eval": Eval, "ladder": Ladder, "report": Report}
+class Output:
+    """A verb that writes one file or folder in the place of none."""
+    codes = (1, 4)  # of errors
+    weight = 1
+    needs = ()  # commands before
+    is_once = False  # what is there is not made again
+    name = ""
+
+    @classmethod
+    def prepare(cls, work):
+        work.start()
+        for command in cls.needs:
+            code, _, err = work.run(command)
+            assert code == 0, err
+
+    @classmethod
+    def result(cls, work):
+        path = work.path(cls.name)
+        return small.tree(path) if os.path.isdir(path) else small.read(path)
+
+    @classmethod
+    def left(cls, work):
+        return [name for name in small.tree(work.folder) if "tmp" in name or "lock" in name]
+
+    @classmethod
+    def check(cls, work, expected, out):
+        """All of it, or nothing under its name."""
+        del out
+        return "" if not os.path.exists(work.path(cls.name)) or cls.result(work) == expected else f"a part of {cls.name} is there"
+
+
+class Synth(Output):
+    command = again = ["data", "synth", "--documents", "30", "--seed", "1", "-o", "./text.jsonl"]
+    name = "text.jsonl"
+
+
+class Tokenizer(Output):
+    needs = [Synth.command]
+    command = again = ["tokenizer", "train", "text.jsonl", "-o", "./text.model", "--vocab-size", "320", "--threads", "1",
+                       "--overwrite"]
+    name = "text.model"
+
+
+class Convert(Output):
+    """A checkpoint that becomes a folder of transformers."""
+    is_once = True
+    needs = [Train.command]
+    command = again = ["convert", "runs/small", "./foreign"]
+    name = "foreign"
+
+
+CASES = {"train": Train, "encode": Encode, "eval": Eval, "ladder": Ladder, "report": Report, "synth": Synth, "tokenizer": Tokenizer,
+         "convert": Convert}
 
 
 class Test:
@@ -206,6 +258,8 @@ class Test:
 
     def again(self, what, first="", is_clean=True):
         """The next start comes to the result, and removes what a killed one had begun."""
+        if getattr(self.case, "is_once", False) and os.path.exists(self.work.path(self.case.name)):
+            return None
         code, out, err = self.work.run(self.case.again)
         if code != 0:
             return self.fail(what, f"{first}the next start ends with {code}: {err}{out[-300:]}")

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/bfloat.h"
+#include "core/folder_lock.h"
 #include "core/weight_source.h"
 #include "inspect/convert/export_plan.h"
 #include "layers/model.h"
@@ -323,6 +324,27 @@ FOLDER_TEST("a checkpoint goes to Hugging Face's format and comes back with the 
   convert_checkpoint(folder / "back", folder / "again");
   CHECK(parse_json_file((folder / "again/config.json").string()) == config);
   CHECK_THROWS_WITH(convert_checkpoint(folder / "run", folder / "hf"), Contains("exists and is not an empty folder"));
+}
+
+FOLDER_TEST("one process writes a converted folder, and what a killed one has left of it goes with the next",
+            "[fast]") {
+  trained(folder, "{}", "{}");
+  for (const char* name : {".tmp-17-hf", ".tmp-17-other", ".tmp-x-hf", ".tmp--hf", ".tmp-17"}) {
+    folder.write(std::string(name) + "/model.safetensors", "half");
+  }
+  {
+    const FolderLock other(folder.path(), {.file = ".hf.lock"});
+    CHECK_THROWS_WITH(convert_checkpoint(folder / "run", folder / "hf"),
+                      Contains("the folder hf is in use by process " + std::to_string(::getpid())));
+    CHECK(fs::exists(folder / ".tmp-17-hf"));
+  }
+  convert_checkpoint(folder / "run", folder / "hf/");
+  CHECK(fs::exists(folder / "hf/model.safetensors"));
+  CHECK_FALSE(fs::exists(folder / ".tmp-17-hf"));
+  CHECK_FALSE(fs::exists(folder / ".hf.lock"));
+  for (const char* name : {".tmp-17-other", ".tmp-x-hf", ".tmp--hf", ".tmp-17"}) {
+    CHECK(fs::exists(folder / name / "model.safetensors"));
+  }
 }
 
 FOLDER_TEST("decays stay in F32 among weights in BF16", "[fast]") {
