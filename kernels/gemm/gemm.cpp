@@ -113,7 +113,8 @@ void multiply_block(const Problem<S>& g, const Block& at, const Block& next, S* 
   const bool adjacent = g.trans_a || left != nullptr;
   gemm::Prefetch<S> prefetch;
   for (int64_t group = 0; group < groups; ++group) {
-    const auto [in_group, group_rows] = group_at(group);
+    const std::pair<Range, Range> ranges = group_at(group);
+    const Range &in_group = ranges.first, &group_rows = ranges.second;  // clang 14 captures no structured binding
     if (group + 1 < groups) {
       prefetch = prefetch_of(g, at, in_group.size * calls, group_at(group + 1).second, at);
     } else if (next.columns > 0) {
