@@ -41,6 +41,10 @@ struct SdmConfig final : LayerConfig {
              fmt::format("a divisor of hidden_size ({:d}) where value_head_dim is not set", model.hidden_size));
     }
     const int64_t width = value_head_dim.value_or(model.hidden_size / num_heads);
+    if (out_norm == "layer" && width == 1) {
+      f.fail(key + ".out_norm", "\"layer\" and slots of 1 channel",
+             "\"rms\", \"none\" or more channels: a layer norm of 1 channel is its bias, whatever the memory holds");
+    }
     if (state_dtype == "bf16" && width % kSparseDeltaPack != 0) {
       f.fail(key + ".state_dtype", fmt::format("\"bf16\" and slots of {:d} channels", width),
              fmt::format("\"fp32\", or a value_head_dim that is a multiple of {:d}", kSparseDeltaPack));

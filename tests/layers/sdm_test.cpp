@@ -250,6 +250,7 @@ TEST_CASE("sdm refuses impossible configurations", "[fast]") {
   refused(kBasic + R"(, "value_head_dim": 12, "state_dtype": "bf16")",
           "state_dtype: found \"bf16\" and slots of 12 channels, expected \"fp32\", or a value_head_dim that is a "
           "multiple of 8");
+  refused(kBasic + R"(, "value_head_dim": 1, "out_norm": "layer")", "out_norm: found \"layer\" and slots of 1 channel");
   refused(kBasic + R"(, "write_activation": "tanh")", "write_activation");
   refused(kBasic + R"(, "A_init_range": [2, 1])", "A_init_range: found [2,1], expected [low, high] with low <= high");
   refused(kBasic + R"(, "dt_init_range": [0.2, 0.1])", "dt_init_range");

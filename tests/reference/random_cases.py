@@ -103,6 +103,8 @@ def sdm(rng, d):
     for key in ("write_scale", "read_scale"):
         out.update(maybe(rng, key, [0.3, 2.5], 0.3))
     norm = maybe(rng, "out_norm", ["rms", "layer", "none"])
+    if norm.get("out_norm") == "layer" and out.get("value_head_dim", d // out["num_heads"]) == 1:
+        norm = {}
     out.update(norm)
     if norm.get("out_norm") != "none":
         out.update(maybe(rng, "out_norm_eps", [1e-3, 1e-6], 0.3))
