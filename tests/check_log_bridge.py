@@ -17,7 +17,7 @@ class Run:
     def define_metric(self, name, step_metric): note("define", name, step_metric)
     def log(self, values, step=None, commit=None): note("log", values, step if commit is None else commit)
     def finish(self): note("finish")
-def init(project, name, id, config, resume):
+def init(project, name, id, config, resume, reinit):
     note("init", project, name, id, config, resume)
     return Run()
 """
@@ -53,9 +53,19 @@ with tempfile.TemporaryDirectory() as folder:
         file.write('ss": 1.5}\n')
     assert send(folder)[1][2:] == [["log", {"train/loss": 1.5}, 2], ["finish"]]
     assert send(folder)[1] == []
+    run_id = calls[0][3]
+    # A run that was resumed does steps again, in lines of other lengths: what was sent is not sent again, and nothing is left out.
     with open(metrics, "w") as file:
-        file.write('{"step": 1, "loss": 2.0}\n')
-    assert send(folder)[1][2:] == [["log", {"train/loss": 2.0}, 1], ["finish"]]
+        file.write('{"step": 1, "loss": 2.5}\n{"step": 1, "val": "v", "loss": 3.5}\n{"step": 2, "loss": 1.5, "tokens_per_s": 123456.7}\n')
+        file.write('{"step": 2, "val": "v", "loss": 3.25}\n{"step": 3, "loss": 1.25}\n')
+    with open(os.path.join(folder, "run/config.json"), "w") as file:
+        json.dump({"name": "a", "train": {"steps": 6}}, file)
+    calls = send(folder)[1]
+    assert calls[0][3] == run_id and calls[2:] == [["log", {"eval/v/loss": 3.25}, 2], ["log", {"train/loss": 1.25}, 3], ["finish"]], calls
+    assert send(folder)[1] == []
+    with open(metrics, "w") as file:
+        file.write('{"step": 1, "loss": 2.5}\n')
+    assert send(folder)[1] == []
     # Evaluations: good ones, each once; another result of the same name is another one.
     os.makedirs(os.path.join(folder, "run/evals/step_00000001"))
     result = {"name": "arc", "status": "ok", "step": 1, "fingerprint": "a1",
@@ -74,15 +84,21 @@ with tempfile.TemporaryDirectory() as folder:
     following = subprocess.Popen([sys.executable, BRIDGE, os.path.join(folder, "run"), "--to", "wandb", "--follow"], stdout=subprocess.PIPE, text=True,
                                  env={**os.environ, "PYTHONPATH": folder, "CALLS": calls})
     with open(metrics, "a") as file:
-        file.write('{"step": 2, "loss": 1.0}\n')
+        file.write('{"step": 4, "loss": 1.0}\n')
     assert following.stdout.readline().endswith("1 lines, 0 evaluations\n")
+    following.terminate()
+    assert following.wait() == 0
+    with open(calls) as file:
+        assert json.loads(file.readlines()[-1]) == ["finish"]
     with open(metrics, "a") as file:
-        file.write('{"step": 3, "loss": 0.5}\n')
-    os.remove(lock)
+        file.write('{"step": 5, "loss": 0.5}\n')
+    following = subprocess.Popen(following.args, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": folder, "CALLS": calls})
     assert following.stdout.readline().endswith("1 lines, 0 evaluations\n")
+    os.remove(lock)
+    assert following.stdout.readline().endswith("0 lines, 0 evaluations\n")
     assert following.wait() == 0
     with open(metrics, "a") as file:
         file.write("{broken\n")
     done, calls = send(folder)
-    assert done.returncode == 1 and "metrics.jsonl: line 1 after byte 75" in done.stderr, done.stderr
+    assert done.returncode == 1 and "metrics.jsonl: the line that ends at byte 83" in done.stderr, done.stderr
 print("the log bridge sends what it should")

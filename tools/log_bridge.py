@@ -11,8 +11,12 @@ import importlib
 import json
 import math
 import os
+import signal
 import sys
+import threading
 import time
+
+LINES_AT_ONCE = 20
 
 
 def flat(value, name=""):
@@ -75,8 +79,11 @@ def is_alive(run):
 
 
 class Wandb:
+    delay = 5  # seconds after which a line is on the disk or on its way, whatever ends this process
+
     def __init__(self, client, project, name, run_id, config):
-        self.run = client.init(project=project, name=name, id=run_id, config=config, resume="allow")
+        # Several runs may be open at the same time.
+        self.run = client.init(project=project, name=name, id=run_id, config=config, resume="allow", reinit="create_new")
         self.log, self.close = self.run.log, self.run.finish
         # Its steps only go up, and evaluations may be of an earlier one.
         self.run.define_metric("evals/*", step_metric="evals/step")
@@ -84,73 +91,146 @@ class Wandb:
     def log_results(self, values, step):
         self.run.log({**values, "evals/step": step}, commit=False)
 
+    def flush(self):
+        pass
+
 
 class Trackio:
-    def __init__(self, client, project, name, run_id, config):
-        client.init(project=project, name=f"{name}-{run_id}", config=config, resume="allow")
-        self.log, self.log_results, self.close = client.log, client.log, client.finish
+    delay = 5
+    current = None  # it finishes a run where another begins
 
-
-class Mlflow:
     def __init__(self, client, project, name, run_id, config):
-        client.set_experiment(project)
-        known = client.search_runs(filter_string=f"tags.hebb_run = '{run_id}'", output_format="list")
-        self.client = client
-        self.run = client.start_run(run_id=known[0].info.run_id) if known else client.start_run(run_name=name)
-        self.close = client.end_run
-        if not known:
-            client.set_tag("hebb_run", run_id)
-            client.log_params({key: str(value)[:500] for key, value in config.items()})
+        self.begin = lambda: client.init(project=project, name=f"{name}-{run_id}", config=config, resume="allow")
 
     def log(self, values, step):
-        self.client.log_metrics(values, step=step)
+        if Trackio.current is not self:
+            self.run, Trackio.current = self.begin(), self
+        self.run.log(values, step=step)
 
     log_results = log
 
+    def flush(self):
+        pass
 
-def send(run, make, client, project):
-    """Sends the lines and evaluations that are new; returns their numbers."""
-    state_path = os.path.join(run, f".log_bridge-{make.__name__.lower()}.json")
-    with open(os.path.join(run, "config.json")) as file:
-        config = json.load(file)
-    text = json.dumps(config, sort_keys=True)
-    name = config.get("name") or os.path.basename(os.path.abspath(run))
-    run_id = f"{fnv1a64((name + text).encode()):016x}"
-    try:
-        with open(state_path) as file:
-            state = json.load(file)
-    except FileNotFoundError:
-        state = {}
-    path = os.path.join(run, "metrics.jsonl")
-    begin = state.get("bytes", 0)
-    if os.path.getsize(path) < begin:  # a run that was resumed from an earlier step
-        begin = 0
-    with open(path, "rb") as file:
-        file.seek(begin)
-        data = file.read()
-    data = data[:data.rfind(b"\n") + 1]  # a line may be unfinished
-    evaluations = results(run, state.get("evals", []))
-    if not data and not evaluations:
-        return 0, 0
-    target = make(client, project, name, run_id, flat(config))
-    lines = data.splitlines()
-    try:
-        for number, text in enumerate(lines, 1):
-            try:
-                line = json.loads(text)
-            except ValueError as error:
-                sys.exit(f"error: {path}: line {number} after byte {begin}: {error}")
-            target.log(metrics(line), step=line["step"])
-        for step, _, numbers in evaluations:
-            target.log_results(numbers, step=step)
-    finally:
-        target.close()
-    state["bytes"] = begin + len(data)
-    state["evals"] = state.get("evals", []) + [fingerprint for _, fingerprint, _ in evaluations]
-    with open(state_path + ".tmp", "w") as file:
-        json.dump(state, file)
-    os.replace(state_path + ".tmp", state_path)
-    return len(lines), len(evaluations)
+    def close(self):
+        if Trackio.current is self:
+            self.run.finish()
+
+
+class Mlflow:
+    delay = 0
+
+    def __init__(self, client, project, name, run_id, config):
+        self.client, self.metric, self.batch = client.MlflowClient(), client.entities.Metric, []
+        experiment = client.set_experiment(project).experiment_id
+        known = self.client.search_runs([experiment], filter_string=f"tags.hebb_run = '{run_id}'")
+        self.id = (known[0] if known else self.client.create_run(experiment, run_name=name, tags={"hebb_run": run_id})).info.run_id
+        if known:
+            self.client.update_run(self.id, status="RUNNING")
+        else:
+            for key, value in config.items():
+                self.client.log_param(self.id, key, str(value)[:500])
+
+    def log(self, values, step):
+        self.batch += [self.metric(key, value, int(time.time() * 1000), step) for key, value in values.items()]
+
+    log_results = log
+
+    def flush(self):
+        while self.batch:
+            self.client.log_batch(self.id, metrics=self.batch[:1000])  # as many as a request may have
+            self.batch = self.batch[1000:]
+
+    def close(self):
+        self.client.set_terminated(self.id)
+
+
+class Run:
+    """A run folder and what a client has of it."""
+
+    def __init__(self, folder, make, client, project):
+        self.folder, self.make, self.client, self.project = folder, make, client, project
+        self.state_path = os.path.join(folder, f".log_bridge-{make.__name__.lower()}.json")
+        self.target, self.state, self.notes = None, {}, []
+        if os.path.exists(self.state_path):
+            with open(self.state_path) as file:
+                self.state = json.load(file)
+
+    def client_run(self):
+        if self.target is None:
+            self.begin()
+        return self.target
+
+    def begin(self):
+        with open(os.path.join(self.folder, "config.json")) as file:
+            config = json.load(file)
+        name = config.get("name") or os.path.basename(os.path.abspath(self.folder))
+        # A run that goes on with other settings is the same run.
+        self.state.setdefault("id", f"{fnv1a64((name + json.dumps(config, sort_keys=True)).encode()):016x}")
+        self.target = self.make(self.client, self.project, name, self.state["id"], flat(config))
+
+    def new_lines(self):
+        """Whole lines behind the last one that was sent: (text, place of its end). All of them where that line is not there: the run was resumed."""
+        last, end = self.state.get("last", "").encode(), self.state.get("bytes", 0)
+        with open(os.path.join(self.folder, "metrics.jsonl"), "rb") as file:
+            file.seek(end - len(last))
+            if file.read(len(last)) != last:
+                file.seek(0)
+                end = 0
+            for text in file.read().split(b"\n")[:-1]:  # what is behind the last end of a line is unfinished
+                end += len(text) + 1
+                yield text.decode() + "\n", end
+
+    def send(self, is_over):
+        """Sends the lines and evaluations that are new, until is_over(); returns their numbers."""
+        self.write_note(time.monotonic())
+        lines, evaluations, sent = list(self.new_lines()), results(self.folder, self.state.get("evals", [])), 0
+        for at in range(0, len(lines), LINES_AT_ONCE):
+            if is_over():
+                return sent, 0
+            for text, end in lines[at:at + LINES_AT_ONCE]:
+                sent += self.send_line(text, end)
+            self.keep()
+        for step, fingerprint, numbers in evaluations:
+            self.client_run().log_results(numbers, step=step)
+            self.state.setdefault("evals", []).append(fingerprint)
+        if evaluations:
+            self.keep()
+        return sent, len(evaluations)
+
+    def send_line(self, text, end):
+        try:
+            line = json.loads(text)
+        except ValueError as error:
+            sys.exit(f"error: {os.path.join(self.folder, 'metrics.jsonl')}: the line that ends at byte {end}: {error}")
+        step, kinds, kind = self.state.get("step", -1), self.state.get("kinds", []), line.get("val", "")
+        # What a resumed run does again was sent.
+        is_new = line["step"] > step or line["step"] == step and kind not in kinds
+        if is_new:
+            self.client_run().log(metrics(line), step=line["step"])
+            self.state.update({"step": line["step"], "kinds": (kinds if line["step"] == step else []) + [kind]})
+        self.state.update({"bytes": end, "last": text})
+        return is_new
+
+    def keep(self):
+        """Notes how far the client has come, behind the time after which it surely has it."""
+        if self.target is not None:
+            self.target.flush()
+        self.notes.append((time.monotonic() + (self.target.delay if self.target is not None else 0), json.dumps(self.state)))
+        self.write_note(time.monotonic())
+
+    def write_note(self, now):
+        due = [text for at, text in self.notes if at <= now]
+        if due:
+            with open(self.state_path + ".tmp", "w") as file:
+                file.write(due[-1])
+            os.replace(self.state_path + ".tmp", self.state_path)
+            self.notes = self.notes[len(due):]
+
+    def close(self):
+        if self.target is not None:
+            self.target.close()
+        self.write_note(math.inf)
 
 
 def main():
@@ -165,20 +245,26 @@ def main():
     except ImportError:
         sys.exit(f"error: the package {args.to} is missing (pip install {args.to})")
     make = {"wandb": Wandb, "mlflow": Mlflow, "trackio": Trackio}[args.to]
+    over = threading.Event()  # a signal ends the bridge between two sets of lines
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    runs = []
     try:
-        while True:
-            goes_on = args.follow and any([is_alive(run) for run in args.runs])
-            for run in args.runs:
-                lines, evaluations = send(run, make, client, args.project)
+        runs += [Run(folder, make, client, args.project) for folder in args.runs]
+        while not over.is_set():
+            goes_on = args.follow and any([is_alive(run.folder) for run in runs])
+            for run in runs:
+                lines, evaluations = run.send(over.is_set)
                 if lines or evaluations or not goes_on:
-                    print(f"{run}: {lines} lines, {evaluations} evaluations", flush=True)
+                    print(f"{run.folder}: {lines} lines, {evaluations} evaluations", flush=True)
             if not goes_on:
                 return
-            time.sleep(10)
-    except KeyboardInterrupt:
-        pass
+            over.wait(10)
     except OSError as error:
         sys.exit(f"error: {error}")
+    finally:
+        for run in runs:
+            run.close()
 
 
 if __name__ == "__main__":
