@@ -145,6 +145,18 @@ TEST_CASE("values of another kind in a foreign configuration are errors with the
              Contains("expand_v: found 1e+300, expected a number that makes a size below 2^31"));
 }
 
+TEST_CASE("positions of an exported model reach as far as its rotary extension", "[fast]") {
+  const auto positions = [](double factor, int64_t length) {
+    Json json = model_of_hf(parse_json(kLlama, "config.json"));
+    const Json yarn = Json::object({{"factor", factor}, {"original", 64}});
+    set_path(json, "layers.attention.rope.yarn", yarn);
+    return hf_of_model(read_model_of(json), length).at("max_position_embeddings").as_int();
+  };
+  CHECK(positions(4, 64) == 256);
+  CHECK(positions(4, 1000) == 1000);
+  CHECK(positions(2.5, 64) == 160);
+}
+
 TEST_CASE("a model that no foreign file describes is an error that names the key", "[fast]") {
   const auto error_of = [](const std::string& attention, const std::string& model = "{}") {
     Json json = model_of_hf(parse_json(kLlama, "config.json"));
