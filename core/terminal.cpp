@@ -20,7 +20,7 @@ size_t text_columns(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return !is_utf8_continuation(c); }));
 }
 
-std::string fold(std::string_view line, int columns) {
+std::string fold(std::string_view line, int columns, size_t hang) {
   if (columns <= 0 || text_columns(line) <= static_cast<size_t>(columns)) { return std::string(line); }
   const size_t indent = std::min(line.find_first_not_of(' '), line.size());
   std::string text(line.substr(0, indent));
@@ -31,8 +31,8 @@ std::string fold(std::string_view line, int columns) {
     const std::string_view word = line.substr(next, end - next);
     const size_t gap = next - at, width = text_columns(word);
     if (at > indent && taken + gap + width > static_cast<size_t>(columns)) {
-      text += "\n" + std::string(indent + 2, ' ');
-      taken = indent + 2 + width;
+      text += "\n" + std::string(indent + hang, ' ');
+      taken = indent + hang + width;
     } else {
       text.append(gap, ' ');
       taken += gap + width;

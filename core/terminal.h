@@ -13,8 +13,8 @@ int terminal_columns(int descriptor, int otherwise);
 size_t text_columns(std::string_view text);
 
 /// A line in pieces of at most `columns` (0: the whole line), cut between words. Pieces after the first are indented
-/// by two more spaces than the line. A word that is too long stays whole.
-std::string fold(std::string_view line, int columns);
+/// by `hang` more spaces than the line. A word that is too long stays whole.
+std::string fold(std::string_view line, int columns, size_t hang = 2);
 
 /// Rows of as many cells, the first column to the left and the others to the right. Columns that would pass `columns`
 /// (0: none does) follow below, beside the first column once more.

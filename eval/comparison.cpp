@@ -8,32 +8,24 @@
 #include <set>
 
 #include "core/statistics.h"
-#include "data/text/characters.h"
+#include "core/terminal.h"
 
 namespace hebb {
 namespace {
 
-size_t width_of(const std::string& text) { return static_cast<size_t>(count_characters(text)); }
-
-/// Names on the left, a column for each title.
+/// Names on the left, a column for each title, at most so many columns wide.
 std::string table_text(const std::string& corner, const std::vector<std::string>& titles,
-                       const std::vector<std::string>& names, std::map<std::string, std::vector<std::string>> lines) {
-  size_t first = width_of(corner);
-  for (const std::string& name : names) { first = std::max(first, width_of(name)); }
-  std::vector<size_t> widths;
-  for (size_t i = 0; i < titles.size(); ++i) {
-    widths.push_back(width_of(titles[i]));
-    for (const auto& [name, line] : lines) { widths.back() = std::max(widths.back(), width_of(line[i])); }
+                       const std::vector<std::string>& names, std::map<std::string, std::vector<std::string>> lines,
+                       int columns) {
+  std::vector<std::vector<std::string>> rows(1 + names.size());
+  rows[0] = titles;
+  rows[0].insert(rows[0].begin(), corner);
+  for (size_t i = 0; i < names.size(); ++i) {
+    rows[i + 1] = lines[names[i]];
+    rows[i + 1].insert(rows[i + 1].begin(), names[i]);
   }
-  std::string text = corner + std::string(first - width_of(corner), ' ');
-  const auto add = [&](size_t i, const std::string& cell) {
-    text += "  " + std::string(widths[i] - width_of(cell), ' ') + cell;
-  };
-  for (size_t i = 0; i < titles.size(); ++i) { add(i, titles[i]); }
-  for (const std::string& name : names) {
-    text += "\n" + name + std::string(first - width_of(name), ' ');
-    for (size_t i = 0; i < titles.size(); ++i) { add(i, lines[name][i]); }
-  }
+  std::string text = text_table(rows, columns);
+  text.pop_back();  // the last line break
   return text;
 }
 
@@ -87,7 +79,7 @@ std::string checkpoint_label(const std::string& weights) {
          (digits == std::string::npos ? "0" : name.substr(digits));
 }
 
-std::string comparison_text(const std::vector<CheckpointResults>& checkpoints) {
+std::string comparison_text(const std::vector<CheckpointResults>& checkpoints, int columns) {
   std::set<std::string> tokenizers;
   for (const CheckpointResults& c : checkpoints) {
     for (const Json& result : c.results) { tokenizers.insert(result.text_at("tokenizer")); }
@@ -109,18 +101,18 @@ std::string comparison_text(const std::vector<CheckpointResults>& checkpoints) {
       }
     }
   }
-  return table_text("", labels, names, lines);
+  return table_text("", labels, names, lines, columns);
 }
 
-std::string differences_text(const std::vector<CheckpointResults>& checkpoints) {
-  std::vector<std::string> names, columns;
+std::string differences_text(const std::vector<CheckpointResults>& checkpoints, int columns) {
+  std::vector<std::string> names, titles;
   std::map<std::string, std::vector<std::string>> lines;
   std::vector<double> ps;
   std::vector<std::pair<std::string, size_t>> places;  // of those
   const CheckpointResults& first = checkpoints[0];
   for (size_t i = 1; i < checkpoints.size(); ++i) {
-    columns.push_back(checkpoints[i].label);
-    columns.emplace_back("p");
+    titles.push_back(checkpoints[i].label);
+    titles.emplace_back("p");
     for (const Json& result : checkpoints[i].results) {
       const std::string evaluation = result.text_at("name");
       const auto base = std::find_if(first.results.begin(), first.results.end(),
@@ -142,7 +134,7 @@ std::string differences_text(const std::vector<CheckpointResults>& checkpoints) 
   if (names.empty()) { return ""; }
   const std::vector<double> corrected = holm(ps);
   for (size_t k = 0; k < ps.size(); ++k) { lines[places[k].first][places[k].second] = p_text(corrected[k]); }
-  return table_text("minus " + first.label, columns, names, lines);
+  return table_text("minus " + first.label, titles, names, lines, columns);
 }
 
 }  // namespace hebb

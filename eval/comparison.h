@@ -16,11 +16,12 @@ struct CheckpointResults {
 
 /// Results of several checkpoints side by side: a line for each metric, a column for each checkpoint. Losses and
 /// perplexities per token of different tokenizers have lines of their own: they do not compare.
-std::string comparison_text(const std::vector<CheckpointResults>& checkpoints);
+/// columns: of the table at most; 0: any.
+std::string comparison_text(const std::vector<CheckpointResults>& checkpoints, int columns = 0);
 
 /// The differences of the others to the first checkpoint, with standard errors and p of paired tests on the same
 /// examples, corrected by Holm over the table; "" where there is nothing to compare.
-std::string differences_text(const std::vector<CheckpointResults>& checkpoints);
+std::string differences_text(const std::vector<CheckpointResults>& checkpoints, int columns = 0);
 
 /// Paired differences b - a of two results of the same evaluation; none where inputs or kinds differ or values of items
 /// are not there. Means over tokens of different tokenizers are left out.

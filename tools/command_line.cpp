@@ -1,6 +1,7 @@
 #include "tools/command_line.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
@@ -15,6 +16,7 @@
 #include "core/error.h"
 #include "core/join.h"
 #include "core/suggest.h"
+#include "core/terminal.h"
 
 namespace hebb {
 namespace {
@@ -307,6 +309,27 @@ std::string Command::full_name() const { return full_name_of(*app_); }
 std::vector<std::string> Command::option_names() const { return option_names_of(*app_); }
 bool Command::is_given(const std::string& option_name) const { return app_->count(option_name) > 0; }
 
+namespace {
+
+constexpr int kDescriptionColumn = 36;  // of --help
+
+/// Text of --help for the terminal behind a file descriptor: descriptions that are too long go on below where they
+/// begin.
+std::string folded_help(const std::string& text, int descriptor) {
+  const int columns = terminal_columns(descriptor, 0);
+  std::istringstream lines(text);
+  std::string folded;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t indent = std::min(line.find_first_not_of(' '), line.size());
+    const bool is_row = indent > 0 && indent <= kDescriptionColumn && line.size() > kDescriptionColumn &&
+                        line[kDescriptionColumn - 1] == ' ';
+    folded += fold(line, columns, is_row ? kDescriptionColumn - indent : 2) + "\n";
+  }
+  return folded;
+}
+
+}  // namespace
+
 CommandLine::CommandLine(const std::string& name, const std::string& description,
                          const std::function<std::string()>& version)
     : state_(std::make_unique<Command::Shared>()) {
@@ -315,7 +338,7 @@ CommandLine::CommandLine(const std::string& name, const std::string& description
   app.set_version_flag("--version", version, "Print version, build options and library versions");
   app.option_defaults()->always_capture_default();
   const auto formatter = std::make_shared<HelpFormatter>();
-  formatter->column_width(36);
+  formatter->column_width(kDescriptionColumn);
   app.formatter(formatter);
 }
 
@@ -326,7 +349,7 @@ Command CommandLine::program() { return Command(&state_->app, state_.get()); }
 int CommandLine::run(int argc, const char* const* argv) {
   CLI::App& app = state_->app;
   if (argc == 1) {
-    std::fputs(app.help().c_str(), stderr);
+    std::fputs(folded_help(app.help(), STDERR_FILENO).c_str(), stderr);
     return static_cast<int>(ExitCode::kUsage);
   }
   std::vector<std::string> words(argv + 1, argv + argc);
@@ -341,7 +364,7 @@ int CommandLine::run(int argc, const char* const* argv) {
   } catch (const CLI::Success& request) {  // --help, --version
     std::ostringstream text;
     const int code = app.exit(request, text, text);
-    std::fputs(text.str().c_str(), stdout);
+    std::fputs(folded_help(text.str(), STDOUT_FILENO).c_str(), stdout);
     return code;
   } catch (const CLI::ParseError& error) { throw usage_error(app, error); }
   return state_->exit_code;

@@ -1,4 +1,4 @@
-#include <fmt/core.h>
+#include <fmt/printf.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -13,11 +13,13 @@
 #include "core/json.h"
 #include "core/parallel.h"
 #include "core/suggest.h"
+#include "core/terminal.h"
 #include "inspect/bench.h"
 #include "inspect/bench_comm.h"
 #include "inspect/bench_operations.h"
 #include "kernels/gemm/bench.h"
 #include "tools/command_line.h"
+#include "tools/console.h"
 #include "tools/options.h"
 #include "tools/train_ranks.h"
 #include "tools/verbs.h"
@@ -74,7 +76,7 @@ Json gemm_rates(bool quiet) {
     const std::string name = fmt::format("{}{} {} x {} x {}", r.shape.trans_a ? "T" : "N", r.shape.trans_b ? "T" : "N",
                                          r.shape.m, r.shape.n, r.shape.k);
     if (!quiet) {
-      std::printf("gemm f32 %-24s %8.1f GFLOP/s  %5.1f%% of the FMA peak of %.0f\n", name.c_str(), r.gflops,
+      std::printf("gemm f32 %-21s %8.1f GFLOP/s  %5.1f%% of the FMA peak of %.0f\n", name.c_str(), r.gflops,
                   100 * r.gflops / r.peak_gflops, r.peak_gflops);
     }
     rates.push(Json::object({{"name", name}, {"gflops", r.gflops}, {"peak_gflops", r.peak_gflops}}));
@@ -95,15 +97,14 @@ Json kernel_rates(const OperationSpeeds& speeds, bool quiet) {
   if (!quiet) {
     std::printf("copy %.1f GB/s; best product %.2f TFLOP/s; bounds from these two\n", speeds.copy_gb_per_s,
                 speeds.best_tflops);
-    std::printf("%-52s %10s %9s %9s %8s\n", "", "ms", "TFLOP/s", "GB/s", "of bound");
   }
+  std::vector<std::vector<std::string>> table = {{"", "ms", "TFLOP/s", "GB/s", "of bound", "bound"}};
   Json rows = Json::array();
   for (const auto* list : {&speeds.products, &speeds.operations}) {
     for (const OperationSpeed& s : *list) {
-      if (!quiet) {
-        std::printf("%-52s %10.4f %9.3f %9.1f %7.1f%% %s\n", s.name.c_str(), s.ms, s.tflops(), s.gb_per_s(),
-                    100 * s.share(), s.memory_bound ? "memory" : "compute");
-      }
+      table.push_back({s.name, fmt::format("{:.4f}", s.ms), fmt::format("{:.3f}", s.tflops()),
+                       fmt::format("{:.1f}", s.gb_per_s()), fmt::format("{:.1f}%", 100 * s.share()),
+                       s.memory_bound ? "memory" : "compute"});
       rows.push(Json::object({{"name", s.name},
                               {"ms", s.ms},
                               {"tflops", s.tflops()},
@@ -112,6 +113,7 @@ Json kernel_rates(const OperationSpeeds& speeds, bool quiet) {
                               {"share_of_bound", s.share()}}));
     }
   }
+  if (!quiet) { print_text(text_table(table, stdout_columns())); }
   return Json::object({{"copy_gb_per_s", speeds.copy_gb_per_s},
                        {"best_tflops", speeds.best_tflops},
                        {"rows", rows},
@@ -177,10 +179,7 @@ int run_bench(Options o) {
   print_fallback(o.device, compute);
   Json out = Json::object({{"threads", threads()}});
   const auto line = [&](const char* format, auto... values) {
-    if (!o.json) {
-      std::printf(format, values...);
-      std::fflush(stdout);
-    }
+    if (!o.json) { print_text(fmt::sprintf(format, values...)); }
   };
   if (o.kernels) {
     if (compute.dtype == DType::f64) { throw ConfigError("--kernels", "--precision fp64", "fp32 or bf16"); }

@@ -8,12 +8,14 @@
 #include <memory>
 #include <string>
 
+#include "core/join.h"
 #include "core/parallel.h"
 #include "core/progress.h"
 #include "kernels/common/vector_unit.h"
 #include "layers/layer.h"
 #include "tools/command_line.h"
 #include "tools/configuration_page.h"
+#include "tools/console.h"
 #include "tools/verbs.h"
 #include "train/choose_device.h"
 #include "train/device_peak.h"
@@ -36,7 +38,7 @@ void feature(const char* name, bool there, const char* without) {
 }
 
 void run_doctor() {
-  std::printf("%s\n\n", version_text().c_str());
+  print_text(version_text() + "\n\n");
   std::printf("machine\n  processor        %s\n  threads          %d\n  compiled for     %s\n", cpu_name().c_str(),
               threads(), vector_unit());
   if (const CpuLimit cpus = group_cpus(read_system_file); !cpus.name.empty()) {
@@ -82,9 +84,7 @@ void run_doctor() {
 #else
   feature("CUDA", false, "no: build with a CUDA toolkit and -DHEBB_CUDA=ON");
 #endif
-  std::printf("\nlayers         ");
-  for (const LayerType& t : layer_types()) { std::printf(" %s", t.name.c_str()); }
-  std::printf("\n");
+  print_text("\nlayers           " + join(layer_types(), " ", [](const LayerType& t) { return t.name; }) + "\n");
 }
 
 }  // namespace

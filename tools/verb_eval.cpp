@@ -98,7 +98,7 @@ int run_job(const Options& o, const Job& job, const Ranks& ranks) {
     if (is_table) { print_line("== " + job.labels[i]); }
     EvalCounts counts;
     try {
-      counts = evaluate_checkpoint(read_evaluations(job.config, ""), job.requests[i], *progress, print_line, ranks);
+      counts = evaluate_checkpoint(read_evaluations(job.config, ""), job.requests[i], *progress, print_text, ranks);
     } catch (const Error& error) {
       if (error.code() != ExitCode::kStopped) { throw; }
       throw Error(ExitCode::kStopped, std::string(error.what()) + "; the same command goes on there");
@@ -108,10 +108,10 @@ int run_job(const Options& o, const Job& job, const Ranks& ranks) {
     if (is_table) { results.push_back({job.labels[i], counts.results, results_folder(job.requests[i])}); }
   }
   if (is_table) {
-    print_line(comparison_text(results));
-    const std::string differences = differences_text(results);
+    print_text(comparison_text(results, stdout_columns()));
+    const std::string differences = differences_text(results, stdout_columns());
     if (!differences.empty()) {
-      print_line("\ndifferences on the same examples ± standard error; p: paired t test, corrected by Holm\n" +
+      print_text("\ndifferences on the same examples ± standard error; p: paired t test, corrected by Holm\n" +
                  differences);
     }
   }

@@ -1,10 +1,10 @@
 // hebb inspect PATH
-#include <cstdio>
 #include <memory>
 #include <string>
 
 #include "core/names.h"
 #include "tools/command_line.h"
+#include "tools/console.h"
 #include "tools/describe.h"
 #include "tools/verbs.h"
 
@@ -17,10 +17,7 @@ void add_inspect_verb(Command program) {
   const auto statistics = std::make_shared<bool>(false);
   verb.option("PATH", *path, "File, folder or quoted pattern of shards").required().type_name("PATH");
   verb.flag("--stats", *statistics, "Mean, deviation, extremes and non-finite values of every tensor");
-  verb.runs([=] {
-    const std::string text = printable(describe_path(*path, *statistics), true);
-    std::fwrite(text.data(), 1, text.size(), stdout);
-  });
+  verb.runs([=] { print_text(printable(describe_path(*path, *statistics), true)); });
 }
 
 }  // namespace hebb

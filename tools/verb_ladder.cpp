@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <filesystem>
 #include <memory>
 
@@ -38,7 +36,7 @@ Sweep sweep_of(Options& o) {
 int run_in_folder(const Options& o) {
   const fs::path folder = fs::is_directory(o.sweep) && o.folder.empty() ? fs::path(o.sweep) : o.ladder.folder;
   if (!o.task.empty()) { return run_ladder_task(folder, o.task, o.ladder.program, print_line); }
-  fmt::print("{}", printable(o.cancel ? cancel_jobs(folder) : ladder_status(folder), true));
+  print_text(printable(o.cancel ? cancel_jobs(folder) : ladder_status(folder), true));
   return 0;
 }
 

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "core/join.h"
+#include "core/terminal.h"
 #include "data/shards/ingest.h"
 #include "data/tasks/synth_corpus.h"
 #include "inspect/plan.h"
@@ -61,6 +62,15 @@ std::string shown(const std::vector<std::string>& runs) {
   constexpr size_t kShown = 4;
   return join(std::span(runs).first(std::min(runs.size(), kShown)), " ") +
          (runs.size() > kShown ? fmt::format(" … ({:d})", runs.size()) : "");
+}
+
+/// A text as tables show it: of a path the end, which differs.
+std::string end_of(const std::string& text) {
+  constexpr size_t kShown = 24;
+  size_t from = text.rfind('/');
+  if (from == std::string::npos) { return Json(text).found(); }
+  if (const size_t folder = text.rfind('/', from - 1); from > 0 && text.size() - folder <= kShown) { from = folder; }
+  return from == 0 || from == std::string::npos ? text : "…" + text.substr(from);
 }
 
 class Shrinker {
@@ -418,7 +428,13 @@ class Shrinker {
                            [&](const std::string& name) { return key.starts_with("model.layers." + name + "."); });
       };
       for (const ConfigDifference& d : all_differences(run.source->config, run.config)) {
-        if (!is_unused(d.path)) { result.changes.push_back({run.source->id, d.path, d.stored, d.current}); }
+        if (is_unused(d.path)) { continue; }
+        const auto text_of = [&](const Json& config, const std::string& otherwise) {
+          const Json* value = config.find_path(d.path);
+          return value != nullptr && value->is_string() ? end_of(value->as_string()) : otherwise;
+        };
+        result.changes.push_back(
+            {run.source->id, d.path, text_of(run.source->config, d.stored), text_of(run.config, d.current)});
       }
     }
     for (const auto& [config, ids] : same_runs()) {
@@ -492,13 +508,13 @@ std::string Shrinking::text() const {
     const std::pair<std::string, std::string> group{c.key, c.from + " " + c.to};
     if (first.insert({group, &c}).second) { order.push_back(group); }
     ids[group].push_back(c.run);
-    key_width = std::max(key_width, c.key.size());
-    from_width = std::max(from_width, c.from.size());
-    to_width = std::max(to_width, c.to.size());
+    key_width = std::max(key_width, text_columns(c.key));
+    from_width = std::max(from_width, text_columns(c.from));
+    to_width = std::max(to_width, text_columns(c.to));
   }
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   const auto pad = [](const std::string& text, size_t width) {
-    return text + std::string(width - std::min(width, text.size()) + 2, ' ');
+    return text + std::string(width - std::min(width, text_columns(text)) + 2, ' ');
   };
   const size_t all = sweep.runs.size() + sweep.planned.size();
   std::string text = fmt::format("{}: widths x {:.4g}, lengths x {:.4g}, tokens per parameter x {:.4g}\n\n",

@@ -7,6 +7,7 @@ TEST_CASE("lines fold between words, with an indent, and words stay whole", "[fa
   CHECK(fold("one two three", 13) == "one two three");
   CHECK(fold("one two three", 12) == "one two\n  three");
   CHECK(fold("  one two three", 9) == "  one two\n    three");
+  CHECK(fold("  -x  one two", 11, 4) == "  -x  one\n      two");
   CHECK(fold("aaaaaaaaaaaa b", 6) == "aaaaaaaaaaaa\n  b");
   CHECK(fold("größe größe", 11) == "größe größe");
   CHECK(fold("", 5).empty());
