@@ -74,6 +74,10 @@ TEST_CASE("a key is asked for where there is one", "[fast]") {
   CHECK(s.post("/v1/completions", "{}", 401).at("error").at("type").as_string() == "authentication_error");
   auto client = s.client();
   CHECK(client.Get("/health")->status == 200);
+  for (const char* other : {"", "secret", "Bearer", "Bearer ", "Bearer secre", "Bearer secret2", "Bearer Secret"}) {
+    client.set_default_headers({{"Authorization", other}});
+    CHECK(client.Post("/v1/completions", R"({"prompt": "a"})", "application/json")->status == 401);
+  }
   client.set_default_headers({{"Authorization", "Bearer secret"}});
   CHECK(client.Post("/v1/completions", R"({"prompt": "a"})", "application/json")->status == 200);
 }
@@ -96,6 +100,35 @@ TEST_CASE("a streamed answer is the whole one in pieces", "[fast]") {
   }
   CHECK(text == whole.at("choices").items()[0].at("text").as_string());
   CHECK(whole.at("usage").at("completion_tokens").as_int() == 30);
+}
+
+TEST_CASE("usage counts a prompt once and every token that was generated", "[fast]") {
+  const Service s;
+  const auto check = [](const Json& usage, int64_t prompt, int64_t completion) {
+    CHECK(usage.at("prompt_tokens").as_int() == prompt);
+    CHECK(usage.at("completion_tokens").as_int() == completion);
+    CHECK(usage.at("total_tokens").as_int() == prompt + completion);
+  };
+  const std::string body = R"({"prompt": ["abc", "de"], "n": 3, "max_tokens": 4, "ignore_eos": true)";
+  check(s.post("/v1/completions", body + "}").at("usage"), 5, 24);
+  const auto events = [&](const std::string& more) {
+    auto client = s.client();
+    const auto result = client.Post("/v1/completions", body + more + "}", "application/json");
+    std::vector<Json> found;
+    std::istringstream lines(result->body);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("data: {")) { found.push_back(parse_json(line.substr(6), "event")); }
+    }
+    return found;
+  };
+  const std::vector<Json> with = events(R"(, "stream": true, "stream_options": {"include_usage": true})");
+  CHECK(with.back().at("choices").items().empty());
+  check(with.back().at("usage"), 5, 24);
+  const std::vector<Json> plain = events(R"(, "stream": true)");
+  CHECK_FALSE(plain.back().at("choices").items().empty());
+  CHECK(plain.back().find("usage") == nullptr);
+  const Service hidden([](ServerOptions& options) { options.rules.prepend_bos = true; });
+  check(hidden.post("/v1/completions", R"({"prompt": [97, 98], "max_tokens": 0})").at("usage"), 2, 0);
 }
 
 /// Sends a completion request, and hands each piece of the answer to `receive` until it returns false.

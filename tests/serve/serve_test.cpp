@@ -317,6 +317,88 @@ TEST_CASE("a stop string that several tokens make is cut, and its tokens stay in
   CHECK(answers_of(model, R"({"prompt": "a", "temperature": 0, "max_tokens": 2})")[0].finish_reason == "length");
 }
 
+TEST_CASE("a stop string that what is left of a character completes is a stop", "[fast]") {
+  const BigramModel files({{{'a', 0xE2}, 50.0}});
+  ScoringModel model = files.load();
+  const Delta cut = answers_of(model, R"({"prompt": "a", "temperature": 0, "max_tokens": 1, "stop": "\ufffd"})")[0];
+  CHECK(cut.text == "");
+  CHECK(cut.finish_reason == "stop");
+}
+
+TEST_CASE("what may begin a stop string is held back until it is none", "[fast]") {
+  const BigramModel files({{{'a', 'b'}, 50.0}, {{'b', 'c'}, 50.0}, {{'c', 'e'}, 50.0}, {{'e', 'f'}, 50.0}});
+  ScoringModel model = files.load();
+  const auto texts_of = [&](const std::string& stop) {
+    Engine engine(model, Tokenizer::load({"bytes", "", false, true}), {});
+    const auto job = job_of(R"({"prompt": "a", "temperature": 0, "max_tokens": 4, "stop": ")" + stop + "\"}");
+    engine.submit(job);
+    engine.run([&] { return engine.is_idle(); });
+    std::vector<std::string> texts;
+    while (!job->is_complete()) {
+      for (const Delta& delta : job->receive()) { texts.push_back(delta.text); }
+    }
+    return texts;
+  };
+  CHECK(texts_of("cd") == std::vector<std::string>{"b", "ce", "f"});
+  CHECK(texts_of("ce") == std::vector<std::string>{"b", ""});
+}
+
+TEST_CASE("offsets count characters, and an echoed prompt is text", "[fast]") {
+  const BigramModel files({{{'b', 0xC3}, 50.0}, {{0xC3, 0xA9}, 50.0}, {{0xA9, 'd'}, 50.0}, {{'d', 'b'}, 50.0}});
+  ScoringModel model = files.load();
+  const std::string body = R"({"prompt": "éb", "temperature": 0, "max_tokens": 4, "echo": true)";
+  const Delta found = answers_of(model, body + R"(, "logprobs": 0})")[0];
+  CHECK(found.text == "ébédb");
+  std::vector<int64_t> offsets;
+  for (const TokenEntry& token : found.tokens) { offsets.push_back(token.offset); }
+  CHECK(offsets == std::vector<int64_t>{0, 0, 1, 2, 2, 3, 4});
+  CHECK(answers_of(model, body + "}")[0].text == "ébédb");
+  const Delta cut = answers_of(model, body + R"(, "logprobs": 0, "stop": "éd"})")[0];
+  CHECK(cut.text == "éb");
+  CHECK(cut.tokens.back().offset == 2);
+}
+
+TEST_CASE("ids get BOS in front where they have none, and no array shows it", "[fast]") {
+  const auto tokenizer = Tokenizer::load({"bytes", "", true, true});
+  const PromptRules rules{tokenizer, kByteVocab, std::nullopt, true};
+  const auto prompt_of = [&](const std::string& prompt) {
+    return read_completion_request(R"({"prompt": )" + prompt + "}", rules).prompts[0];
+  };
+  CHECK(prompt_of("[97, 98]").ids == std::vector<int32_t>{kBos, 97, 98});
+  CHECK(prompt_of("[97, 98]").hides_first);
+  CHECK(prompt_of("[256, 97]").ids == std::vector<int32_t>{kBos, 97});
+  CHECK_FALSE(prompt_of("[256, 97]").hides_first);
+  CHECK(prompt_of("[[]]").ids == std::vector<int32_t>{kBos});
+  CHECK(prompt_of(R"("ab")").ids == std::vector<int32_t>{kBos, 97, 98});
+  CHECK_FALSE(prompt_of(R"("ab")").hides_first);
+
+  const BigramModel files({{{kBos, 'a'}, 5.0}, {{'a', 'b'}, 4.0}});
+  ScoringModel model = files.load();
+  Engine engine(model, tokenizer, {});
+  const std::string body = R"({"prompt": [97, 98], "max_tokens": 0, "echo": true, "logprobs": 0})";
+  const auto job = std::make_shared<Job>(read_completion_request(body, rules), tokenizer);
+  engine.submit(job);
+  engine.run([&] { return engine.is_idle(); });
+  std::vector<Delta> sums;
+  while (!job->is_complete()) { receive(*job, sums); }
+  CHECK(sums[0].text == "ab");
+  REQUIRE(sums[0].tokens.size() == 2);
+  CHECK(sums[0].tokens[0].logprob.value() == Approx(files.log_p(kBos, 'a')).epsilon(1e-9));
+  CHECK(sums[0].tokens[1].logprob.value() == Approx(files.log_p('a', 'b')).epsilon(1e-9));
+}
+
+TEST_CASE("texts become ids with BOS where it is asked for, pieces of special tokens their ids", "[fast]") {
+  const auto with = Tokenizer::load({"bytes", "", true, true}), without = Tokenizer::load({"bytes", "", false, true});
+  const auto ids = [](const Tokenizer& tokenizer, const std::string& rest) {
+    return read_tokenize_request(R"({"prompt": )" + rest + "}", tokenizer);
+  };
+  CHECK(ids(*with, R"("a")") == std::vector<int32_t>{97});
+  CHECK(ids(*with, R"("a", "add_special_tokens": true)") == std::vector<int32_t>{kBos, 97});
+  CHECK(ids(*without, R"("a", "add_special_tokens": true)") == std::vector<int32_t>{97});
+  CHECK(ids(*without, R"("</s>")") == std::vector<int32_t>{kEos});
+  CHECK(ids(*without, R"("a</s>")").size() == 5);
+}
+
 TEST_CASE("an engine that has ended fails what waits in it and what comes later", "[fast]") {
   const TextModel files(byte_model(false));
   ScoringModel model = files.load();
