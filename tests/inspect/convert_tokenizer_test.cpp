@@ -89,6 +89,11 @@ FOLDER_TEST("a tokenizer comes back from an exported folder, and the folder name
                                 : R"({"type": "huggingface", "file": ")" + published("gpt2.json") + "\"}";
   const fs::path model = model_with(folder, named);
   convert_checkpoint(model, folder / "out");
+  const Json ids = json_of(folder / "out/config.json"), generation = json_of(folder / "out/generation_config.json");
+  CHECK(ids.at("eos_token_id").is_integer());
+  CHECK(ids.at("pad_token_id").is_null() == (type != "bytes"));
+  // Without PAD generation fills rows with EOS.
+  CHECK(generation.at("pad_token_id") == ids.at(type == "bytes" ? "pad_token_id" : "eos_token_id"));
   convert_checkpoint(folder / "out", folder / "back");
   const auto tokenizer = tokenizer_of(read_model_source(folder / "back"));
   REQUIRE(tokenizer.has_value());
