@@ -320,8 +320,8 @@ TEST_CASE("a shrunken ladder goes on in its folder, and only as it was shrunk") 
              Contains("5e6 training FLOPs per run: widths x ") && Contains("\ntrain.steps") && Contains("runs\n") &&
                  Contains("the synthetic corpus, read as bytes, replaces the text") && Contains("\n2 runs, "));
   const Result total = ladder({"--shrink-total", "1e7", "--dry-run"});
-  const auto sizes = [](const std::string& text) { return text.substr(text.find("\nmodel.")); };  // below the folders
-  CHECK(sizes(total.out) == sizes(planned.out));
+  const auto costs = [](const std::string& text) { return text.substr(text.find("\nconfiguration ")); };
+  CHECK(costs(total.out) == costs(planned.out));
   CHECK_THAT(ladder({"--shrink-total", "1e7", "--shrink", "5e6", "--dry-run"}).err,
              Contains("--shrink excludes --shrink-total"));
   const Result first = ladder({"--shrink", "5e6"});
