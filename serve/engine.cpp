@@ -248,8 +248,8 @@ void Engine::admit() {
         twin->twins.push_back(choice);
         continue;
       }
-      if (!guarded({job.get()}, [&, of = job] {
-            reading_.push_back(std::make_unique<Growing>(Growing{of, choice, model_.new_state()}));
+      if (!guarded({job.get()}, [&, of = job, own = choice] {
+            reading_.push_back(std::make_unique<Growing>(Growing{of, own, model_.new_state()}));
           })) {
         return;
       }

@@ -80,10 +80,11 @@ Table meanings_of(const std::vector<std::string>& keys, const std::map<std::stri
   }
   for (const auto& [name, kind] : kinds) {
     if (const char* page = page_of(kind)) {
-      const bool has_any = std::any_of(keys.begin(), keys.end(),
-                                       [&](const std::string& key) { return key.starts_with("eval." + name + "."); });
+      const std::string begin = "eval." + name + ".";
+      const bool has_any =
+          std::any_of(keys.begin(), keys.end(), [&](const std::string& key) { return key.starts_with(begin); });
       if (has_any) {
-        add("eval." + name + ".METRIC", "", "of the evaluation " + name + " (" + kind + "); shares are fractions",
+        add(begin + "METRIC", "", "of the evaluation " + name + " (" + kind + "); shares are fractions",
             std::string("docs/evaluations/") + page + ".md");
       }
     }
