@@ -265,6 +265,9 @@ FOLDER_TEST("rows are tested against the first one, paired by seed, and Holm cor
   CHECK(numbers.rows[0][8].as_double() == Approx(2 * 0.0741801).epsilon(1e-5));
   CHECK(numbers.rows[1][8].as_double() == Approx(0.4226497).epsilon(1e-5));
   CHECK_THAT(parts[0].text, Contains("paired by seed") && Contains("Holm"));
+  std::vector<Json> turned = results;
+  std::swap(turned[3], turned[5]);  // the seeds of b in another order
+  CHECK(report_seed_tests(turned, "")[0].numbers.csv() == parts[0].numbers.csv());
   const std::string page = report_of(folder, runs_of(results));
   CHECK(page.find("## Results of each run") < page.find("## Tests over seeds"));
   CHECK_THAT(read_file(folder / "report/tests.csv"),
