@@ -2,6 +2,9 @@
 // What the libFuzzer programs for configurations and folders of runs, and the tests of their kept inputs, run.
 #include <fmt/core.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "core/hash.h"
 #include "eval/evaluation.h"
 #include "eval/journal.h"
@@ -72,7 +75,8 @@ inline bool journal(std::string_view input) {
   for (const char* name : {"e.partial", "e.partial.rank_00001"}) {
     if (!fs::exists(folder / name)) { continue; }
     std::string lines;
-    const std::string text = read_file(folder / name);
+    std::ifstream file(folder / name, std::ios::binary);  // read_file() refuses some
+    const std::string text(std::istreambuf_iterator<char>(file), {});
     for (size_t begin = 0; begin < text.size();) {
       const size_t end = std::min(text.find('\n', begin), text.size());
       const std::string line = text.substr(begin, end - begin);
