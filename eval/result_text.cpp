@@ -1,8 +1,11 @@
 // Results of evaluations as text for the terminal.
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <sstream>
 
+#include "core/terminal.h"
 #include "eval/comparison.h"
 #include "eval/evaluation.h"
 
@@ -10,6 +13,7 @@ namespace hebb {
 namespace {
 
 constexpr size_t kMostMetrics = 12, kMostRows = 32;  // the rest is left to the file
+constexpr int kIndent = 4;
 
 std::string cell(const Json* value) {
   if (value == nullptr || value->is_null()) { return "-"; }
@@ -20,6 +24,17 @@ std::string cell(const Json* value) {
 /// Series that say how a result depends on something; others are curves with many points.
 bool is_table(const std::string& name) {
   return name.starts_with("by_") || name == "adaptation" || name == "decoding" || name == "skipped";
+}
+
+std::string rest_text(size_t rows) {
+  return rows > kMostRows ? fmt::format("\n    and {:d} more rows in the file", rows - kMostRows) : "";
+}
+
+std::vector<std::string> split_lines(const std::string& text) {
+  std::istringstream all(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(all, line);) { lines.push_back(line); }
+  return lines;
 }
 
 std::string table(const std::string& name, const std::vector<Json>& points) {
@@ -33,6 +48,17 @@ std::string table(const std::string& name, const std::vector<Json>& points) {
   for (size_t i = 0; i < std::min(points.size(), kMostRows); ++i) {
     rows.emplace_back();
     for (const std::string& key : keys) { rows.back().push_back(cell(points[i].find(key))); }
+  }
+  const int columns = terminal_columns(STDOUT_FILENO, 0);
+  const bool is_numbers = std::none_of(points[0].members().begin(), points[0].members().end(),
+                                       [](const auto& member) { return member.second.is_string(); });
+  if (columns > kIndent && is_numbers) {  // columns that do not fit stand below
+    std::string text = "  " + name, lines = text_table(rows, columns - kIndent);
+    lines.pop_back();  // the last line break
+    for (const std::string& line : split_lines(lines)) {
+      text += "\n" + (line.empty() ? "" : std::string(kIndent, ' ') + line);
+    }
+    return text + rest_text(points.size());
   }
   std::vector<size_t> widths(keys.size());
   for (const auto& row : rows) {
@@ -48,10 +74,7 @@ std::string table(const std::string& name, const std::vector<Json>& points) {
       text += " " + (!is_text ? space + row[k] : is_last ? row[k] : row[k] + space);
     }
   }
-  if (points.size() > kMostRows) {
-    text += fmt::format("\n    and {:d} more rows in the file", points.size() - kMostRows);
-  }
-  return text;
+  return text + rest_text(points.size());
 }
 
 }  // namespace

@@ -58,7 +58,15 @@ TEST_CASE("tables, lists and help fit a terminal of 80 columns") {
   REQUIRE(ladder(folder).code == 0);
   const std::string runs = "runs/small/", a = runs + "full-attention_seed=1", b = runs + "gated-delta-net_seed=1",
                     c = runs + "gated-delta-net_seed=2";
+  const SweepFolder bytes(R"("runs": [{"id": "a"}])");  // its text is not there: the corpus of bytes replaces it
+  std::string base = read_file(bytes / "base.json");
+  for (size_t at; (at = base.find("tokens.bin")) != std::string::npos;) { base.replace(at, 10, "absent.bin"); }
+  bytes.write("base.json", base);
+  REQUIRE(ladder(bytes, {"--shrink", "5e6", "--dir", "runs/small"}).code == 0);
+  const fs::path needles = folder.write(
+      "needles.json", R"({"evaluations": [{"name": "needles", "kind": "niah", "context_words": [20], "samples": 2}]})");
   const std::vector<std::vector<std::string>> commands = {
+      {"eval", needles.string(), "--checkpoint", (bytes / "runs/small/a").string()},
       {"ladder", "sweep.json", "--dry-run"},
       {"ladder", "sweep.json", "--shrink", "5e6", "--dry-run"},
       {"ladder", "sweep.json", "--status"},
