@@ -135,12 +135,12 @@ template <int kRows, int kKeys> struct TileLoop {
   int rows, last;  // rows that exist; the first key that none of them sees any more
   bool has_gaps;   // keys before it, behind the first one, that no row sees
 
-  __device__ TileLoop(const Intervals<kRows>& i, int rows HEBB_WHERE_PARAMETER)
+  __device__ TileLoop(const Intervals<kRows>& i, int rows)
       : intervals(i), rows(rows), last(i.hi[rows - 1]), has_gaps(false) {
     HEBB_UNROLL
     for (int row = lane_number(); row < kRows; row += 32) {
       const bool gap = row > 0 && i.lo[row] > i.hi[row - 1];
-      has_gaps = __any_sync(kAllLanes, gap HEBB_WHERE_ARGUMENT) || has_gaps;
+      has_gaps = __any_sync(kAllLanes, gap) || has_gaps;
     }
   }
   __device__ int first_tile() const { return tile_from(intervals.lo[0]); }
@@ -153,16 +153,14 @@ template <int kRows, int kKeys> struct TileLoop {
   /// Where there are gaps, unseen keys may hold anything, and 0 times that is not 0: their rows become zeros. Ends with
   /// a barrier.
   template <int kWidth>
-  __device__ __forceinline__ void clear_unseen(TileOf<kKeys, kWidth>& rows_of_keys,
-                                               int tile HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ void clear_unseen(TileOf<kKeys, kWidth>& rows_of_keys, int tile) const {
     for (int i = static_cast<int>(threadIdx.x); i < kKeys; i += kThreads) {
       const int row = intervals.first_row_behind(tile + i);
       for (int c = 0; (row == kRows || intervals.lo[row] > tile + i) && c < kWidth; c += 8) {
-        store_16_bytes(
-            &rows_of_keys.data[i * kStride<kWidth> + c], Word4 {} HEBB_WHERE_ARGUMENT);
+        store_16_bytes(&rows_of_keys.data[i * kStride<kWidth> + c], Word4{});
       }
     }
-    __syncthreads(HEBB_WHERE_HERE);
+    __syncthreads();
   }
   __device__ bool all_see(int tile) const { return intervals.lo[rows - 1] <= tile && tile + kKeys <= intervals.hi[0]; }
 };
@@ -179,7 +177,7 @@ template <int kRows, int kWidth> struct Pieces {
 /// Starts the copies of a thread's pieces: from its first row, `from`, on, every `step` elements.
 template <int kRows, int kWidth>
 __device__ __forceinline__ void copy_pieces(TileOf<kRows, kWidth>& tile, const bf16* from, int64_t step, int width,
-                                            int count HEBB_WHERE_PARAMETER) {
+                                            int count) {
   using P = Pieces<kRows, kWidth>;
   const P piece;
   if (piece.channel < width) {
@@ -187,8 +185,7 @@ __device__ __forceinline__ void copy_pieces(TileOf<kRows, kWidth>& tile, const b
     bf16* const to = &tile.data[piece.row * kStride<kWidth> + piece.channel];
     HEBB_UNROLL
     for (int i = 0; i < P::kCount; ++i) {
-      copy_async_16(to + i * P::kStep * kStride<kWidth>, from,
-                    piece.row + i * P::kStep < count ? 16 : 0 HEBB_WHERE_ARGUMENT);
+      copy_async_16(to + i * P::kStep * kStride<kWidth>, from, piece.row + i * P::kStep < count ? 16 : 0);
       from += step;
     }
   }
@@ -198,9 +195,9 @@ __device__ __forceinline__ void copy_pieces(TileOf<kRows, kWidth>& tile, const b
 /// Channels from `width` on are left alone.
 template <int kRows, int kWidth>
 __device__ __forceinline__ void copy_rows(TileOf<kRows, kWidth>& tile, const bf16* from, int64_t stride, int width,
-                                          int count HEBB_WHERE_PARAMETER) {
+                                          int count) {
   using P = Pieces<kRows, kWidth>;
-  copy_pieces(tile, from + P().row * stride, P::kStep * stride, width, count HEBB_WHERE_ARGUMENT);
+  copy_pieces(tile, from + P().row * stride, P::kStep * stride, width, count);
 }
 
 /// A tile and the tensor [lines, width] that its rows come from.
@@ -212,8 +209,7 @@ template <int kRows, int kWidth> struct LineCopy {
 
 /// The same for rows at line(row) of some tensors; a line of -1 gives zeros.
 template <int kRows, int kWidth, int kTensors, class Line>
-__device__ __forceinline__ void copy_lines(const LineCopy<kRows, kWidth> (&copies)[kTensors],
-                                           Line&& line HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void copy_lines(const LineCopy<kRows, kWidth> (&copies)[kTensors], Line&& line) {
   using P = Pieces<kRows, kWidth>;
   const P piece;
   HEBB_UNROLL
@@ -224,7 +220,7 @@ __device__ __forceinline__ void copy_lines(const LineCopy<kRows, kWidth> (&copie
     for (const LineCopy<kRows, kWidth>& copy : copies) {
       if (piece.channel < copy.width) {
         copy_async_16(&copy.tile.data[row * kStride<kWidth> + piece.channel],
-                      copy.from + (l < 0 ? 0 : l * copy.width) + piece.channel, l < 0 ? 0 : 16 HEBB_WHERE_ARGUMENT);
+                      copy.from + (l < 0 ? 0 : l * copy.width) + piece.channel, l < 0 ? 0 : 16);
       }
     }
   }
@@ -233,28 +229,25 @@ __device__ __forceinline__ void copy_lines(const LineCopy<kRows, kWidth> (&copie
 /// The same for even rows: an address and a distance for each tensor instead of a line for each row.
 template <int kRows, int kWidth, int kTensors>
 __device__ __forceinline__ void copy_even_lines(const LineCopy<kRows, kWidth> (&copies)[kTensors],
-                                                const StackedRows& rows HEBB_WHERE_PARAMETER) {
+                                                const StackedRows& rows) {
   using P = Pieces<kRows, kWidth>;
   const int64_t line = rows.line_at(P().row), step = rows.line_at(P().row + P::kStep) - line;
   HEBB_UNROLL
   for (const LineCopy<kRows, kWidth>& copy : copies) {
-    copy_pieces(copy.tile, copy.from + line * copy.width, step * copy.width, copy.width,
-                rows.count HEBB_WHERE_ARGUMENT);
+    copy_pieces(copy.tile, copy.from + line * copy.width, step * copy.width, copy.width, rows.count);
   }
 }
 
 /// Starts copies of keys, values and biases from key `tile` on, up to key `last`.
 template <int kKeys, int kWidth>
 __device__ __forceinline__ void copy_keys(TileOf<kKeys, kWidth>& keys, TileOf<kKeys, kWidth>& values, float* bias,
-                                          const Inputs<bf16>& in, const HeadTile& at, int tile,
-                                          int last HEBB_WHERE_PARAMETER) {
+                                          const Inputs<bf16>& in, const HeadTile& at, int tile, int last) {
   const int64_t line = (at.space * in.keys + tile) * in.kv_heads + at.head;
   const int count = last - tile, i = static_cast<int>(threadIdx.x);
-  copy_rows(keys, in.k + line * in.d, static_cast<int64_t>(in.kv_heads) * in.d, in.d, count HEBB_WHERE_ARGUMENT);
-  copy_rows(values, in.v + line * in.dv, static_cast<int64_t>(in.kv_heads) * in.dv, in.dv, count HEBB_WHERE_ARGUMENT);
+  copy_rows(keys, in.k + line * in.d, static_cast<int64_t>(in.kv_heads) * in.d, in.d, count);
+  copy_rows(values, in.v + line * in.dv, static_cast<int64_t>(in.kv_heads) * in.dv, in.dv, count);
   if (in.bias != nullptr && i < kKeys) {
-    copy_async_4(bias + i, in.bias + line + static_cast<int64_t>(i) * in.kv_heads,
-                 i < count ? 4 : 0 HEBB_WHERE_ARGUMENT);
+    copy_async_4(bias + i, in.bias + line + static_cast<int64_t>(i) * in.kv_heads, i < count ? 4 : 0);
   }
 }
 
@@ -268,8 +261,7 @@ template <int kRows, int kWidth> __device__ __forceinline__ void clear_padding(T
 
 /// sums[m][j] += a_row . b_row for rows 16 m of a and 8 j of b, over kWidth channels.
 template <int kWidth, int kRowTiles, int kColumnTiles>
-__device__ __forceinline__ void multiply_rows(float (&sums)[kRowTiles][kColumnTiles][4], const bf16* a,
-                                              const bf16* b HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void multiply_rows(float (&sums)[kRowTiles][kColumnTiles][4], const bf16* a, const bf16* b) {
   constexpr int stride = kStride<kWidth>;
   const int lane = lane_number();
   a += lane % 16 * stride + lane / 16 * 8;
@@ -278,18 +270,16 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[kRowTiles][kColumnTi
   for (int c = 0; c < kWidth; c += 16) {
     uint32_t left[kRowTiles][4];
     HEBB_UNROLL
-    for (int m = 0; m < kRowTiles; ++m) {
-      load_matrices<4, false>(left[m], a + 16 * m * stride + c HEBB_WHERE_ARGUMENT);
-    }
+    for (int m = 0; m < kRowTiles; ++m) { load_matrices<4, false>(left[m], a + 16 * m * stride + c); }
     HEBB_UNROLL
     for (int j = 0; j < kColumnTiles; j += 2) {
       uint32_t right[4];
-      load_matrices<4, false>(right, b + 8 * j * stride + c HEBB_WHERE_ARGUMENT);
+      load_matrices<4, false>(right, b + 8 * j * stride + c);
       const uint32_t first[2] = {right[0], right[1]}, second[2] = {right[2], right[3]};
       HEBB_UNROLL
       for (int m = 0; m < kRowTiles; ++m) {
-        mma_bf16(sums[m][j], left[m], first HEBB_WHERE_ARGUMENT);
-        mma_bf16(sums[m][j + 1], left[m], second HEBB_WHERE_ARGUMENT);
+        mma_bf16(sums[m][j], left[m], first);
+        mma_bf16(sums[m][j + 1], left[m], second);
       }
     }
   }
@@ -298,8 +288,7 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[kRowTiles][kColumnTi
 /// sums[m][j] += weights (rows 16 m) x b: 16 kSteps rows of b, channels 8 j of it.
 template <int kWidth, int kRowTiles, int kSteps>
 __device__ __forceinline__ void add_weighted_rows(float (&sums)[kRowTiles][kWidth / 8][4],
-                                                  const uint32_t (&weights)[kRowTiles][kSteps][4],
-                                                  const bf16* b HEBB_WHERE_PARAMETER) {
+                                                  const uint32_t (&weights)[kRowTiles][kSteps][4], const bf16* b) {
   constexpr int stride = kStride<kWidth>;
   const int lane = lane_number();
   b += lane % 16 * stride + lane / 16 * 8;
@@ -308,12 +297,12 @@ __device__ __forceinline__ void add_weighted_rows(float (&sums)[kRowTiles][kWidt
     HEBB_UNROLL
     for (int j = 0; j < kWidth / 8; j += 2) {
       uint32_t right[4];
-      load_matrices<4, true>(right, b + 16 * step * stride + 8 * j HEBB_WHERE_ARGUMENT);
+      load_matrices<4, true>(right, b + 16 * step * stride + 8 * j);
       const uint32_t first[2] = {right[0], right[1]}, second[2] = {right[2], right[3]};
       HEBB_UNROLL
       for (int m = 0; m < kRowTiles; ++m) {
-        mma_bf16(sums[m][j], weights[m][step], first HEBB_WHERE_ARGUMENT);
-        mma_bf16(sums[m][j + 1], weights[m][step], second HEBB_WHERE_ARGUMENT);
+        mma_bf16(sums[m][j], weights[m][step], first);
+        mma_bf16(sums[m][j + 1], weights[m][step], second);
       }
     }
   }
@@ -364,13 +353,13 @@ __device__ __forceinline__ void write_rows(bf16* to, int width, int64_t stride, 
 }
 
 /// Sum or maximum over the four lanes that hold parts of the same rows.
-__device__ __forceinline__ float sum_of_quad(float value HEBB_WHERE_PARAMETER) {
-  value += __shfl_xor_sync(kAllLanes, value, 1, 32 HEBB_WHERE_ARGUMENT);
-  return value + __shfl_xor_sync(kAllLanes, value, 2, 32 HEBB_WHERE_ARGUMENT);
+__device__ __forceinline__ float sum_of_quad(float value) {
+  value += __shfl_xor_sync(kAllLanes, value, 1);
+  return value + __shfl_xor_sync(kAllLanes, value, 2);
 }
-__device__ __forceinline__ float max_of_quad(float value HEBB_WHERE_PARAMETER) {
-  value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, 1, 32 HEBB_WHERE_ARGUMENT));
-  return fmaxf(value, __shfl_xor_sync(kAllLanes, value, 2, 32 HEBB_WHERE_ARGUMENT));
+__device__ __forceinline__ float max_of_quad(float value) {
+  value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, 1));
+  return fmaxf(value, __shfl_xor_sync(kAllLanes, value, 2));
 }
 
 // ---- softmax in registers
@@ -383,7 +372,7 @@ template <int kRowTiles> struct alignas(16) RowValues { float of[2 * kRowTiles];
 template <int kRowTiles, int kKeyTiles, int kColumnTiles>
 __device__ __forceinline__ void add_to_softmax(float (&scores)[kRowTiles][kKeyTiles][4], float factor,
                                                RowValues<kRowTiles>& tops, RowValues<kRowTiles>& sums,
-                                               float (&out)[kRowTiles][kColumnTiles][4] HEBB_WHERE_PARAMETER) {
+                                               float (&out)[kRowTiles][kColumnTiles][4]) {
   RowValues<kRowTiles> top = tops, sum = sums;
   HEBB_UNROLL
   for (int i = 0; i < 2 * kRowTiles; ++i) {
@@ -391,7 +380,7 @@ __device__ __forceinline__ void add_to_softmax(float (&scores)[kRowTiles][kKeyTi
     float most = top.of[i];
     HEBB_UNROLL
     for (int j = 0; j < kKeyTiles; ++j) { most = fmaxf(most, fmaxf(scores[m][j][at], scores[m][j][at + 1])); }
-    most = max_of_quad(most HEBB_WHERE_ARGUMENT);
+    most = max_of_quad(most);
     const float zero = most == -INFINITY ? 0.0f : most * factor;  // no key so far, or only keys with a bias of -inf
     const float shrink = exp2_fast(top.of[i] * factor - zero);
     float added = 0;

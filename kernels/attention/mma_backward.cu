@@ -187,13 +187,12 @@ using Scores = float[kKeyTiles][kRowTiles][4];
 
 /// First token of a space, in [0, tokens], whose bound exceeds `key`; bounds do not decrease. By a whole warp, 32 at a
 /// time.
-__device__ __forceinline__ int64_t first_token_above(const int32_t* bounds, int64_t tokens,
-                                                     int64_t key HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ int64_t first_token_above(const int32_t* bounds, int64_t tokens, int64_t key) {
   int64_t low = 0, high = tokens;
   while (low < high) {
     const int64_t step = (high - low + 31) / 32,
                   mine = low + step * (lane_number() + 1) - 1;  // the last of the lane's part
-    const unsigned above = __ballot_sync(kAllLanes, mine >= high || bounds[mine] > key HEBB_WHERE_ARGUMENT);
+    const unsigned above = __ballot_sync(kAllLanes, mine >= high || bounds[mine] > key);
     if (above == 0) { return high; }
     low += step * (__ffs(static_cast<int>(above)) - 1);
     high = low + step - 1 < high ? low + step - 1 : high;
@@ -202,23 +201,22 @@ __device__ __forceinline__ int64_t first_token_above(const int32_t* bounds, int6
 }
 
 template <int kWidth>
-__device__ __forceinline__ void copy_row_tile(Shared<kWidth>& s, int buffer,
-                                              const AttentionBackwardTask& a HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void copy_row_tile(Shared<kWidth>& s, int buffer, const AttentionBackwardTask& a) {
   const StackedRows rows = s.next;
   const LineCopy<kRows, kWidth> copies[] = {{s.queries[buffer], a.in.q, a.in.d}, {s.d_o[buffer], a.d_o, a.in.dv}};
   if (rows.are_even(Pieces<kRows, kWidth>::kStep)) {
-    copy_even_lines(copies, rows HEBB_WHERE_ARGUMENT);
+    copy_even_lines(copies, rows);
   } else {
-    copy_lines(copies, [&](int row) { return rows.line_of(row); } HEBB_WHERE_ARGUMENT);
+    copy_lines(copies, [&](int row) { return rows.line_of(row); });
   }
   const int row = static_cast<int>(threadIdx.x) % kRows, bytes = row < rows.count ? 4 : 0;
   const int64_t l = bytes > 0 ? rows.line_of(row) : 0, token = bytes > 0 ? rows.token_of(row) : 0;
   if (static_cast<int>(threadIdx.x) < kRows) {
-    copy_async_4(&s.lse[buffer][row], a.lse + l, bytes HEBB_WHERE_ARGUMENT);
-    copy_async_4(&s.lo[buffer][row], a.in.lo + token, bytes HEBB_WHERE_ARGUMENT);
+    copy_async_4(&s.lse[buffer][row], a.lse + l, bytes);
+    copy_async_4(&s.lo[buffer][row], a.in.lo + token, bytes);
   } else {
-    copy_async_4(&s.delta[buffer][row], a.delta + l, bytes HEBB_WHERE_ARGUMENT);
-    copy_async_4(&s.hi[buffer][row], a.in.hi + token, bytes HEBB_WHERE_ARGUMENT);
+    copy_async_4(&s.delta[buffer][row], a.delta + l, bytes);
+    copy_async_4(&s.hi[buffer][row], a.in.hi + token, bytes);
   }
 }
 

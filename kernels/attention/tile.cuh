@@ -84,8 +84,7 @@ __device__ __forceinline__ void load_keys(Shared& s, const Inputs<T>& a, const H
 /// sums[i][j] = own line 4 y + i . other line x + 16 j over `width` channels. Starts with a barrier.
 template <class A, class B>
 __device__ __forceinline__ void multiply_lines(float (&sums)[4][4], Shared& s, const A* own, const int64_t* own_line,
-                                               const B* other, const int64_t* other_line,
-                                               int width HEBB_WHERE_PARAMETER) {
+                                               const B* other, const int64_t* other_line, int width) {
   constexpr int kStride = kChannels + 1;
   float* const stages[2] = {s.stage, s.stage + kTile * kStride};
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
@@ -93,14 +92,14 @@ __device__ __forceinline__ void multiply_lines(float (&sums)[4][4], Shared& s, c
   HEBB_UNROLL
   for (int i = 0; i < 16; ++i) { sums[i / 4][i % 4] = 0; }
   for (int first = 0; first < width; first += kChannels) {
-    __syncthreads(HEBB_WHERE_HERE);
+    __syncthreads();
     for (int line = static_cast<int>(threadIdx.x / kChannels); line < kTile; line += kThreads / kChannels) {
       const int c = first + column;
       const int64_t a = own_line[line], b = other_line[line];
       stages[0][line * kStride + column] = a >= 0 && c < width ? to_float(own[a * width + c]) : 0.0f;
       stages[1][line * kStride + column] = b >= 0 && c < width ? to_float(other[b * width + c]) : 0.0f;
     }
-    __syncthreads(HEBB_WHERE_HERE);
+    __syncthreads();
     HEBB_UNROLL_BY(8)
     for (int c = 0; c < kChannels; ++c) {
       float a[4], b[4];
@@ -119,18 +118,17 @@ __device__ __forceinline__ void multiply_lines(float (&sums)[4][4], Shared& s, c
 /// barrier.
 template <int kColumns, class T>
 __device__ __forceinline__ void add_weighted_lines(float (&sums)[4][kColumns], Shared& s, const T* other,
-                                                   const int64_t* other_line, int width,
-                                                   int first HEBB_WHERE_PARAMETER) {
+                                                   const int64_t* other_line, int width, int first) {
   constexpr int kWidth = 16 * kColumns;
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   for (int begin = 0; begin < kTile; begin += kLines) {
-    __syncthreads(HEBB_WHERE_HERE);
+    __syncthreads();
     for (int item = static_cast<int>(threadIdx.x); item < kLines * kWidth; item += kThreads) {
       const int c = first + item % kWidth;
       const int64_t line = other_line[begin + item / kWidth];
       s.stage[item] = line >= 0 && c < width ? to_float(other[line * width + c]) : 0.0f;
     }
-    __syncthreads(HEBB_WHERE_HERE);
+    __syncthreads();
     HEBB_UNROLL_BY(32 / kColumns)  // 128 multiply-adds: unrolled wholly, nvcc takes minutes and more registers
     for (int line = 0; line < kLines; ++line) {
       float w[4];
@@ -151,11 +149,11 @@ struct Softmax {
   float top = -INFINITY, sum = 0;
 
   /// Turns scores into weights relative to the new maximum; returns the factor of what was summed before.
-  template <int N> __device__ __forceinline__ float add(float (&scores)[N] HEBB_WHERE_PARAMETER) {
+  template <int N> __device__ __forceinline__ float add(float (&scores)[N]) {
     float most = top;
     HEBB_UNROLL
     for (int j = 0; j < N; ++j) { most = fmaxf(most, scores[j]); }
-    most = warp_max<16>(most HEBB_WHERE_ARGUMENT);
+    most = warp_max<16>(most);
     const bool empty = most == -INFINITY;  // no key so far, or only keys with a bias of -inf
     const float shrink = empty ? 1.0f : expf(top - most);
     float added = 0;
@@ -164,7 +162,7 @@ struct Softmax {
       scores[j] = empty ? 0.0f : expf(scores[j] - most);
       added += scores[j];
     }
-    sum = sum * shrink + warp_sum<16>(added HEBB_WHERE_ARGUMENT);
+    sum = sum * shrink + warp_sum<16>(added);
     top = most;
     return shrink;
   }
@@ -174,11 +172,11 @@ struct Softmax {
 /// them.
 template <int kColumns>
 __device__ __forceinline__ void weigh_scores(float (&out)[4][kColumns], Softmax (&rows)[4], Shared& s,
-                                             float (&scores)[4][4] HEBB_WHERE_PARAMETER) {
+                                             float (&scores)[4][4]) {
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   HEBB_UNROLL
   for (int i = 0; i < 4; ++i) {
-    const float shrink = rows[i].add(scores[i] HEBB_WHERE_ARGUMENT);
+    const float shrink = rows[i].add(scores[i]);
     HEBB_UNROLL
     for (int j = 0; j < kColumns; ++j) { out[i][j] *= shrink; }
     HEBB_UNROLL
@@ -188,14 +186,13 @@ __device__ __forceinline__ void weigh_scores(float (&out)[4][kColumns], Softmax 
 
 /// delta = d_o . o and lse of the tile's rows (-inf: no row); needs their lines, ends without a barrier.
 template <class T>
-__device__ __forceinline__ void load_statistics(Shared& s, const T* d_o, const T* o, const float* lse,
-                                                int dv HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void load_statistics(Shared& s, const T* d_o, const T* o, const float* lse, int dv) {
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   for (int i = 0; i < 4; ++i) {
     const int64_t line = s.row_line[4 * y + i];
     float sum = 0;
     for (int c = x; line >= 0 && c < dv; c += 16) { sum += to_float(d_o[line * dv + c]) * to_float(o[line * dv + c]); }
-    sum = warp_sum<16>(sum HEBB_WHERE_ARGUMENT);
+    sum = warp_sum<16>(sum);
     if (x == 0) {
       s.delta[4 * y + i] = sum;
       s.lse[4 * y + i] = line >= 0 ? lse[line] : -INFINITY;

@@ -35,10 +35,10 @@ __device__ __forceinline__ void load_temperatures(Lines& lines, const Shared& s,
 template <class T, int kColumns>
 __device__ __forceinline__ void read_tile(float (&out)[4][kColumns], Softmax (&softmax)[4], Shared& s,
                                           const Lines& lines, const SlotRead<T>& a, const T* keys, const T* values,
-                                          int first_column HEBB_WHERE_PARAMETER) {
+                                          int first_column) {
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   float scores[4][4];
-  multiply_lines(scores, s, a.q, s.row_line, keys, s.key_line, a.n.d HEBB_WHERE_ARGUMENT);
+  multiply_lines(scores, s, a.q, s.row_line, keys, s.key_line, a.n.d);
   HEBB_UNROLL
   for (int i = 0; i < 4; ++i) {
     const bool exists = s.row_line[4 * y + i] >= 0;
@@ -49,9 +49,9 @@ __device__ __forceinline__ void read_tile(float (&out)[4][kColumns], Softmax (&s
           exists && s.key_line[column] >= 0 ? lines.temp[4 * y + i] * scores[i][j] + lines.bias[column] : -INFINITY;
     }
   }
-  weigh_scores(out, softmax, s, scores HEBB_WHERE_ARGUMENT);
-  add_weighted_lines(out, s, values, lines.value, a.n.dv, first_column HEBB_WHERE_ARGUMENT);
-  __syncthreads(HEBB_WHERE_HERE);  // lines and weights are replaced
+  weigh_scores(out, softmax, s, scores);
+  add_weighted_lines(out, s, values, lines.value, a.n.dv, first_column);
+  __syncthreads();  // lines and weights are replaced
 }
 
 template <int kColumns>

@@ -45,19 +45,19 @@ __device__ __forceinline__ void each_chunk_start(const int32_t* doc_start, int64
 /// Calls f(i), in order, for the places i >= first of ids [count] that hold `id`. All lanes of a warp.
 template <class F>
 __device__ __forceinline__ void each_member(const int32_t* ids, int64_t count, int64_t first, int32_t id, int lane,
-                                            F&& f HEBB_WHERE_PARAMETER) {
+                                            F&& f) {
   for (int64_t base = first; base < count; base += 32) {
     const bool is_member = base + lane < count && ids[base + lane] == id;
-    for (unsigned left = __ballot_sync(kAllLanes, is_member HEBB_WHERE_ARGUMENT); left != 0; left &= left - 1) {
+    for (unsigned left = __ballot_sync(kAllLanes, is_member); left != 0; left &= left - 1) {
       f(base + __ffs(static_cast<int>(left)) - 1);
     }
   }
 }
 
 /// Whether ids [0, at) hold `id`. All lanes of a warp.
-__device__ __forceinline__ bool is_among(const int32_t* ids, int64_t at, int32_t id, int lane HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ bool is_among(const int32_t* ids, int64_t at, int32_t id, int lane) {
   for (int64_t base = 0; base < at; base += 32) {
-    if (__ballot_sync(kAllLanes, base + lane < at && ids[base + lane] == id HEBB_WHERE_ARGUMENT) != 0) { return true; }
+    if (__ballot_sync(kAllLanes, base + lane < at && ids[base + lane] == id) != 0) { return true; }
   }
   return false;
 }

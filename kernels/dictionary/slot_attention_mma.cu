@@ -31,17 +31,16 @@ template <int kWidth> struct Shared {
 static_assert(attention_mma::fits_shared_memory<Shared>());
 
 template <int kWidth>
-__device__ __forceinline__ void copy_tile(Shared<kWidth>& s, int buffer, int tile,
-                                          const SlotRead<bf16>& a HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void copy_tile(Shared<kWidth>& s, int buffer, int tile, const SlotRead<bf16>& a) {
   if (tile < s.slot_tiles) {
     copy_slots_of(s.keys[buffer], s.values[buffer], s.bias[buffer], s.versions[buffer], s.versions[buffer ^ 1], s.slots,
-                  a.n, tile * kRows HEBB_WHERE_ARGUMENT);
+                  a.n, tile * kRows);
     return;
   }
   const int base = (tile - s.slot_tiles) * kRows;
   copy_lines<kRows, kWidth>({{s.keys[buffer], a.ring.k, a.n.d}, {s.values[buffer], a.ring.v, a.n.dv}}, [&](int row) {
     return base + row < s.earlier ? s.unit * a.ring.size + Split(s.ring + base + row, a.ring.size).remainder : -1;
-  } HEBB_WHERE_ARGUMENT);
+  });
   if (threadIdx.x < kRows) { s.bias[buffer][threadIdx.x] = 0; }
 }
 

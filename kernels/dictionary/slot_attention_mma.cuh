@@ -62,11 +62,10 @@ struct Source {
 
 /// Versions of the slots from `base` on, as far as there are slots.
 template <int kRows>
-__device__ __forceinline__ void copy_versions(int32_t (&versions)[kRows], const Source& from,
-                                              int base HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void copy_versions(int32_t (&versions)[kRows], const Source& from, int base) {
   const int i = static_cast<int>(threadIdx.x);
   if (i < kRows && from.old.table != nullptr && base + i < from.count) {
-    copy_async_4(versions + i, from.old.table + base + i, 4 HEBB_WHERE_ARGUMENT);
+    copy_async_4(versions + i, from.old.table + base + i, 4);
   }
 }
 
@@ -74,7 +73,7 @@ __device__ __forceinline__ void copy_versions(int32_t (&versions)[kRows], const 
 template <int kRows, int kWidth>
 __device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values,
                                                   float* bias, const int32_t* versions, const Source& from,
-                                                  const ReadLayout& n, int base HEBB_WHERE_PARAMETER) {
+                                                  const ReadLayout& n, int base) {
   using P = Pieces<kRows, kWidth>;
   const P piece;
   const int count = from.count - base;
@@ -87,12 +86,11 @@ __device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, T
     bf16* const key = &keys.data[row * kStride<kWidth> + piece.channel];
     bf16* const value = &values.data[row * kStride<kWidth> + piece.channel];
     if (piece.channel < n.d) {
-      copy_async_16(key, (version >= 0 ? from.old.keys : from.keys) + line * n.d + piece.channel,
-                    exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
+      copy_async_16(key, (version >= 0 ? from.old.keys : from.keys) + line * n.d + piece.channel, exists ? 16 : 0);
     }
     if (piece.channel < n.dv) {
       copy_async_16(value, (version >= 0 ? from.old.values : from.values) + line * n.dv + piece.channel,
-                    exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
+                    exists ? 16 : 0);
     }
   }
   const int i = static_cast<int>(threadIdx.x);
@@ -101,7 +99,7 @@ __device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, T
   } else if (i < kRows) {
     const int32_t version = i < count ? versions[i] : -1;
     copy_async_4(bias + i, version >= 0 ? from.old.bias + version : from.bias + (i < count ? base + i : 0),
-                 i < count ? 4 : 0 HEBB_WHERE_ARGUMENT);
+                 i < count ? 4 : 0);
   }
 }
 
@@ -109,13 +107,12 @@ __device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, T
 /// becomes zeros.
 template <int kRows, int kWidth>
 __device__ __forceinline__ void copy_dictionary(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias,
-                                                const Source& from, const ReadLayout& n,
-                                                int base HEBB_WHERE_PARAMETER) {
+                                                const Source& from, const ReadLayout& n, int base) {
   const int count = from.count - base, i = static_cast<int>(threadIdx.x);
-  copy_rows(keys, from.keys + int64_t{base} * n.d, n.d, n.d, count HEBB_WHERE_ARGUMENT);
-  copy_rows(values, from.values + int64_t{base} * n.dv, n.dv, n.dv, count HEBB_WHERE_ARGUMENT);
+  copy_rows(keys, from.keys + int64_t{base} * n.d, n.d, n.d, count);
+  copy_rows(values, from.values + int64_t{base} * n.dv, n.dv, n.dv, count);
   if (i < kRows && from.bias != nullptr) {
-    copy_async_4(bias + i, from.bias + base + i, i < count ? 4 : 0 HEBB_WHERE_ARGUMENT);
+    copy_async_4(bias + i, from.bias + base + i, i < count ? 4 : 0);
   } else if (i < kRows) {
     bias[i] = 0;
   }
@@ -125,13 +122,13 @@ __device__ __forceinline__ void copy_dictionary(TileOf<kRows, kWidth>& keys, Til
 template <int kRows, int kWidth>
 __device__ __forceinline__ void copy_slots_of(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias,
                                               const int32_t (&versions)[kRows], int32_t (&next)[kRows],
-                                              const Source& from, const ReadLayout& n, int base HEBB_WHERE_PARAMETER) {
+                                              const Source& from, const ReadLayout& n, int base) {
   if (from.old.table == nullptr) {
-    copy_dictionary(keys, values, bias, from, n, base HEBB_WHERE_ARGUMENT);
+    copy_dictionary(keys, values, bias, from, n, base);
     return;
   }
-  gather_dictionary(keys, values, bias, versions, from, n, base HEBB_WHERE_ARGUMENT);
-  copy_versions(next, from, base + kRows HEBB_WHERE_ARGUMENT);
+  gather_dictionary(keys, values, bias, versions, from, n, base);
+  copy_versions(next, from, base + kRows);
 }
 
 __device__ __forceinline__ void load_floats(float& first, float& second, const float* from) {

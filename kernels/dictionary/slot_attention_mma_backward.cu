@@ -204,18 +204,17 @@ template <int kWidth> struct Shared {
 static_assert(attention_mma::fits_shared_memory<Shared>());
 
 template <int kWidth>
-__device__ __forceinline__ void copy_queries(Shared<kWidth>& s, int buffer,
-                                             const SlotReadBackward<bf16>& a HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void copy_queries(Shared<kWidth>& s, int buffer, const SlotReadBackward<bf16>& a) {
   copy_lines<kTileQueries, kWidth>({{s.q[buffer], a.q, a.n.d}, {s.d_o[buffer], a.d_o, a.n.dv}},
-                                   [&](int row) { return s.line[buffer][row]; } HEBB_WHERE_ARGUMENT);
+                                   [&](int row) { return s.line[buffer][row]; });
   const int i = static_cast<int>(threadIdx.x);
   if (i < kTileQueries) {
     const int64_t line = s.line[buffer][i] < 0 ? 0 : s.line[buffer][i];
     const int bytes = s.line[buffer][i] < 0 ? 0 : 4;
-    copy_async_4(&s.lse[buffer][i], a.statistics + line, bytes HEBB_WHERE_ARGUMENT);
-    copy_async_4(&s.delta[buffer][i], a.statistics + a.queries + line, bytes HEBB_WHERE_ARGUMENT);
+    copy_async_4(&s.lse[buffer][i], a.statistics + line, bytes);
+    copy_async_4(&s.delta[buffer][i], a.statistics + a.queries + line, bytes);
     if (a.slot_temp != nullptr) {
-      copy_async_4(&s.temp[buffer][i], a.slot_temp + line % a.n.heads, bytes HEBB_WHERE_ARGUMENT);
+      copy_async_4(&s.temp[buffer][i], a.slot_temp + line % a.n.heads, bytes);
     } else {
       s.temp[buffer][i] = 1;
     }

@@ -18,11 +18,11 @@ struct Best {
     }
   }
   /// The best of the lanes whose numbers differ in this bit and those below it alone.
-  __device__ __forceinline__ Best over_lanes(int highest_bit HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ Best over_lanes(int highest_bit) const {
     Best best = *this;
     for (int bit = highest_bit; bit > 0; bit /= 2) {
-      const float other = __shfl_xor_sync(kAllLanes, best.score, bit, 32 HEBB_WHERE_ARGUMENT);
-      const int32_t at = __shfl_xor_sync(kAllLanes, best.slot, bit, 32 HEBB_WHERE_ARGUMENT);
+      const float other = __shfl_xor_sync(kAllLanes, best.score, bit);
+      const int32_t at = __shfl_xor_sync(kAllLanes, best.slot, bit);
       best.take(other, at);
     }
     return best;
@@ -44,12 +44,10 @@ struct Score {
     largest = fmaxf(largest, other.largest);
     best.take(other.best.score, other.best.slot);
   }
-  __device__ __forceinline__ Score over_lanes(int highest_bit HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ Score over_lanes(int highest_bit) const {
     float most = largest;
-    for (int bit = highest_bit; bit > 0; bit /= 2) {
-      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, bit, 32 HEBB_WHERE_ARGUMENT));
-    }
-    return {most, best.over_lanes(highest_bit HEBB_WHERE_ARGUMENT)};
+    for (int bit = highest_bit; bit > 0; bit /= 2) { most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, bit)); }
+    return {most, best.over_lanes(highest_bit)};
   }
 };
 

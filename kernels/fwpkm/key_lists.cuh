@@ -98,31 +98,31 @@ struct ListStage {
 /// s.counts: entries of each key in each warp's share; s.offsets: of keys before the block's, last. Ends with a
 /// barrier.
 __device__ __forceinline__ void count_entries(ListStage& s, const KeyIndex& a, const FastChunk& chunk, int64_t codebook,
-                                              int64_t first HEBB_WHERE_PARAMETER) {
+                                              int64_t first) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   if (thread < kListKeys * kListWarps) { s.counts[thread / kListWarps][thread % kListWarps] = 0; }
   if (thread <= kListKeys) { s.offsets[thread] = 0; }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
   int before = 0;
   each_entry_of_codebook(a, chunk, codebook, [&](int64_t, int32_t key) {
     before += key >= 0 && key < first ? 1 : 0;
     if (key >= first && key < first + kListKeys) { atomicAdd(&s.counts[key - first][warp], 1); }
   });
-  before = warp_sum(before HEBB_WHERE_ARGUMENT);
+  before = warp_sum(before);
   if (thread % 32 == 0) { atomicAdd(&s.offsets[kListKeys], before); }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
 }
 
 /// From counts to places in lists that follow each other. Ends with a barrier.
-__device__ __forceinline__ void place_lists(ListStage& s HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void place_lists(ListStage& s) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   if (warp < kListKeys) {  // kListWarps lanes
     const int own = s.counts[warp][lane];
-    const int sum = warp_scan(own, lane HEBB_WHERE_ARGUMENT);
+    const int sum = warp_scan(own, lane);
     s.counts[warp][lane] = sum - own;
     if (lane == 31) { s.offsets[warp] = sum; }
   }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
   if (thread == 0) {
     int at = s.offsets[kListKeys];
     HEBB_UNROLL
@@ -133,32 +133,32 @@ __device__ __forceinline__ void place_lists(ListStage& s HEBB_WHERE_PARAMETER) {
     }
     s.offsets[kListKeys] = at;
   }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
 }
 
 /// The lists of keys first .. first + kListKeys of a codebook: s.offsets tells where they lie in the codebook's part of
 /// `to`. Begins and ends with a barrier.
 __device__ __forceinline__ void make_lists(ListStage& s, int32_t* to, const KeyIndex& a, const FastChunk& chunk,
-                                           int64_t codebook, int64_t first HEBB_WHERE_PARAMETER) {
+                                           int64_t codebook, int64_t first) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  __syncthreads(HEBB_WHERE_HERE);
-  count_entries(s, a, chunk, codebook, first HEBB_WHERE_ARGUMENT);
-  place_lists(s HEBB_WHERE_ARGUMENT);
+  __syncthreads();
+  count_entries(s, a, chunk, codebook, first);
+  place_lists(s);
   each_entry_of_codebook(a, chunk, codebook, [&](int64_t entry, int32_t key) {
     const bool is_own = key >= first && key < first + kListKeys;
     const int own = is_own ? static_cast<int>(key - first) : -1;
-    if (__any_sync(kAllLanes, is_own HEBB_WHERE_ARGUMENT)) {
-      const unsigned peers = __match_any_sync(kAllLanes, own HEBB_WHERE_ARGUMENT);
+    if (__any_sync(kAllLanes, is_own)) {
+      const unsigned peers = __match_any_sync(kAllLanes, own);
       const int rank = __popc(peers & ((1u << lane) - 1u)), place = is_own ? s.counts[own][warp] : 0;
-      __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
+      __syncwarp();
       if (is_own) {
         to[s.offsets[own] + place + rank] = static_cast<int32_t>(entry);
         if (rank == 0) { s.counts[own][warp] = place + __popc(peers); }
       }
-      __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
+      __syncwarp();
     }
   });
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
 }
 
 /// How much each sub-key is used: usage [2, n] = scale sum of probs over its entries in all heads. usage null: not

@@ -71,7 +71,7 @@ struct KeySumStage {
 /// call. Ends with a barrier.
 template <class T>
 __device__ __forceinline__ float sum_part(KeySumStage& s, const KeySums& a, const KeyPart& part, const Keys<T>& in,
-                                          int64_t row, int64_t channels HEBB_WHERE_PARAMETER) {
+                                          int64_t row, int64_t channels) {
   const int lane = static_cast<int>(threadIdx.x % 32), piece = static_cast<int>(threadIdx.x / 32),
             thread = static_cast<int>(threadIdx.x);
   const KeyPiece own(part.lists, row, piece);
@@ -95,7 +95,7 @@ __device__ __forceinline__ float sum_part(KeySumStage& s, const KeySums& a, cons
   HEBB_UNROLL
   for (int u = 0; u < kSumChannels / 32; ++u) { s.sums[piece][32 * u + lane] = sums[u]; }
   if (lane == 0) { s.along[piece] = weight; }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
   float total = 0, weights = 0;
   const int64_t c = channels + thread;
   if (thread < kSumChannels && c < in.half) {
@@ -106,7 +106,7 @@ __device__ __forceinline__ float sum_part(KeySumStage& s, const KeySums& a, cons
     }
     total += part.beta != nullptr ? weights * a.along[row * in.half + c] : 0.0f;
   }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
   return total;
 }
 

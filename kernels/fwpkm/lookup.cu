@@ -25,9 +25,9 @@ struct Norms {
 };
 
 /// The item of the largest key among the warp's lanes, ties to the lower item, in every lane; items are not negative.
-__device__ __forceinline__ int64_t first_of_warp(int32_t key, int32_t item HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ int64_t first_of_warp(int32_t key, int32_t item) {
   const int64_t own = static_cast<int64_t>(key) * (int64_t{1} << 32) + (INT32_MAX - item);
-  return INT32_MAX - (warp_max(own HEBB_WHERE_ARGUMENT) & INT32_MAX);
+  return INT32_MAX - (warp_max(own) & INT32_MAX);
 }
 
 Found found_of(const FwpkmLookup& a) {
@@ -39,7 +39,7 @@ Found found_of(const FwpkmLookup& a) {
 /// memory.
 template <class T>
 __device__ __forceinline__ void choose_entries(const Found& out, int32_t* ranks, const LookupKeys<T>& in,
-                                               int64_t half_query, bool keep, int lane HEBB_WHERE_PARAMETER) {
+                                               int64_t half_query, bool keep, int lane) {
   int32_t* const entries = out.entries + half_query * in.k;
   for (int64_t j = 0; !keep && j < in.k; ++j) {
     int32_t best = kTaken, at = INT32_MAX;
@@ -49,30 +49,30 @@ __device__ __forceinline__ void choose_entries(const Found& out, int32_t* ranks,
         at = static_cast<int32_t>(i);
       }
     }
-    const int64_t chosen = first_of_warp(best, at HEBB_WHERE_ARGUMENT);
+    const int64_t chosen = first_of_warp(best, at);
     if (chosen % 32 == lane) {
       ranks[chosen] = kTaken;
       entries[j] = static_cast<int32_t>(chosen);
     }
   }
-  __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
+  __syncwarp();
   // The ranks' memory takes the chosen: index and exact score.
   auto* const exact = reinterpret_cast<float*>(ranks + in.k);
   for (int64_t j = 0; j < in.k; ++j) {
     const int32_t i = entries[j];
-    const float score = in.score(half_query, i, lane HEBB_WHERE_ARGUMENT);
+    const float score = in.score(half_query, i, lane);
     if (lane == 0) {
       ranks[j] = i;
       exact[j] = score;
     }
   }
-  __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
+  __syncwarp();
   float top = -INFINITY, total = 0;
   if (out.probs != nullptr) {
     for (int64_t j = lane; j < in.k; j += 32) { top = fmaxf(top, exact[j]); }
-    top = warp_max(top HEBB_WHERE_ARGUMENT);
+    top = warp_max(top);
     for (int64_t j = lane; j < in.k; j += 32) { total += expf(exact[j] - top); }
-    total = warp_sum(total HEBB_WHERE_ARGUMENT);
+    total = warp_sum(total);
   }
   for (int64_t j = lane; j < in.k; j += 32) {
     int64_t to = keep ? j : 0;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kMmaRankThreads, 1)
 /// The k best slots over the entries of both codebooks of one head of a token, best first, by one warp. shared: 3 k
 /// words.
 __device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, int64_t n, int64_t k, int64_t head,
-                                             int lane HEBB_WHERE_PARAMETER) {
+                                             int lane) {
   int32_t* const next = shared + 2 * k;  // behind the sorted items of both codebooks
   const int32_t* const entries = out.entries + head * 2 * k;
   const float* const scores = out.scores + head * 2 * k;
@@ -134,7 +134,7 @@ __device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, 
     shared[base + rank] = static_cast<int32_t>(item);
     if (codebook == 0) { next[item] = 0; }
   }
-  __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
+  __syncwarp();
   for (int64_t j = 0; j < k; ++j) {
     int32_t best = kTaken, slot = INT32_MAX;
     int64_t at = -1;
@@ -153,15 +153,15 @@ __device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, 
         }
       }
     }
-    const int64_t chosen = first_of_warp(best, slot HEBB_WHERE_ARGUMENT);
+    const int64_t chosen = first_of_warp(best, slot);
     const bool is_first = at >= 0 && chosen == slot;  // given entries may contain a slot twice
-    const unsigned winners = __ballot_sync(kAllLanes, is_first HEBB_WHERE_ARGUMENT);
+    const unsigned winners = __ballot_sync(kAllLanes, is_first);
     if (is_first && lane == __ffs(static_cast<int>(winners)) - 1) {
       out.slots[head * k + j] = slot;
       out.weights[head * k + j] = best_sum;
       ++next[at];
     }
-    __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
+    __syncwarp();
   }
 }
 

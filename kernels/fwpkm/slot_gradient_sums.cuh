@@ -79,15 +79,13 @@ __device__ __forceinline__ void sum_short_list(const F& f, const Readers& in, in
 /// Long lists of groups of 32 slots from `group` on, one group in long_groups.
 template <class F>
 __device__ __forceinline__ void sum_long_lists(const F& f, const Readers& in, float (&sums)[kListPieces][32],
-                                               int64_t group, int64_t step, int64_t column,
-                                               int64_t columns HEBB_WHERE_PARAMETER) {
+                                               int64_t group, int64_t step, int64_t column, int64_t columns) {
   const int lane = static_cast<int>(threadIdx.x % 32), piece = static_cast<int>(threadIdx.x / 32);
   const int64_t count = in.count[0];
   for (; group < count; group += step) {
     // Nearly all lists are short: 32 are looked at together, by each warp alike.
     const int64_t own = group + lane;
-    unsigned waiting =
-        __ballot_sync(kAllLanes, own < count && in.starts[own + 1] - in.starts[own] > kLongList HEBB_WHERE_ARGUMENT);
+    unsigned waiting = __ballot_sync(kAllLanes, own < count && in.starts[own + 1] - in.starts[own] > kLongList);
     for (; waiting != 0; waiting &= waiting - 1) {
       const int64_t u = group + __ffs(static_cast<int>(waiting)) - 1;
       const int64_t begin = in.starts[u], end = in.starts[u + 1], share = (end - begin + kListPieces - 1) / kListPieces;
@@ -95,14 +93,14 @@ __device__ __forceinline__ void sum_long_lists(const F& f, const Readers& in, fl
       float sum = 0;
       for (int64_t i = first; i < last && column < columns; ++i) { sum += f.term(in.readers[i], column); }
       sums[piece][lane] = sum;
-      __syncthreads(HEBB_WHERE_HERE);
+      __syncthreads();
       if (piece == 0 && column < columns) {
         float total = 0;
         HEBB_UNROLL
         for (int p = 0; p < kListPieces; ++p) { total += sums[p][lane]; }
         f.finish(f.begin(u, column), u, column, static_cast<int32_t>(end - begin), total);
       }
-      __syncthreads(HEBB_WHERE_HERE);
+      __syncthreads();
     }
   }
 }

@@ -47,13 +47,13 @@ struct Term {
 /// d_weights = step / n <d_next, v - vh>, to be weighed with w, and the term, of one entry by one warp.
 template <class T>
 __device__ __forceinline__ void inner(const FwpkmValuesBackwardTask<T>& b, int64_t token, int64_t target, int64_t g,
-                                      Term& term, int lane HEBB_WHERE_PARAMETER) {
+                                      Term& term, int lane) {
   const float* const d = b.d_next(g);
   float sum = 0;
   for (int64_t c = lane; c < b.width && d != nullptr; c += 32) {
     sum += d[c] * (to_float(b.pairs.v[target * b.width + c]) - to_float(b.vh[token * b.width + c]));
   }
-  sum = warp_sum(sum HEBB_WHERE_ARGUMENT);
+  sum = warp_sum(sum);
   if (lane == 0) {
     const float share = d != nullptr ? b.share(g) : 0.0f;
     b.d_weights[g] = share * sum;
@@ -78,24 +78,23 @@ __device__ __forceinline__ void reading_gradient(const FwpkmValuesBackwardTask<T
 
 /// d_w, before d_weights is complete, by one warp.
 template <class T>
-__device__ __forceinline__ void write_weight_gradient(const FwpkmValuesBackwardTask<T>& b, int64_t token,
-                                                      int lane HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void write_weight_gradient(const FwpkmValuesBackwardTask<T>& b, int64_t token, int lane) {
   float sum = 0;
   for (int64_t g = token * b.entries + lane; g < (token + 1) * b.entries; g += 32) {
     sum += b.weights[g] * b.d_weights[g];
   }
-  sum = warp_sum(sum HEBB_WHERE_ARGUMENT);
+  sum = warp_sum(sum);
   if (lane == 0) { write(b.d_w[token], sum, true); }
 }
 
 /// The rest of d_weights of one entry, by one warp.
 template <class T>
 __device__ __forceinline__ void slot_weight_gradient(const FwpkmValuesBackwardTask<T>& b, int64_t r, int64_t token,
-                                                     int64_t target, int64_t g, int lane HEBB_WHERE_PARAMETER) {
+                                                     int64_t target, int64_t g, int lane) {
   const float *const old = b.old_row(g), *const d_vh = b.d_vh + r * b.width;
   float sum = 0;
   for (int64_t c = lane; c < b.width; c += 32) { sum += old[c] * d_vh[c]; }
-  sum = warp_sum(sum HEBB_WHERE_ARGUMENT);
+  sum = warp_sum(sum);
   if (lane == 0) { b.d_weights[g] = (target >= 0 ? b.pairs.weight(token) * b.d_weights[g] : 0.0f) + sum; }
 }
 

@@ -76,12 +76,12 @@ static_assert(sizeof(Shared<64, 32>) <= gated_delta_shared_bytes(64) &&
 /// A block of 16 rows of the triangular system, whose other unknowns are taken out already: solved, and as an operand.
 template <bool kTransposed, int kTiles>
 __device__ __forceinline__ void solve_block(StateRows<kBlocks, kTiles>& rows, const Pairs& pairs, int block,
-                                            Operand (&solved)[kTiles] HEBB_WHERE_PARAMETER) {
-  make_operands(solved, rows, block HEBB_WHERE_ARGUMENT);
+                                            Operand (&solved)[kTiles]) {
+  make_operands(solved, rows, block);
   HEBB_UNROLL
   for (int i = 0; i < 4 * kTiles; ++i) { rows.x[block][i / 4][i % 4] = 0; }
-  add_block<kTransposed>(rows.x[block], pairs.system, block, block, solved HEBB_WHERE_ARGUMENT);
-  make_operands(solved, rows, block HEBB_WHERE_ARGUMENT);
+  add_block<kTransposed>(rows.x[block], pairs.system, block, block, solved);
+  make_operands(solved, rows, block);
 }
 
 // ---- pairs of tokens, ahead of the state
@@ -91,7 +91,7 @@ __device__ __forceinline__ void solve_block(StateRows<kBlocks, kTiles>& rows, co
 /// transposed and negative; what is not below the diagonal there is nothing that anybody reads.
 template <bool kQueries, bool kBackward, int kWidth, int kSlice>
 __device__ __forceinline__ void make_block(Pairs& pairs, Diagonal& diagonal, const Stage<kWidth, kSlice>& stage,
-                                           int row, int column, const PipelineInputs& inputs HEBB_WHERE_PARAMETER) {
+                                           int row, int column, const PipelineInputs& inputs) {
   const Gates& gates = stage.gates;
   const bool on_diagonal = row == column;
   const int first_i = lane_number() / 4, first_j = lane_number() % 4 * 2;  // in the block
@@ -104,7 +104,7 @@ __device__ __forceinline__ void make_block(Pairs& pairs, Diagonal& diagonal, con
   }
   const bf16* const right = stage.keys.data + 16 * column * kStride<kWidth>;
   const auto product = [&](float(&sums)[1][2][4], const TileOf<kChunk, kWidth>& left) {
-    attention_mma::multiply_rows<kWidth>(sums, left.data + 16 * row * kStride<kWidth>, right HEBB_WHERE_ARGUMENT);
+    attention_mma::multiply_rows<kWidth>(sums, left.data + 16 * row * kStride<kWidth>, right);
   };
   const auto store = [&](TileOf<kChunk, kChunk>(&to)[2], const float(&x)[1][2][4]) {
     HEBB_UNROLL
@@ -155,7 +155,7 @@ __device__ __forceinline__ void invert_diagonal(Pairs& pairs, const Diagonal& di
 /// The pair warps' step. Of the ten blocks four warps take one on the diagonal, the others two below it.
 template <bool kQueries, bool kBackward, int kWidth, int kSlice>
 __device__ __forceinline__ void make_pairs(Shared<kWidth, kSlice>& s, Pairs& pairs,
-                                           const Stage<kWidth, kSlice>& stage HEBB_WHERE_PARAMETER) {
+                                           const Stage<kWidth, kSlice>& stage) {
   const int warp = warp_number() - kStateWarps;
   const bool on_diagonal = warp < kBlocks;
   Diagonal& diagonal = s.diagonals[warp % kBlocks];
@@ -163,10 +163,10 @@ __device__ __forceinline__ void make_pairs(Shared<kWidth, kSlice>& s, Pairs& pai
     const int pair = 2 * (warp - kBlocks) + i;  // of (1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)
     const int row = on_diagonal ? warp : pair == 0 ? 1 : pair < 3 ? 2 : 3;
     const int column = on_diagonal ? warp : pair - row * (row - 1) / 2;
-    make_block<kQueries, kBackward>(pairs, diagonal, stage, row, column, s.inputs HEBB_WHERE_ARGUMENT);
+    make_block<kQueries, kBackward>(pairs, diagonal, stage, row, column, s.inputs);
   }
   if (on_diagonal && !s.inputs.additive) {
-    __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
+    __syncwarp();
     invert_diagonal(pairs, diagonal, warp);
   }
 }
@@ -176,14 +176,14 @@ __device__ __forceinline__ void make_pairs(Shared<kWidth, kSlice>& s, Pairs& pai
 /// Starts the warp's copy of rows of `count` tokens; zeros behind them and behind `width` channels.
 template <int kWidth>
 __device__ __forceinline__ void copy_tile(TileOf<kChunk, kWidth>& tile, const bf16* from, int64_t stride, int count,
-                                          int width HEBB_WHERE_PARAMETER) {
+                                          int width) {
   constexpr int kPieces = kWidth / 8, kStep = 32 / kPieces;
   const int first = lane_number() / kPieces, c = lane_number() % kPieces * 8;
   const bf16* next = from + first * stride + c;
   HEBB_UNROLL_BY(4)
   for (int row = first; row < kChunk; row += kStep) {
     const bool exists = row < count && c < width;
-    copy_async_16(&tile.data[row * kStride<kWidth> + c], exists ? next : from, exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
+    copy_async_16(&tile.data[row * kStride<kWidth> + c], exists ? next : from, exists ? 16 : 0);
     next += kStep * stride;
   }
 }
@@ -203,18 +203,16 @@ struct Incoming {
 /// Starts the copies of a chunk and adds up its gates.
 template <bool kQueries, int kWidth, int kSlice>
 __device__ __forceinline__ void load_stage(Stage<kWidth, kSlice>& stage, const PipelineInputs& inputs,
-                                           const Incoming& incoming HEBB_WHERE_PARAMETER) {
+                                           const Incoming& incoming) {
   const DeltaChunk& chunk = incoming.chunk;
   const int length = static_cast<int>(chunk.length);
   const int64_t key_at = chunk.token * inputs.in.key_stride;
-  copy_tile(stage.keys, inputs.in.k + key_at, inputs.in.key_stride, length, inputs.dk HEBB_WHERE_ARGUMENT);
-  if constexpr (kQueries) {
-    copy_tile(stage.queries, inputs.in.q + key_at, inputs.in.key_stride, length, inputs.dk HEBB_WHERE_ARGUMENT);
-  }
+  copy_tile(stage.keys, inputs.in.k + key_at, inputs.in.key_stride, length, inputs.dk);
+  if constexpr (kQueries) { copy_tile(stage.queries, inputs.in.q + key_at, inputs.in.key_stride, length, inputs.dk); }
   copy_tile(stage.values, inputs.in.v + chunk.token * inputs.in.value_stride, inputs.in.value_stride, length,
-            inputs.channels HEBB_WHERE_ARGUMENT);
+            inputs.channels);
   commit_async_copies();
-  load_gates(stage.gates, incoming.gates HEBB_WHERE_ARGUMENT);
+  load_gates(stage.gates, incoming.gates);
   if (lane_number() == 0) {
     stage.chunk = chunk;
     stage.begins_document = incoming.begins_document;
@@ -239,7 +237,7 @@ template <int kSlice> struct HeadSlice {
   /// values: null for v. Ends with a barrier.
   __device__ __forceinline__ void begin(PipelineInputs& inputs, const DeltaSizes& n, const delta::Inputs<bf16>& in,
                                         const delta::Chunks& chunks, const int32_t* doc_start, const bf16* values,
-                                        float scale, bool additive HEBB_WHERE_PARAMETER) const {
+                                        float scale, bool additive) const {
     if (threadIdx.x == 0) {
       delta::HeadInputs<bf16> head_in = in.head(n, head);
       head_in.v = (values != nullptr ? values + head * n.value_dim : head_in.v) + first_channel;
@@ -255,20 +253,20 @@ template <int kSlice> struct HeadSlice {
                 scale,
                 additive};
     }
-    __syncthreads(HEBB_WHERE_HERE);
+    __syncthreads();
   }
 };
 
 /// Calls use(i, stage, pairs) in the state warps for the chunks of the row, kBackward from the last one to the first; i
 /// counts the calls.
 template <bool kQueries, bool kBackward, int kWidth, int kSlice, class F>
-__device__ __forceinline__ void run_pipeline(Shared<kWidth, kSlice>& s, F&& use HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void run_pipeline(Shared<kWidth, kSlice>& s, F&& use) {
   const int count = s.inputs.count, warp = warp_number();
   // A loop for each role: in one loop the state would take registers from all.
   const auto each_step = [&](auto&& step) {
     for (int i = -2; i < count; ++i) {
       step(i);
-      role_barrier(kThreads HEBB_WHERE_ARGUMENT);
+      role_barrier(kThreads);
     }
   };
   if (warp < kStateWarps) {
@@ -277,16 +275,14 @@ __device__ __forceinline__ void run_pipeline(Shared<kWidth, kSlice>& s, F&& use 
     });
   } else if (warp < kStateWarps + kPairWarps) {
     each_step([&](int i) {
-      if (i >= -1 && i + 1 < count) {
-        make_pairs<kQueries, kBackward>(s, s.pairs[(i + 1) % 2], s.stages[(i + 1) % 3] HEBB_WHERE_ARGUMENT);
-      }
+      if (i >= -1 && i + 1 < count) { make_pairs<kQueries, kBackward>(s, s.pairs[(i + 1) % 2], s.stages[(i + 1) % 3]); }
     });
   } else {
     const auto nth = [&](int n) { return Incoming(s.inputs, kBackward ? count - 1 - n : n); };
     Incoming incoming = nth(0);
     each_step([&](int i) {
       if (i + 2 < count) {
-        load_stage<kQueries>(s.stages[(i + 2) % 3], s.inputs, incoming HEBB_WHERE_ARGUMENT);
+        load_stage<kQueries>(s.stages[(i + 2) % 3], s.inputs, incoming);
         if (i + 3 < count) { incoming = nth(i + 3); }
         wait_async_copies<0>();
       }

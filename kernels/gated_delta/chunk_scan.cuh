@@ -43,10 +43,9 @@ template <class T> struct Inputs {
 /// `rows` rows of n elements, `stride` apart, times factor, without gaps.
 template <class T>
 __device__ __forceinline__ void gather_rows(int64_t rows, int64_t n, const T* from, int64_t stride, float factor,
-                                            float* to HEBB_WHERE_PARAMETER) {
-  block_rows(rows, n, [&](int64_t i, int64_t row, int64_t column) {
-    to[i] = factor * to_float(from[row * stride + column]);
-  } HEBB_WHERE_ARGUMENT);
+                                            float* to) {
+  block_rows(rows, n,
+             [&](int64_t i, int64_t row, int64_t column) { to[i] = factor * to_float(from[row * stride + column]); });
 }
 
 /// exp(x), x <= 0.

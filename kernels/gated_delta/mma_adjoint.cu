@@ -27,11 +27,10 @@ struct DeltaReverseScan {
 /// dO of 16 tokens as right operands, 8 channels each.
 template <int kWidth, int kSlice, int kTiles>
 __device__ __forceinline__ void load_answers(uint32_t (&d_o)[kTiles][2], const Stage<kWidth, kSlice>& stage,
-                                             int block HEBB_WHERE_PARAMETER) {
+                                             int block) {
   const int lane = lane_number(), column = 8 * kTiles * warp_number() + (kTiles == 2 ? lane / 16 * 8 : 0);
   uint32_t matrices[2 * kTiles];
-  load_matrices<2 * kTiles, true>(
-      matrices, &stage.values.data[(16 * block + lane % 16) * kStride<kSlice> + column] HEBB_WHERE_ARGUMENT);
+  load_matrices<2 * kTiles, true>(matrices, &stage.values.data[(16 * block + lane % 16) * kStride<kSlice> + column]);
   HEBB_UNROLL
   for (int i = 0; i < 2 * kTiles; ++i) { d_o[i / 2][i % 2] = matrices[i]; }
 }
@@ -39,19 +38,19 @@ __device__ __forceinline__ void load_answers(uint32_t (&d_o)[kTiles][2], const S
 /// sums += scale Pᵀ dO.
 template <int kWidth, int kSlice, int kTiles>
 __device__ __forceinline__ void read_answers(StateRows<kBlocks, kTiles>& sums, const Stage<kWidth, kSlice>& stage,
-                                             const Pairs& pairs HEBB_WHERE_PARAMETER) {
+                                             const Pairs& pairs) {
   HEBB_UNROLL
   for (int query = 0; query < kBlocks; ++query) {
     uint32_t d_o[kTiles][2];
-    load_answers(d_o, stage, query HEBB_WHERE_ARGUMENT);
+    load_answers(d_o, stage, query);
     HEBB_UNROLL
     for (int i = 0; i <= query; ++i) {
       HEBB_UNROLL
       for (const TileOf<kChunk, kChunk>& part : pairs.answers) {
         uint32_t left[4];
-        load_left<true>(left, part, 16 * i, 16 * query HEBB_WHERE_ARGUMENT);
+        load_left<true>(left, part, 16 * i, 16 * query);
         HEBB_UNROLL
-        for (int n = 0; n < kTiles; ++n) { mma_bf16(sums.x[i][n], left, d_o[n] HEBB_WHERE_ARGUMENT); }
+        for (int n = 0; n < kTiles; ++n) { mma_bf16(sums.x[i][n], left, d_o[n]); }
       }
     }
   }
@@ -60,9 +59,9 @@ __device__ __forceinline__ void read_answers(StateRows<kBlocks, kTiles>& sums, c
 /// scale e^gam dO of 16 tokens as right operands.
 template <int kWidth, int kSlice, int kTiles>
 __device__ __forceinline__ void scale_answers(Operand (&to)[kTiles], const Stage<kWidth, kSlice>& stage, int block,
-                                              float scale HEBB_WHERE_PARAMETER) {
+                                              float scale) {
   uint32_t d_o[kTiles][2];
-  load_answers(d_o, stage, block HEBB_WHERE_ARGUMENT);
+  load_answers(d_o, stage, block);
   HEBB_UNROLL
   for (int i = 0; i < 2 * kTiles; ++i) {
     const float* const start = &stage.gates.start[16 * block + i % 2 * 8 + lane_number() % 4 * 2];
@@ -78,23 +77,23 @@ __device__ __forceinline__ void scale_answers(Operand (&to)[kTiles], const Stage
 template <int kWidth, int kSlice, int kTiles>
 __device__ __forceinline__ void write_block(StateRows<kWidth / 16, kTiles>& d_state, StateRows<kBlocks, kTiles>& x,
                                             const DeltaReverseScan& a, const Stage<kWidth, kSlice>& stage,
-                                            const Pairs& pairs, int block, bool additive HEBB_WHERE_PARAMETER) {
+                                            const Pairs& pairs, int block, bool additive) {
   Operand part[kTiles];
   if (!additive) {
-    solve_block<true>(x, pairs, block, part HEBB_WHERE_ARGUMENT);
+    solve_block<true>(x, pairs, block, part);
     HEBB_UNROLL
-    for (int i = 0; i < block; ++i) { add_block<true>(x.x[i], pairs.system, i, block, part HEBB_WHERE_ARGUMENT); }
+    for (int i = 0; i < block; ++i) { add_block<true>(x.x[i], pairs.system, i, block, part); }
     StateRows<1, kTiles> writes;
     HEBB_UNROLL
     for (int i = 0; i < 4 * kTiles; ++i) {
       const int row = 16 * block + lane_number() / 4 + i % 4 / 2 * 8;
       writes.x[0][i / 4][i % 4] = -stage.gates.beta[row] * stage.gates.start[row] * x.x[block][i / 4][i % 4];
     }
-    make_operands(part, writes, 0 HEBB_WHERE_ARGUMENT);
-    add_rows<true>(d_state, stage.keys, 16 * block, part HEBB_WHERE_ARGUMENT);
+    make_operands(part, writes, 0);
+    add_rows<true>(d_state, stage.keys, 16 * block, part);
   }
-  scale_answers(part, stage, block, a.scale HEBB_WHERE_ARGUMENT);
-  add_rows<true>(d_state, stage.queries, 16 * block, part HEBB_WHERE_ARGUMENT);
+  scale_answers(part, stage, block, a.scale);
+  add_rows<true>(d_state, stage.queries, 16 * block, part);
 }
 
 /// Takes dS through a chunk: X = (1 + L)^-T (scale Pᵀ dO + diag(e^(gam_last - gam)) K dS), or without the system where
@@ -103,24 +102,22 @@ __device__ __forceinline__ void write_block(StateRows<kWidth / 16, kTiles>& d_st
 template <int kWidth, int kSlice, int kTiles>
 __device__ __forceinline__ void pass_chunk(StateRows<kWidth / 16, kTiles>& d_state, const DeltaReverseScan& a,
                                            const Stage<kWidth, kSlice>& stage, const Pairs& pairs, int64_t value_at,
-                                           int channels, bool additive HEBB_WHERE_PARAMETER) {
+                                           int channels, bool additive) {
   StateRows<kBlocks, kTiles> x;
   HEBB_UNROLL
   for (int m = 0; m < kWidth / 16; ++m) {
     Operand part[kTiles];
-    make_operands(part, d_state, m HEBB_WHERE_ARGUMENT);
-    add_rows<false>(x, stage.keys, 16 * m, part HEBB_WHERE_ARGUMENT);
+    make_operands(part, d_state, m);
+    add_rows<false>(x, stage.keys, 16 * m, part);
   }
   x.each_pair([&](float& first, float& second, int row, int) {
     first *= stage.gates.end[row];
     second *= stage.gates.end[row];
   });
-  read_answers(x, stage, pairs HEBB_WHERE_ARGUMENT);
+  read_answers(x, stage, pairs);
   d_state.scale(stage.gates.start[kChunk - 1]);
   HEBB_UNROLL
-  for (int block = kBlocks - 1; block >= 0; --block) {
-    write_block(d_state, x, a, stage, pairs, block, additive HEBB_WHERE_ARGUMENT);
-  }
+  for (int block = kBlocks - 1; block >= 0; --block) { write_block(d_state, x, a, stage, pairs, block, additive); }
   const int64_t stride = a.n.value_heads * a.n.value_dim;
   const int length = static_cast<int>(stage.chunk.length);
   constexpr bool kUniform = kHasRegisters<kWidth, kSlice>;

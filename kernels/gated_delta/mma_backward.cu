@@ -57,7 +57,7 @@ template <int kWidth> struct Shared {
 /// and behind `width` channels.
 template <int kRows, int kChannels, int kParts>
 __device__ __forceinline__ void copy_parts(TileOf<kRows, kChannels> (&to)[kParts], const bf16* from, int64_t part,
-                                           int64_t stride, int rows, int width HEBB_WHERE_PARAMETER) {
+                                           int64_t stride, int rows, int width) {
   constexpr int kPieces = kChannels / 8, kAll = kParts * kRows * kPieces;
   HEBB_UNROLL
   for (int step = 0; step < kAll; step += kBlock) {
@@ -66,18 +66,18 @@ __device__ __forceinline__ void copy_parts(TileOf<kRows, kChannels> (&to)[kParts
     const bool exists = row < rows && c < width;
     if (kAll % kBlock == 0 || i < kAll) {
       copy_async_16(&to[p].data[row * kStride<kChannels> + c], exists ? from + p * part + row * stride + c : from,
-                    exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
+                    exists ? 16 : 0);
     }
   }
 }
 
 /// The products of keys, and of queries and keys, below the diagonal: 16 rows by 32 columns a warp.
-template <int kWidth> __device__ __forceinline__ void multiply_keys(Shared<kWidth>& s HEBB_WHERE_PARAMETER) {
+template <int kWidth> __device__ __forceinline__ void multiply_keys(Shared<kWidth>& s) {
   const int first_row = warp_number() % 4 * 16, first_column = warp_number() / 4 % 2 * 32;
   const bool is_query = warp_number() >= 8;
   float sums[1][4][4] = {};
   attention_mma::multiply_rows<kWidth>(sums, (is_query ? s.queries : s.keys)[0].data + first_row * kStride<kWidth>,
-                                       s.keys[0].data + first_column * kStride<kWidth> HEBB_WHERE_ARGUMENT);
+                                       s.keys[0].data + first_column * kStride<kWidth>);
   HEBB_UNROLL
   for (int n = 0; n < 4; ++n) {
     HEBB_UNROLL
@@ -94,28 +94,27 @@ using Sums = float[1][16][4];
 /// kSplit.
 template <int kFirst, int kTiles, bool kSplit, int kRows, int kParts>
 __device__ __forceinline__ void add_product(Sums& sums, const bf16* left, const bf16* left_low,
-                                            const TileOf<kRows, kDepth> (&right)[kParts],
-                                            int right_row HEBB_WHERE_PARAMETER) {
+                                            const TileOf<kRows, kDepth> (&right)[kParts], int right_row) {
   constexpr int stride = kStride<kDepth>;
   const int lane = lane_number(), from = lane % 16 * stride + lane / 16 * 8;
   const int to = (right_row + lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8;
   HEBB_UNROLL_BY(1)  // registers are short: turns must not be mixed
   for (int c = 0; c < kDepth; c += 16) {
     uint32_t a[4], a_low[4];
-    load_matrices<4, false>(a, left + from + c HEBB_WHERE_ARGUMENT);
-    if constexpr (kSplit) { load_matrices<4, false>(a_low, left_low + from + c HEBB_WHERE_ARGUMENT); }
+    load_matrices<4, false>(a, left + from + c);
+    if constexpr (kSplit) { load_matrices<4, false>(a_low, left_low + from + c); }
     HEBB_UNROLL
     for (int j = 0; j < kTiles; j += 2) {
       HEBB_UNROLL
       for (int part = 0; part < kParts; ++part) {
         uint32_t b[4];
-        load_matrices<4, false>(b, &right[part].data[to + 8 * j * stride + c] HEBB_WHERE_ARGUMENT);
+        load_matrices<4, false>(b, &right[part].data[to + 8 * j * stride + c]);
         const uint32_t first[2] = {b[0], b[1]}, second[2] = {b[2], b[3]};
-        mma_bf16(sums[0][kFirst + j], a, first HEBB_WHERE_ARGUMENT);
-        mma_bf16(sums[0][kFirst + j + 1], a, second HEBB_WHERE_ARGUMENT);
+        mma_bf16(sums[0][kFirst + j], a, first);
+        mma_bf16(sums[0][kFirst + j + 1], a, second);
         if (kSplit && part == 0) {
-          mma_bf16(sums[0][kFirst + j], a_low, first HEBB_WHERE_ARGUMENT);
-          mma_bf16(sums[0][kFirst + j + 1], a_low, second HEBB_WHERE_ARGUMENT);
+          mma_bf16(sums[0][kFirst + j], a_low, first);
+          mma_bf16(sums[0][kFirst + j + 1], a_low, second);
         }
       }
     }
@@ -126,22 +125,22 @@ __device__ __forceinline__ void add_product(Sums& sums, const bf16* left, const 
 /// for the tokens that have weight. `first_row`: of the result.
 template <int kWidth, int kTiles, bool kTransposed>
 __device__ __forceinline__ void add_pairs(Sums& sums, const TileOf<kChunk, kChunk> (&weights)[2], const bf16* b,
-                                          int first_row HEBB_WHERE_PARAMETER) {
+                                          int first_row) {
   const int lane = lane_number();
   HEBB_UNROLL_BY(1)  // registers are short: turns must not be mixed
   for (int c = kTransposed ? first_row : 0; c < (kTransposed ? kChunk : first_row + 16); c += 16) {
     uint32_t high[4], low[4];
-    load_left<kTransposed>(high, weights[0], first_row, c HEBB_WHERE_ARGUMENT);
-    load_left<kTransposed>(low, weights[1], first_row, c HEBB_WHERE_ARGUMENT);
+    load_left<kTransposed>(high, weights[0], first_row, c);
+    load_left<kTransposed>(low, weights[1], first_row, c);
     HEBB_UNROLL
     for (int j = 0; j < kTiles; j += 2) {
       uint32_t right[4];
-      load_matrices<4, true>(right, b + (c + lane % 16) * kStride<kWidth> + lane / 16 * 8 + 8 * j HEBB_WHERE_ARGUMENT);
+      load_matrices<4, true>(right, b + (c + lane % 16) * kStride<kWidth> + lane / 16 * 8 + 8 * j);
       const uint32_t first[2] = {right[0], right[1]}, second[2] = {right[2], right[3]};
-      mma_bf16(sums[0][j], high, first HEBB_WHERE_ARGUMENT);
-      mma_bf16(sums[0][j + 1], high, second HEBB_WHERE_ARGUMENT);
-      mma_bf16(sums[0][j], low, first HEBB_WHERE_ARGUMENT);
-      mma_bf16(sums[0][j + 1], low, second HEBB_WHERE_ARGUMENT);
+      mma_bf16(sums[0][j], high, first);
+      mma_bf16(sums[0][j + 1], high, second);
+      mma_bf16(sums[0][j], low, first);
+      mma_bf16(sums[0][j + 1], low, second);
     }
   }
 }
@@ -149,7 +148,7 @@ __device__ __forceinline__ void add_pairs(Sums& sums, const TileOf<kChunk, kChun
 /// sums[kFirst + j] *= factors of the two rows; dots[row] = its product with `rows`, over the kTiles tiles.
 template <int kWidth, int kFirst, int kTiles>
 __device__ __forceinline__ void scale_and_multiply(Sums& sums, const float (&factors)[2], const bf16* rows,
-                                                   int first_row, float* dots HEBB_WHERE_PARAMETER) {
+                                                   int first_row, float* dots) {
   HEBB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = first_row + lane_number() / 4 + 8 * half;
@@ -162,7 +161,7 @@ __device__ __forceinline__ void scale_and_multiply(Sums& sums, const float (&fac
       second *= factors[half];
       dot += first * first_of(pair) + second * second_of(pair);
     }
-    dot = attention_mma::sum_of_quad(dot HEBB_WHERE_ARGUMENT);
+    dot = attention_mma::sum_of_quad(dot);
     if (lane_number() % 4 == 0) { dots[row] = dot; }
   }
 }
@@ -171,7 +170,7 @@ __device__ __forceinline__ void scale_and_multiply(Sums& sums, const float (&fac
 /// cancels and is left out; the sums are in double: rounding would hide what a strong decay leaves of dg.
 template <int kWidth>
 __device__ __forceinline__ void weigh_pairs(Shared<kWidth>& s, const Sums& sums, const DeltaChunkGradients& a,
-                                            int first_row, float* d_beta, int length HEBB_WHERE_PARAMETER) {
+                                            int first_row, float* d_beta, int length) {
   const int lane = lane_number();
   double rows[2] = {};
   HEBB_UNROLL
@@ -203,28 +202,24 @@ __device__ __forceinline__ void weigh_pairs(Shared<kWidth>& s, const Sums& sums,
     HEBB_UNROLL
     for (int e = 0; e < 2; ++e) {
       HEBB_UNROLL
-      for (int bits = 4; bits < 32; bits *= 2) {
-        columns[e] += __shfl_xor_sync(kAllLanes, columns[e], bits, 32 HEBB_WHERE_ARGUMENT);
-      }
+      for (int bits = 4; bits < 32; bits *= 2) { columns[e] += __shfl_xor_sync(kAllLanes, columns[e], bits); }
       if (lane < 4) { s.columns[first_row / 16][column + e] = columns[e]; }
     }
   }
   HEBB_UNROLL
   for (int half = 0; half < 2; ++half) {
-    rows[half] += __shfl_xor_sync(kAllLanes, rows[half], 1, 32 HEBB_WHERE_ARGUMENT);
-    rows[half] += __shfl_xor_sync(kAllLanes, rows[half], 2, 32 HEBB_WHERE_ARGUMENT);
+    rows[half] += __shfl_xor_sync(kAllLanes, rows[half], 1);
+    rows[half] += __shfl_xor_sync(kAllLanes, rows[half], 2);
     if (lane % 4 == 0) { s.rows[first_row + lane / 4 + 8 * half] = rows[half]; }
   }
 }
 
 /// dg_i = sum_{j>=i} dgam_j, by one warp. d_g: the chunk's first token.
 template <int kWidth>
-__device__ __forceinline__ void write_gates(const Shared<kWidth>& s, float* d_g, int64_t stride,
-                                            int length HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void write_gates(const Shared<kWidth>& s, float* d_g, int64_t stride, int length) {
   const int lane = lane_number();
   double d_gam[2], written = 0;
-  const double kept =
-      warp_sum((s.kept[lane] + s.kept[lane + 32]) + (s.kept[lane + 64] + s.kept[lane + 96]) HEBB_WHERE_ARGUMENT);
+  const double kept = warp_sum((s.kept[lane] + s.kept[lane + 32]) + (s.kept[lane + 64] + s.kept[lane + 96]));
   HEBB_UNROLL
   for (int e = 0; e < 2; ++e) {
     const int i = 2 * lane + e;
@@ -234,7 +229,7 @@ __device__ __forceinline__ void write_gates(const Shared<kWidth>& s, float* d_g,
     d_gam[e] = s.rows[i] - columns + reads - writes;
     written += writes;
   }
-  written = warp_sum(written HEBB_WHERE_ARGUMENT);
+  written = warp_sum(written);
   if (lane == 31) {  // gam_last; tokens behind the chunk's have its sum of gates and nothing of their own
     d_gam[1] += written + static_cast<double>(s.gates.start[kChunk - 1]) * kept;
   }
@@ -242,7 +237,7 @@ __device__ __forceinline__ void write_gates(const Shared<kWidth>& s, float* d_g,
   double sum = pair;
   HEBB_UNROLL
   for (int step = 1; step < 32; step *= 2) {
-    const double behind = __shfl_down_sync(kAllLanes, sum, step, 32 HEBB_WHERE_ARGUMENT);
+    const double behind = __shfl_down_sync(kAllLanes, sum, step);
     sum += lane + step < 32 ? behind : 0.0;
   }
   HEBB_UNROLL
@@ -269,30 +264,25 @@ template <int kWidth> __device__ __forceinline__ float multiply_states(const Sta
 /// What the warp's group sums over the stage's channels.
 template <int kWidth>
 __device__ __forceinline__ void add_channels(Shared<kWidth>& s, Sums& sums, const Stage<kWidth>& stage,
-                                             const DeltaChunkGradients& a, int group,
-                                             int first_row HEBB_WHERE_PARAMETER) {
+                                             const DeltaChunkGradients& a, int group, int first_row) {
   constexpr int kHalf = kWidth / 16;  // tiles of half the key channels
   const int row = first_row * kStride<kDepth>;
   const bool has_state = s.chunk.state >= 0 || a.initial != nullptr, has_d_state = s.next_state >= 0;
   if (group < 2) {
     if (has_state && !a.additive) {
-      add_product<0, kHalf, false>(sums, stage.x[0].data + row, nullptr, stage.state,
-                                   8 * kHalf * group HEBB_WHERE_ARGUMENT);
+      add_product<0, kHalf, false>(sums, stage.x[0].data + row, nullptr, stage.state, 8 * kHalf * group);
     }
     if (has_d_state) {
-      add_product<kHalf, kHalf, false>(sums, stage.errors[0].data + row, nullptr, stage.d_state,
-                                       8 * kHalf * group HEBB_WHERE_ARGUMENT);
+      add_product<kHalf, kHalf, false>(sums, stage.errors[0].data + row, nullptr, stage.d_state, 8 * kHalf * group);
     }
   } else if (group == 2) {
-    if (has_state) {
-      add_product<0, 2 * kHalf, false>(sums, stage.d_o[0].data + row, nullptr, stage.state, 0 HEBB_WHERE_ARGUMENT);
-    }
+    if (has_state) { add_product<0, 2 * kHalf, false>(sums, stage.d_o[0].data + row, nullptr, stage.state, 0); }
     if (has_state && has_d_state) {
       s.kept[threadIdx.x % 128] += static_cast<double>(multiply_states(stage, static_cast<int>(a.n.key_dim)));
     }
   } else {
-    add_product<0, 8, false>(sums, stage.d_o[0].data + row, nullptr, stage.errors, 0 HEBB_WHERE_ARGUMENT);
-    add_product<8, 8, true>(sums, stage.x[0].data + row, stage.x[1].data + row, stage.errors, 0 HEBB_WHERE_ARGUMENT);
+    add_product<0, 8, false>(sums, stage.d_o[0].data + row, nullptr, stage.errors, 0);
+    add_product<8, 8, true>(sums, stage.x[0].data + row, stage.x[1].data + row, stage.errors, 0);
   }
 }
 
@@ -323,7 +313,7 @@ __device__ __forceinline__ void copy_step(Shared<kWidth>& s, const DeltaChunkGra
 /// weights.
 template <int kWidth>
 __device__ __forceinline__ void finish_channels(Shared<kWidth>& s, Sums& sums, const DeltaChunkGradients& a, int group,
-                                                int first_row, int64_t head HEBB_WHERE_PARAMETER) {
+                                                int first_row, int64_t head) {
   constexpr int kHalf = kWidth / 16;
   const Gates& gates = s.gates;
   const int row = first_row + lane_number() / 4;
@@ -331,24 +321,23 @@ __device__ __forceinline__ void finish_channels(Shared<kWidth>& s, Sums& sums, c
     const bf16* const keys = s.keys[0].data + group * 8 * kHalf;
     const float reads[2] = {-gates.beta[row] * gates.start[row], -gates.beta[row + 8] * gates.start[row + 8]};
     const float writes[2] = {gates.beta[row] * gates.end[row], gates.beta[row + 8] * gates.end[row + 8]};
-    scale_and_multiply<kWidth, 0, kHalf>(sums, reads, keys, first_row, s.reads[group] HEBB_WHERE_ARGUMENT);
-    scale_and_multiply<kWidth, kHalf, kHalf>(sums, writes, keys, first_row, s.writes[group] HEBB_WHERE_ARGUMENT);
+    scale_and_multiply<kWidth, 0, kHalf>(sums, reads, keys, first_row, s.reads[group]);
+    scale_and_multiply<kWidth, kHalf, kHalf>(sums, writes, keys, first_row, s.writes[group]);
     HEBB_UNROLL
     for (int i = 0; i < 4 * kHalf; ++i) { sums[0][i / 4][i % 4] += sums[0][kHalf + i / 4][i % 4]; }
   } else if (group == 2) {
     const float reads[2] = {a.scale * gates.start[row], a.scale * gates.start[row + 8]};
-    scale_and_multiply<kWidth, 0, 2 * kHalf>(sums, reads, s.queries[0].data, first_row, s.reads[2] HEBB_WHERE_ARGUMENT);
+    scale_and_multiply<kWidth, 0, 2 * kHalf>(sums, reads, s.queries[0].data, first_row, s.reads[2]);
   } else {
     weigh_pairs(s, sums, a, first_row, a.d_beta + s.chunk.token * a.n.value_heads + head,
-                static_cast<int>(s.chunk.length) HEBB_WHERE_ARGUMENT);
+                static_cast<int>(s.chunk.length));
   }
 }
 
 /// Adds the pairs' parts of dK and dQ and writes them, or adds them to those of earlier heads; writes d_g.
 template <int kWidth>
 __device__ __forceinline__ void finish_head(const Shared<kWidth>& s, Sums& sums, const DeltaChunkGradients& a,
-                                            int group, int first_row, int64_t head,
-                                            bool accumulate HEBB_WHERE_PARAMETER) {
+                                            int group, int first_row, int64_t head, bool accumulate) {
   constexpr int kHalf = kWidth / 16;
   const int length = static_cast<int>(s.chunk.length), dk = static_cast<int>(a.n.key_dim),
             channel = group % 2 * 8 * kHalf;
@@ -357,16 +346,16 @@ __device__ __forceinline__ void finish_head(const Shared<kWidth>& s, Sums& sums,
   const float factors[2] = {1, 1};
   if (group < 2) {
     if (!a.additive) {
-      add_pairs<kWidth, kHalf, false>(sums, s.corrections, s.keys[0].data + channel, first_row HEBB_WHERE_ARGUMENT);
-      add_pairs<kWidth, kHalf, true>(sums, s.corrections, s.keys[0].data + channel, first_row HEBB_WHERE_ARGUMENT);
+      add_pairs<kWidth, kHalf, false>(sums, s.corrections, s.keys[0].data + channel, first_row);
+      add_pairs<kWidth, kHalf, true>(sums, s.corrections, s.keys[0].data + channel, first_row);
     }
-    add_pairs<kWidth, kHalf, true>(sums, s.answers, s.queries[0].data + channel, first_row HEBB_WHERE_ARGUMENT);
+    add_pairs<kWidth, kHalf, true>(sums, s.answers, s.queries[0].data + channel, first_row);
     attention_mma::write_rows<kWidth / 2>(a.d_k + to + channel, dk - channel, stride, token, sums, factors, accumulate);
   } else if (group == 2) {
-    add_pairs<kWidth, 2 * kHalf, false>(sums, s.answers, s.keys[0].data, first_row HEBB_WHERE_ARGUMENT);
+    add_pairs<kWidth, 2 * kHalf, false>(sums, s.answers, s.keys[0].data, first_row);
     attention_mma::write_rows<kWidth>(a.d_q + to, dk, stride, token, sums, factors, accumulate);
   } else if (warp_number() == 12) {
-    write_gates(s, a.d_g + s.chunk.token * a.n.value_heads + head, a.n.value_heads, length HEBB_WHERE_ARGUMENT);
+    write_gates(s, a.d_g + s.chunk.token * a.n.value_heads + head, a.n.value_heads, length);
   }
 }
 

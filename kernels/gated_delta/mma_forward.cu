@@ -67,13 +67,13 @@ __device__ __forceinline__ bf16* place_of_start(const DeltaScan& a, const HeadSl
 template <bool kRecomputes, int kWidth, int kSlice, int kTiles>
 __device__ __forceinline__ void read_state(StateRows<kBlocks, kTiles>& predictions, StateRows<kBlocks, kTiles>& answers,
                                            const Stage<kWidth, kSlice>& stage,
-                                           const StateRows<kWidth / 16, kTiles>& state HEBB_WHERE_PARAMETER) {
+                                           const StateRows<kWidth / 16, kTiles>& state) {
   HEBB_UNROLL
   for (int m = 0; m < kWidth / 16; ++m) {
     Operand part[kTiles];
-    make_operands(part, state, m HEBB_WHERE_ARGUMENT);
-    add_rows<false>(predictions, stage.keys, 16 * m, part HEBB_WHERE_ARGUMENT);
-    if constexpr (!kRecomputes) { add_rows<false>(answers, stage.queries, 16 * m, part HEBB_WHERE_ARGUMENT); }
+    make_operands(part, state, m);
+    add_rows<false>(predictions, stage.keys, 16 * m, part);
+    if constexpr (!kRecomputes) { add_rows<false>(answers, stage.queries, 16 * m, part); }
   }
 }
 
@@ -82,20 +82,20 @@ __device__ __forceinline__ void read_state(StateRows<kBlocks, kTiles>& predictio
 template <bool kRecomputes, int kWidth, int kSlice, int kTiles>
 __device__ __forceinline__ void write_block(StateRows<kWidth / 16, kTiles>& state, StateRows<kBlocks, kTiles>& errors,
                                             StateRows<kBlocks, kTiles>& answers, const Stage<kWidth, kSlice>& stage,
-                                            const Pairs& pairs, int block, bool additive HEBB_WHERE_PARAMETER) {
+                                            const Pairs& pairs, int block, bool additive) {
   Operand part[kTiles];
   if (additive) {
-    make_operands(part, errors, block HEBB_WHERE_ARGUMENT);
+    make_operands(part, errors, block);
   } else {
-    solve_block<false>(errors, pairs, block, part HEBB_WHERE_ARGUMENT);
+    solve_block<false>(errors, pairs, block, part);
   }
   HEBB_UNROLL
   for (int i = block + 1; i < kBlocks; ++i) {
-    if (!additive) { add_block<false>(errors.x[i], pairs.system, i, block, part HEBB_WHERE_ARGUMENT); }
+    if (!additive) { add_block<false>(errors.x[i], pairs.system, i, block, part); }
   }
   HEBB_UNROLL
   for (int i = block; i < kBlocks; ++i) {
-    if constexpr (!kRecomputes) { add_block<false>(answers.x[i], pairs.answers, i, block, part HEBB_WHERE_ARGUMENT); }
+    if constexpr (!kRecomputes) { add_block<false>(answers.x[i], pairs.answers, i, block, part); }
   }
   StateRows<1, kTiles> writes;
   HEBB_UNROLL
@@ -103,17 +103,17 @@ __device__ __forceinline__ void write_block(StateRows<kWidth / 16, kTiles>& stat
     const int row = 16 * block + lane_number() / 4 + i % 4 / 2 * 8;
     writes.x[0][i / 4][i % 4] = stage.gates.end[row] * stage.gates.beta[row] * errors.x[block][i / 4][i % 4];
   }
-  make_operands(part, writes, 0 HEBB_WHERE_ARGUMENT);
-  add_rows<true>(state, stage.keys, 16 * block, part HEBB_WHERE_ARGUMENT);
+  make_operands(part, writes, 0);
+  add_rows<true>(state, stage.keys, 16 * block, part);
 }
 
 /// Takes the state through a chunk.
 template <bool kRecomputes, class O, int kWidth, int kSlice, int kTiles>
 __device__ __forceinline__ void pass_chunk(StateRows<kWidth / 16, kTiles>& state, const DeltaScan& a,
                                            const Stage<kWidth, kSlice>& stage, const Pairs& pairs,
-                                           const HeadSlice<kSlice>& at, bool additive HEBB_WHERE_PARAMETER) {
+                                           const HeadSlice<kSlice>& at, bool additive) {
   StateRows<kBlocks, kTiles> errors, answers;
-  read_state<kRecomputes>(errors, answers, stage, state HEBB_WHERE_ARGUMENT);
+  read_state<kRecomputes>(errors, answers, stage, state);
   errors.each_pair([&](float& first, float& second, int row, int c) {
     const uint32_t values = attention_mma::load_pair(&stage.values.data[row * kStride<kSlice> + c]);
     const float start = additive ? 0.0f : stage.gates.start[row];
@@ -129,7 +129,7 @@ __device__ __forceinline__ void pass_chunk(StateRows<kWidth / 16, kTiles>& state
   state.scale(stage.gates.start[kChunk - 1]);
   HEBB_UNROLL
   for (int block = 0; block < kBlocks; ++block) {
-    write_block<kRecomputes>(state, errors, answers, stage, pairs, block, additive HEBB_WHERE_ARGUMENT);
+    write_block<kRecomputes>(state, errors, answers, stage, pairs, block, additive);
   }
   // Read here, not before: each would hold its registers through all blocks.
   const int64_t stride = a.n.value_heads * a.n.value_dim;

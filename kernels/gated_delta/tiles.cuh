@@ -56,12 +56,12 @@ struct GateInputs {
 };
 
 /// By one warp. Sums are taken in double: see delta::Decays.
-__device__ __forceinline__ void load_gates(Gates& gates, const GateInputs& in HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void load_gates(Gates& gates, const GateInputs& in) {
   const int lane = lane_number();
   double gam[2] = {in.g[0], in.g[1]};
   const double pair = gam[0] + gam[1];
-  const double sum = warp_scan(pair, lane HEBB_WHERE_ARGUMENT);
-  const double last = __shfl_sync(kAllLanes, sum, 31, 32 HEBB_WHERE_ARGUMENT);
+  const double sum = warp_scan(pair, lane);
+  const double last = __shfl_sync(kAllLanes, sum, 31);
   gam[0] += sum - pair;
   gam[1] = sum;
   HEBB_UNROLL
@@ -115,42 +115,39 @@ struct Operand {
 
   Operand() = default;
   /// From the sums of a tile.
-  __device__ __forceinline__ explicit Operand(const float (&x)[4] HEBB_WHERE_PARAMETER) {
+  __device__ __forceinline__ explicit Operand(const float (&x)[4]) {
     HEBB_UNROLL
     for (int i = 0; i < 2; ++i) {
       const SplitPair parts(x[2 * i], x[2 * i + 1]);
-      high[i] = transpose_matrix(parts.high HEBB_WHERE_ARGUMENT);
-      low[i] = transpose_matrix(parts.low HEBB_WHERE_ARGUMENT);
+      high[i] = transpose_matrix(parts.high);
+      low[i] = transpose_matrix(parts.low);
     }
   }
 };
 
 /// 16 x 16 from a row and column of a tile on, or of the transposed tile, as a left operand.
 template <bool kTransposed, int kRows, int kWidth>
-__device__ __forceinline__ void load_left(uint32_t (&left)[4], const TileOf<kRows, kWidth>& tile, int row,
-                                          int column HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void load_left(uint32_t (&left)[4], const TileOf<kRows, kWidth>& tile, int row, int column) {
   const int lane = lane_number();
   const int at = kTransposed ? (column + lane / 16 * 8 + lane % 8) * kStride<kWidth> + row + lane / 8 % 2 * 8
                              : (row + lane % 16) * kStride<kWidth> + column + lane / 16 * 8;
-  load_matrices<4, kTransposed>(left, &tile.data[at] HEBB_WHERE_ARGUMENT);
+  load_matrices<4, kTransposed>(left, &tile.data[at]);
 }
 
 /// sums += tile (or its transpose) x right: 16 of its columns, from `column` on.
 template <bool kTransposed, int kRows, int kWidth, int kRowTiles, int kTiles>
 __device__ __forceinline__ void add_rows(StateRows<kRowTiles, kTiles>& sums, const TileOf<kRows, kWidth>& tile,
-                                         int column, const Operand (&right)[kTiles] HEBB_WHERE_PARAMETER) {
+                                         int column, const Operand (&right)[kTiles]) {
   constexpr int kTogether = kRowTiles < 4 ? kRowTiles : 4, kSums = kTogether * kTiles;
   HEBB_UNROLL
   for (int first = 0; first < kRowTiles; first += kTogether) {
     uint32_t left[kTogether][4];
     HEBB_UNROLL
-    for (int m = 0; m < kTogether; ++m) {
-      load_left<kTransposed>(left[m], tile, 16 * (first + m), column HEBB_WHERE_ARGUMENT);
-    }
+    for (int m = 0; m < kTogether; ++m) { load_left<kTransposed>(left[m], tile, 16 * (first + m), column); }
     HEBB_UNROLL
     for (int i = 0; i < 2 * kSums; ++i) {  // neighbours have sums of their own
       const int m = i / kTiles % kTogether, n = i % kTiles;
-      mma_bf16(sums.x[first + m][n], left[m], i < kSums ? right[n].high : right[n].low HEBB_WHERE_ARGUMENT);
+      mma_bf16(sums.x[first + m][n], left[m], i < kSums ? right[n].high : right[n].low);
     }
   }
 }
@@ -159,22 +156,22 @@ __device__ __forceinline__ void add_rows(StateRows<kRowTiles, kTiles>& sums, con
 /// lower ones.
 template <bool kTransposed, int kTiles>
 __device__ __forceinline__ void add_block(float (&sums)[kTiles][4], const TileOf<kChunk, kChunk> (&matrix)[2], int row,
-                                          int column, const Operand (&right)[kTiles] HEBB_WHERE_PARAMETER) {
+                                          int column, const Operand (&right)[kTiles]) {
   uint32_t high[4], low[4];
-  load_left<kTransposed>(high, matrix[0], 16 * row, 16 * column HEBB_WHERE_ARGUMENT);
-  load_left<kTransposed>(low, matrix[1], 16 * row, 16 * column HEBB_WHERE_ARGUMENT);
+  load_left<kTransposed>(high, matrix[0], 16 * row, 16 * column);
+  load_left<kTransposed>(low, matrix[1], 16 * row, 16 * column);
   HEBB_UNROLL
   for (int i = 0; i < 3 * kTiles; ++i) {
     const int n = i % kTiles;
-    mma_bf16(sums[n], i < 2 * kTiles ? high : low, i / kTiles == 1 ? right[n].low : right[n].high HEBB_WHERE_ARGUMENT);
+    mma_bf16(sums[n], i < 2 * kTiles ? high : low, i / kTiles == 1 ? right[n].low : right[n].high);
   }
 }
 
 template <int kTiles, int kRowTiles>
 __device__ __forceinline__ void make_operands(Operand (&to)[kTiles], const StateRows<kRowTiles, kTiles>& from,
-                                              int row_tile HEBB_WHERE_PARAMETER) {
+                                              int row_tile) {
   HEBB_UNROLL
-  for (int n = 0; n < kTiles; ++n) { to[n] = Operand(from.x[row_tile][n] HEBB_WHERE_ARGUMENT); }
+  for (int n = 0; n < kTiles; ++n) { to[n] = Operand(from.x[row_tile][n]); }
 }
 
 }  // namespace hebb::HEBB_DEVICE::delta_mma

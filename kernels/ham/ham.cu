@@ -12,9 +12,8 @@ constexpr float kLengthEps = 1e-6f;
 constexpr int kSelectThreads = 1024;
 
 /// a . b of `count` elements by one warp, in every lane.
-template <class T>
-__device__ __forceinline__ float row_dot(int64_t count, const T* a, const T* b, int lane HEBB_WHERE_PARAMETER) {
-  return warp_sum_of(count, lane, [&](int64_t i) { return to_float(a[i]) * to_float(b[i]); } HEBB_WHERE_ARGUMENT);
+template <class T> __device__ __forceinline__ float row_dot(int64_t count, const T* a, const T* b, int lane) {
+  return warp_sum_of(count, lane, [&](int64_t i) { return to_float(a[i]) * to_float(b[i]); });
 }
 
 /// One warp a token.

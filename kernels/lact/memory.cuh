@@ -104,8 +104,8 @@ template <class S> struct Fast {
   template <class Stage>
   __device__ __forceinline__ void through_first(Stage& stage, const Operand<false, S>& x, int64_t row, const S* w0,
                                                 const S* w2, int64_t column, typename Stage::Sums& z0,
-                                                typename Stage::Sums& z2 HEBB_WHERE_PARAMETER) const {
-    tile_products(stage, x, row, straight(w0, 0), w2, column, dim, z0, z2 HEBB_WHERE_ARGUMENT);
+                                                typename Stage::Sums& z2) const {
+    tile_products(stage, x, row, straight(w0, 0), w2, column, dim, z0, z2);
   }
 
   /// The update of a slot; slot at.slots: what the chunk in progress at the row's end has gathered.
@@ -128,8 +128,7 @@ template <class S> struct Fast {
   }
 
   /// f(version, first, last) for the runs of tokens in [row, row + 64) that have the same weights. Whole warps call.
-  template <class F>
-  __device__ __forceinline__ void each_run(int64_t pair, int64_t row, F&& f HEBB_WHERE_PARAMETER) const {
+  template <class F> __device__ __forceinline__ void each_run(int64_t pair, int64_t row, F&& f) const {
     static_assert(kTileSize <= 64);
     const int32_t* const version = integers(pair, at.version);
     const int lane = static_cast<int>(threadIdx.x % 32),
@@ -140,7 +139,7 @@ template <class S> struct Fast {
       HEBB_UNROLL
       for (int part = 32; part >= 0; part -= 32) {  // of the next 64 tokens; the nearer half decides last
         const int i = first + 1 + part + lane;
-        const unsigned others = __ballot_sync(kAllLanes, i < end && version[i] != own HEBB_WHERE_ARGUMENT);
+        const unsigned others = __ballot_sync(kAllLanes, i < end && version[i] != own);
         if (others != 0) { last = first + part + __ffs(static_cast<int>(others)); }
       }
       f(own, first, last);

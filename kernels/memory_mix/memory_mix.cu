@@ -10,8 +10,7 @@ constexpr float kEps = 1e-6f;
 
 /// Sum of f(x) over a row's elements by one warp.
 template <class T, class F>
-__device__ __forceinline__ float warp_sum_of(const T* x, int64_t size, bool vector, int lane,
-                                             F&& f HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ float warp_sum_of(const T* x, int64_t size, bool vector, int lane, F&& f) {
   float sum = 0;
   each_pack<kPack<T>>(size, 32, lane, [&](int64_t i) {
     float v[kPack<T>];
@@ -19,13 +18,12 @@ __device__ __forceinline__ float warp_sum_of(const T* x, int64_t size, bool vect
     HEBB_UNROLL
     for (int j = 0; j < kPack<T>; ++j) { sum += i + j < size ? f(v[j]) : 0.0f; }
   });
-  return warp_sum(sum HEBB_WHERE_ARGUMENT);
+  return warp_sum(sum);
 }
 
 /// Sum of f(x, y).
 template <class T, class F>
-__device__ __forceinline__ float warp_sum_of(const T* x, const T* y, int64_t size, bool vector, int lane,
-                                             F&& f HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ float warp_sum_of(const T* x, const T* y, int64_t size, bool vector, int lane, F&& f) {
   float sum = 0;
   each_pack<kPack<T>>(size, 32, lane, [&](int64_t i) {
     float a[kPack<T>], b[kPack<T>];
@@ -36,7 +34,7 @@ __device__ __forceinline__ float warp_sum_of(const T* x, const T* y, int64_t siz
       sum += f(a[j], b[j]);  // 0 past the end
     }
   });
-  return warp_sum(sum HEBB_WHERE_ARGUMENT);
+  return warp_sum(sum);
 }
 
 template <class T> struct Score {

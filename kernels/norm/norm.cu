@@ -29,19 +29,19 @@ template <int kPacks> class Team {
   /// Teams of a block, and this team's number among them.
   __device__ int64_t teams() const { return kIsGroup ? static_cast<int>(blockDim.x) / lanes_ : 1; }
   __device__ int64_t number() const { return kIsGroup ? static_cast<int>(threadIdx.x) / lanes_ : 0; }
-  __device__ float sum(float value HEBB_WHERE_PARAMETER) {
+  __device__ float sum(float value) {
     if constexpr (kIsGroup) {
-      return group_sum(value, lanes_ HEBB_WHERE_ARGUMENT);
+      return group_sum(value, lanes_);
     } else {
-      return reduce_.sum(value HEBB_WHERE_ARGUMENT);
+      return reduce_.sum(value);
     }
   }
-  __device__ void sum(float (&values)[2] HEBB_WHERE_PARAMETER) {
+  __device__ void sum(float (&values)[2]) {
     if constexpr (kIsGroup) {
-      values[0] = group_sum(values[0], lanes_ HEBB_WHERE_ARGUMENT);
-      values[1] = group_sum(values[1], lanes_ HEBB_WHERE_ARGUMENT);
+      values[0] = group_sum(values[0], lanes_);
+      values[1] = group_sum(values[1], lanes_);
     } else {
-      reduce_.sum(values HEBB_WHERE_ARGUMENT);
+      reduce_.sum(values);
     }
   }
 

@@ -18,12 +18,10 @@ struct Sum {
 
 // sum = the tree over kLeaves parts, elements `at` and following. The loads do not wait for each other.
 template <int kLeaves, int N>
-__device__ __forceinline__ void leaf_sum(float (&sum)[N], const Sum& a, int64_t part, int64_t at HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void leaf_sum(float (&sum)[N], const Sum& a, int64_t part, int64_t at) {
   float value[kLeaves][N];
   HEBB_UNROLL
-  for (int p = 0; p < kLeaves; ++p) {
-    load_pack(value[p], a.parts + (part + p) * a.count, at, a.count, a.vector HEBB_WHERE_ARGUMENT);
-  }
+  for (int p = 0; p < kLeaves; ++p) { load_pack(value[p], a.parts + (part + p) * a.count, at, a.count, a.vector); }
   HEBB_UNROLL
   for (int step = 1; step < kLeaves; step *= 2) {
     HEBB_UNROLL

@@ -102,7 +102,7 @@ struct Choose {
   __device__ int64_t words() const { return (n.chunk + 31) / 32; }
 
   /// ids of a chunk's keys (docs/layers/ovq.md, Selection), by one block. Ranks are counted: L^2 comparisons.
-  __device__ const int32_t* choose(int64_t block HEBB_WHERE_PARAMETER) const {
+  __device__ const int32_t* choose(int64_t block) const {
     const int64_t unit = block / folders, row = unit / n.kv_heads, chunk = n.chunk;
     const Step at = n.at(row, step);
     const int64_t founder = at.before == 0 ? first_founder(second_founds, chunk) : -1,
@@ -118,7 +118,7 @@ struct Choose {
                                  ? first_draw(keys[unit % n.kv_heads], static_cast<uint64_t>(position + j))
                                  : static_cast<uint64_t>(order_of(best.score)) << 32 | static_cast<uint64_t>(j);
       ranked[j] = j == founder ? ~uint64_t{0} : place;
-    } HEBB_WHERE_ARGUMENT);
+    });
     block_warps(words(), [&](int64_t word, int lane) {
       const int64_t j = word * 32 + lane;
       int64_t rank = chunk;
@@ -127,9 +127,9 @@ struct Choose {
         rank = 0;
         for (int64_t i = 0; i < chunk; ++i) { rank += ranked[i] < own || (ranked[i] == own && i < j) ? 1 : 0; }
       }
-      const unsigned founding = __ballot_sync(kAllLanes, rank < at.after - first_new HEBB_WHERE_ARGUMENT);
+      const unsigned founding = __ballot_sync(kAllLanes, rank < at.after - first_new);
       if (lane == 0) { bits[word] = founding; }
-    } HEBB_WHERE_ARGUMENT);
+    });
     block_each(chunk, [&](int64_t j) {
       if ((bits[j / 32] >> (j % 32) & 1) != 0) {
         int64_t id = first_new + __popc(bits[j / 32] & ((1u << (j % 32)) - 1));
@@ -137,7 +137,7 @@ struct Choose {
         of_keys[j] = static_cast<int32_t>(id);
       }
       if (out != nullptr && block % folders == 0) { out[unit * n.length + at.fold + j] = of_keys[j]; }
-    } HEBB_WHERE_ARGUMENT);
+    });
     return of_keys;
   }
 };

@@ -22,7 +22,7 @@ template <class T> struct LookupKeys {
     return key > kTaken ? key : kTaken + 1;  // a NaN that is less than everything
   }
   /// Exact score of a sub-key, by one warp.
-  __device__ __forceinline__ float score(int64_t half_query, int64_t i, int lane HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ float score(int64_t half_query, int64_t i, int lane) const {
     const T* const query = q + half_query * half;
     const float* const key = keys + (Split(half_query, heads * 2).remainder * n + i) * half;
     float sum = 0;
@@ -30,7 +30,7 @@ template <class T> struct LookupKeys {
       const float x = to_float(query[c]), difference = x - key[c];
       sum += is_idw() ? difference * difference : x * key[c];
     }
-    sum = warp_sum(sum HEBB_WHERE_ARGUMENT);
+    sum = warp_sum(sum);
     return is_idw() ? -logf(eps + sum) : sum;
   }
 };

@@ -24,11 +24,10 @@ template <class T> struct Keys {
   int64_t heads, n, half, k;
 
   /// q . key of codebook `codebook` for token and head `row`, by one warp.
-  __device__ __forceinline__ float score(int64_t row, int64_t codebook, int64_t i,
-                                         int lane HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ float score(int64_t row, int64_t codebook, int64_t i, int lane) const {
     const T* const query = q + (row * 2 + codebook) * half;
     const float* const key = keys + ((row % heads * 2 + codebook) * n + i) * half;
-    return warp_sum_of(half, lane, [&](int64_t c) { return to_float(query[c]) * key[c]; } HEBB_WHERE_ARGUMENT);
+    return warp_sum_of(half, lane, [&](int64_t c) { return to_float(query[c]) * key[c]; });
   }
 };
 
@@ -39,7 +38,7 @@ constexpr int64_t kScoreBytes = 48 * 1024;   // of a block's tokens, if one need
 /// 2, half].
 template <class T>
 __device__ __forceinline__ void score_keys(int32_t* scores, int stride, const Keys<T>& in, const float* queries,
-                                           int tokens, int64_t codebook HEBB_WHERE_PARAMETER) {
+                                           int tokens, int64_t codebook) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32),
             n = static_cast<int>(in.n);
   const int half = static_cast<int>(in.half), first_query = static_cast<int>(codebook % 2) * half;
@@ -62,7 +61,7 @@ __device__ __forceinline__ void score_keys(int32_t* scores, int stride, const Ke
     HEBB_UNROLL
     for (int t = 0; t < kTokens; ++t) {
       if (t < tokens) {  // of all lanes alike
-        const float a = warp_sum(sums[t][0] HEBB_WHERE_ARGUMENT), b = warp_sum(sums[t][1] HEBB_WHERE_ARGUMENT);
+        const float a = warp_sum(sums[t][0]), b = warp_sum(sums[t][1]);
         if (lane == 0) {
           scores[t * stride + first] = static_cast<int32_t>(__float_as_uint(a));
           scores[t * stride + second] = static_cast<int32_t>(__float_as_uint(second > first ? b : a));

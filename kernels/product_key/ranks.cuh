@@ -27,8 +27,7 @@ struct RankStage {
 /// ranks [tokens, stride]: 2 q . key - |key|^2, or q . key, as ordered integers, of the block's tokens and codebook.
 template <class T>
 __device__ __forceinline__ void rank_keys(int32_t* ranks, int64_t stride, RankStage& s, const LookupKeys<T>& in,
-                                          const FastChunk& chunk, int64_t first, int64_t tokens,
-                                          int64_t codebook HEBB_WHERE_PARAMETER) {
+                                          const FastChunk& chunk, int64_t first, int64_t tokens, int64_t codebook) {
   const int x = static_cast<int>(threadIdx.x % 32),
             y = static_cast<int>(threadIdx.x / 32);  // keys x + 32 j, tokens y + kRankWarps i
   for (int64_t first_key = 0; first_key < in.n; first_key += kRankKeys) {
@@ -46,7 +45,7 @@ __device__ __forceinline__ void rank_keys(int32_t* ranks, int64_t stride, RankSt
         const int64_t key = first_key + line;
         s.keys[line][x] = key < in.n && c < in.half ? in.keys[(codebook * in.n + key) * in.half + c] : 0.0f;
       }
-      __syncthreads(HEBB_WHERE_HERE);
+      __syncthreads();
       HEBB_UNROLL
       for (int d = 0; d < kRankChannels; ++d) {
         float keys[kKeysEach];
@@ -59,7 +58,7 @@ __device__ __forceinline__ void rank_keys(int32_t* ranks, int64_t stride, RankSt
           for (int j = 0; j < kKeysEach; ++j) { sums[i][j] += query * keys[j]; }
         }
       }
-      __syncthreads(HEBB_WHERE_HERE);
+      __syncthreads();
     }
     HEBB_UNROLL
     for (int i = 0; i < kTokensEach * kKeysEach; ++i) {
@@ -84,7 +83,7 @@ static_assert(sizeof(MmaRankStage) == kRankStageBytes && kMmaTokens == kRankedTo
 /// Starts the copies of a tile of keys and of queries from a channel on.
 __device__ __forceinline__ void copy_tile(MmaRankStage& s, int buffer, const LookupKeys<bf16>& in,
                                           const FastChunk& chunk, int64_t first, int64_t tokens, int64_t codebook,
-                                          int64_t first_key, int64_t channel HEBB_WHERE_PARAMETER) {
+                                          int64_t first_key, int64_t channel) {
   const int thread = static_cast<int>(threadIdx.x), pack = thread % 8 * 4;
   HEBB_UNROLL
   for (int u = 0; u < kMmaKeys * 8 / kMmaRankThreads; ++u) {
@@ -92,14 +91,14 @@ __device__ __forceinline__ void copy_tile(MmaRankStage& s, int buffer, const Loo
     const bool exists = first_key + line < in.n && channel + pack < in.half;
     const float* const from =
         exists ? in.keys + (codebook * in.n + first_key + line) * in.half + channel + pack : in.keys;
-    copy_async_16(&s.keys[buffer][line][pack], from, exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
+    copy_async_16(&s.keys[buffer][line][pack], from, exists ? 16 : 0);
   }
   if (thread < kMmaTokens * 4) {
     const int line = thread / 4, own = thread % 4 * 8;
     const bool exists = line < tokens && channel + own < in.half;
     const bf16* const from =
         exists ? in.q + (token_of(chunk, first + line) * in.heads * 2 + codebook) * in.half + channel + own : in.q;
-    copy_async_16(&s.q[buffer][line][own], from, exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
+    copy_async_16(&s.q[buffer][line][own], from, exists ? 16 : 0);
   }
   commit_async_copies();
 }
@@ -117,8 +116,7 @@ __device__ __forceinline__ void split_in_three(uint32_t (&parts)[3], float first
 using RankSums = float[kMmaTokens / 16][2][4];  // of mma for tokens 16 m on and keys 8 j on
 
 /// sums += the products of 32 channels, of whole sixteens of tokens up to `tokens`.
-__device__ __forceinline__ void multiply_tile(RankSums& sums, const MmaRankStage& s, int buffer,
-                                              int64_t tokens HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void multiply_tile(RankSums& sums, const MmaRankStage& s, int buffer, int64_t tokens) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   RankSums own = {};
   HEBB_UNROLL
@@ -136,9 +134,9 @@ __device__ __forceinline__ void multiply_tile(RankSums& sums, const MmaRankStage
     for (int m = 0; m < kMmaTokens / 16; ++m) {
       if (16 * m < tokens) {
         uint32_t queries[4];
-        load_matrices<4, false>(queries, &s.q[buffer][16 * m + lane % 16][d + lane / 16 * 8] HEBB_WHERE_ARGUMENT);
+        load_matrices<4, false>(queries, &s.q[buffer][16 * m + lane % 16][d + lane / 16 * 8]);
         HEBB_UNROLL
-        for (int i = 0; i < 6; ++i) { mma_bf16(own[m][i % 2], queries, keys[i % 2][i / 2] HEBB_WHERE_ARGUMENT); }
+        for (int i = 0; i < 6; ++i) { mma_bf16(own[m][i % 2], queries, keys[i % 2][i / 2]); }
       }
     }
   }
@@ -149,24 +147,24 @@ __device__ __forceinline__ void multiply_tile(RankSums& sums, const MmaRankStage
 /// The same as rank_keys by kMmaRankThreads threads; half is a multiple of 8, q and keys are 16-byte aligned.
 __device__ __forceinline__ void rank_keys_mma(int32_t* ranks, int64_t stride, MmaRankStage& s,
                                               const LookupKeys<bf16>& in, const FastChunk& chunk, int64_t first,
-                                              int64_t tokens, int64_t codebook HEBB_WHERE_PARAMETER) {
+                                              int64_t tokens, int64_t codebook) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   int buffer = 0;
-  copy_tile(s, buffer, in, chunk, first, tokens, codebook, 0, 0 HEBB_WHERE_ARGUMENT);
+  copy_tile(s, buffer, in, chunk, first, tokens, codebook, 0, 0);
   for (int64_t first_key = 0; first_key < in.n; first_key += kMmaKeys) {
     RankSums sums = {};
     for (int64_t channel = 0; channel < in.half; channel += kRankChannels, buffer ^= 1) {
       const bool is_last = channel + kRankChannels >= in.half;
       const int64_t next_key = is_last ? first_key + kMmaKeys : first_key, next = is_last ? 0 : channel + kRankChannels;
       if (next_key < in.n) {
-        copy_tile(s, buffer ^ 1, in, chunk, first, tokens, codebook, next_key, next HEBB_WHERE_ARGUMENT);
+        copy_tile(s, buffer ^ 1, in, chunk, first, tokens, codebook, next_key, next);
         wait_async_copies<1>();
       } else {
         wait_async_copies<0>();
       }
-      __syncthreads(HEBB_WHERE_HERE);
-      multiply_tile(sums, s, buffer, tokens HEBB_WHERE_ARGUMENT);
-      __syncthreads(HEBB_WHERE_HERE);
+      __syncthreads();
+      multiply_tile(sums, s, buffer, tokens);
+      __syncthreads();
     }
     HEBB_UNROLL
     for (int i = 0; i < kMmaTokens / 16 * 8; ++i) {

@@ -77,7 +77,7 @@ __device__ __forceinline__ bool is_before(const KeyPair& a, const KeyPair& b) {
 
 /// A bound that at least `wanted` of the first `count` keys reach, and no more where they are distinct. Behind them up
 /// to a multiple of four keys are INT32_MIN. By one warp.
-__device__ __forceinline__ int32_t bound_of(const int32_t* keys, int count, int wanted, int lane HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ int32_t bound_of(const int32_t* keys, int count, int wanted, int lane) {
   uint32_t bound = 0;  // in the order of unsigned numbers
   for (uint32_t bit = 0x80000000u; bit != 0; bit /= 2) {
     const auto tried = static_cast<int32_t>((bound | bit) ^ 0x80000000u);
@@ -88,7 +88,7 @@ __device__ __forceinline__ int32_t bound_of(const int32_t* keys, int count, int 
       HEBB_UNROLL
       for (int e = 0; e < 4; ++e) { reaching += static_cast<int32_t>(four.word[e]) >= tried ? 1 : 0; }
     }
-    reaching = warp_sum(reaching HEBB_WHERE_ARGUMENT);
+    reaching = warp_sum(reaching);
     if (reaching >= wanted) { bound |= bit; }
     if (reaching == wanted) { break; }
   }
@@ -99,22 +99,22 @@ __device__ __forceinline__ int32_t bound_of(const int32_t* keys, int count, int 
 /// four up. By one warp. Returns how many there are.
 template <class Other>
 __device__ __forceinline__ int keep_reaching(int32_t* keys, int32_t* others, int count, int32_t bound, int lane,
-                                             Other&& other HEBB_WHERE_PARAMETER) {
+                                             Other&& other) {
   int kept = 0;
   HEBB_UNROLL_BY(1)
   for (int base = 0; base < count; base += 32) {
     const int i = base + lane;
     const bool exists = i < count;
     const int32_t key = exists ? keys[i] : INT32_MIN, of_key = exists ? other(i) : 0;
-    const unsigned keeps = __ballot_sync(kAllLanes, exists && key >= bound HEBB_WHERE_ARGUMENT);
-    __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);  // all have read
+    const unsigned keeps = __ballot_sync(kAllLanes, exists && key >= bound);
+    __syncwarp();  // all have read
     if ((keeps >> lane & 1) != 0) {
       const int to = kept + __popc(keeps & ((1u << lane) - 1u));
       keys[to] = key;
       others[to] = of_key;
     }
     kept += __popc(keeps);
-    __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
+    __syncwarp();
   }
   if (kept + lane < (kept + 3) / 4 * 4) {
     keys[kept + lane] = INT32_MIN;
@@ -170,49 +170,48 @@ template <class F> __device__ __forceinline__ void each_pair_of(const KeySelecti
 /// Chooses again among the pairs that tie with the last one, those of the lowest slots. `greater`: chosen pairs before
 /// them. Rare, but all pairs tie where all scores are equal: so the highest slot is found by bisection. All threads
 /// call; ends with a barrier.
-__device__ HEBB_NOINLINE void choose_among_ties(KeySelection s, int32_t key, int greater,
-                                                int& counter HEBB_WHERE_PARAMETER) {
+__device__ HEBB_NOINLINE void choose_among_ties(KeySelection s, int32_t key, int greater, int& counter) {
   const int wanted = s.size.k - greater;
   int low = 0, high = s.size.n * s.size.n - 1;
   while (low < high) {
     const int middle = low + (high - low) / 2;
-    __syncthreads(HEBB_WHERE_HERE);
+    __syncthreads();
     if (threadIdx.x == 0) { counter = 0; }
-    __syncthreads(HEBB_WHERE_HERE);
+    __syncthreads();
     int own = 0;
     each_pair_of(s, key, [&](int slot) { own += slot <= middle ? 1 : 0; });
     atomicAdd(&counter, own);
-    __syncthreads(HEBB_WHERE_HERE);
+    __syncthreads();
     if (counter >= wanted) {
       high = middle;
     } else {
       low = middle + 1;
     }
   }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
   if (threadIdx.x == 0) { counter = 0; }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
   each_pair_of(s, key, [&](int slot) {
     if (slot <= low) { s.pair_slots[atomicAdd(&counter, 1)] = slot; }
   });
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < wanted; i += kSelectThreads) {
     int rank = 0;
     for (int j = 0; j < wanted; ++j) { rank += s.pair_slots[j] < s.pair_slots[i] ? 1 : 0; }
     s.chosen[greater + rank] = {number_of(key), s.pair_slots[i]};
   }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
 }
 
 /// From the scores that were put to s.chosen. All threads call; ends with a barrier.
-__device__ inline void select_keys(const KeySelection& s HEBB_WHERE_PARAMETER) {
+__device__ inline void select_keys(const KeySelection& s) {
   // Pairs so far, key of the last one chosen, whether others tie with it, the first chosen one that does; how many of
   // each list and of the pairs are kept.
   HEBB_SHARED(int[7], shared);
   int* const kept = shared + 4;
   const SelectionSize& size = s.size;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
   for (int i = thread; i < 2 * size.padded; i += kSelectThreads) {
     const bool exists = i % size.padded < size.n;
     s.keys[i] = exists ? order_key(__uint_as_float(static_cast<uint32_t>(s.keys[i]))) : INT32_MIN;
@@ -222,46 +221,46 @@ __device__ inline void select_keys(const KeySelection& s HEBB_WHERE_PARAMETER) {
     s.pair_slots[i] = INT32_MAX;
   }
   if (thread < 4) { shared[thread] = 0; }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
   if (thread < 64) {  // a warp for each list
     const int codebook = thread / 32;
     int32_t* const keys = s.keys + codebook * size.padded;
-    const int32_t bound = bound_of(keys, size.n, size.count, lane HEBB_WHERE_ARGUMENT);
-    const int found = keep_reaching(keys, s.indices + codebook * size.padded, size.n, bound, lane,
-                                    [](int i) { return i; } HEBB_WHERE_ARGUMENT);
+    const int32_t bound = bound_of(keys, size.n, size.count, lane);
+    const int found =
+        keep_reaching(keys, s.indices + codebook * size.padded, size.n, bound, lane, [](int i) { return i; });
     if (lane == 0) { kept[codebook] = found; }
   }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
   for (int item = thread; item < kept[0] + kept[1]; item += kSelectThreads) {
     const int codebook = item < kept[0] ? 0 : 1, i = item - codebook * kept[0], at = codebook * size.padded;
     const int rank = rank_of_key(s.keys + at, (kept[codebook] + 3) / 4 * 4, i);
     if (rank < size.count) { s.best[codebook * size.count + rank] = {number_of(s.keys[at + i]), s.indices[at + i]}; }
   }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
   for (int p = thread / 32; p < size.count; p += kSelectThreads / 32) {
     const int pairs = size.pairs_of(p);
     int at = lane == 0 ? atomicAdd(&shared[0], pairs) : 0;
-    at = __shfl_sync(kAllLanes, at, 0, 32 HEBB_WHERE_ARGUMENT);
+    at = __shfl_sync(kAllLanes, at, 0);
     for (int q = lane; q < pairs; q += 32) {
       s.pair_keys[at + q] = order_key(s.best[p].sum + s.best[size.count + q].sum);
       s.pair_slots[at + q] = s.best[p].slot * size.n + s.best[size.count + q].slot;
     }
   }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
   if (thread < 32) {
-    const int32_t bound = bound_of(s.pair_keys, shared[0], size.k, lane HEBB_WHERE_ARGUMENT);
-    const int found = keep_reaching(s.pair_keys, s.pair_slots, shared[0], bound, lane,
-                                    [&](int i) { return s.pair_slots[i]; } HEBB_WHERE_ARGUMENT);
+    const int32_t bound = bound_of(s.pair_keys, shared[0], size.k, lane);
+    const int found =
+        keep_reaching(s.pair_keys, s.pair_slots, shared[0], bound, lane, [&](int i) { return s.pair_slots[i]; });
     if (lane == 0) { kept[2] = found; }
   }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
   const int pairs = kept[2];
   for (int i = thread; i < pairs; i += kSelectThreads) {
     const int rank = rank_of_pair(s, pairs, i);
     if (rank < size.k) { s.chosen[rank] = {number_of(s.pair_keys[i]), s.pair_slots[i]}; }
     if (rank == size.k - 1) { shared[1] = s.pair_keys[i]; }
   }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
   // A pair outside can only tie with the last one; then its slot decides. Of the pairs of p the first one outside is
   // the greatest.
   const int32_t last = shared[1];
@@ -272,8 +271,8 @@ __device__ inline void select_keys(const KeySelection& s HEBB_WHERE_PARAMETER) {
   for (int i = thread; i < size.k; i += kSelectThreads) {
     if (order_key(s.chosen[i].sum) == last && (i == 0 || order_key(s.chosen[i - 1].sum) != last)) { shared[3] = i; }
   }
-  __syncthreads(HEBB_WHERE_HERE);
-  if (shared[2] > 0) { choose_among_ties(s, last, shared[3], shared[0] HEBB_WHERE_ARGUMENT); }
+  __syncthreads();
+  if (shared[2] > 0) { choose_among_ties(s, last, shared[3], shared[0]); }
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -143,16 +143,15 @@ __device__ __forceinline__ auto overwrite(const Channels<C>& m, float decay, flo
 /// Sums of K numbers over lanes that differ in bits kHigh to kLow of their number, by a butterfly like that of
 /// warp_sum. At each bit a lane goes on with half of the numbers while there are more: with the upper half where the
 /// bit is set.
-template <int kHigh, int kLow, int K>
-__device__ __forceinline__ void sum_over_lanes(float (&x)[K] HEBB_WHERE_PARAMETER) {
+template <int kHigh, int kLow, int K> __device__ __forceinline__ void sum_over_lanes(float (&x)[K]) {
   HEBB_UNROLL
   for (int n = K / 2, bits = kHigh; bits >= kLow; n /= 2, bits /= 2) {
-    if (n == 0) { x[0] += __shfl_xor_sync(kAllLanes, x[0], bits, 32 HEBB_WHERE_ARGUMENT); }
+    if (n == 0) { x[0] += __shfl_xor_sync(kAllLanes, x[0], bits); }
     HEBB_UNROLL
     for (int i = 0; i < n; ++i) {
       const bool upper = (threadIdx.x & static_cast<unsigned>(bits)) != 0;
       const float gives = upper ? x[i] : x[i + n], keeps = upper ? x[i + n] : x[i];
-      x[i] = keeps + __shfl_xor_sync(kAllLanes, gives, bits, 32 HEBB_WHERE_ARGUMENT);
+      x[i] = keeps + __shfl_xor_sync(kAllLanes, gives, bits);
     }
   }
 }
@@ -216,34 +215,31 @@ template <class Stored> struct BlockSlice {
     }
   }
   /// The pairs of a vector as parts, and the sum of the parts of all slots of a warp as pairs.
-  __device__ __forceinline__ Part<Stored> spread(const Pair& p HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ Part<Stored> spread(const Pair& p) const {
     if constexpr (Tile::kNarrow) {
       Channels<8> out;
       HEBB_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        out.x[i] = __shfl_sync(kAllLanes, p.x[i % 2], lane % 8 + i / 2 * 8, 32 HEBB_WHERE_ARGUMENT);
-      }
+      for (int i = 0; i < 8; ++i) { out.x[i] = __shfl_sync(kAllLanes, p.x[i % 2], lane % 8 + i / 2 * 8); }
       return out;
     } else {
       return p;
     }
   }
-  __device__ __forceinline__ Pair fold(Part<Stored> sum HEBB_WHERE_PARAMETER) const {
-    if constexpr (Tile::kNarrow) { sum_over_lanes<16, 8>(sum.x HEBB_WHERE_ARGUMENT); }
+  __device__ __forceinline__ Pair fold(Part<Stored> sum) const {
+    if constexpr (Tile::kNarrow) { sum_over_lanes<16, 8>(sum.x); }
     return {{sum.x[0], sum.x[1]}};
   }
   /// `slot` points to the slice of a slot, if it `exists`; else zeros.
-  __device__ __forceinline__ Held<Stored> load_slot(const Stored* slot, bool exists HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ Held<Stored> load_slot(const Stored* slot, bool exists) const {
     if constexpr (Tile::kNarrow) {
-      return exists && has_part ? load_16_bytes(slot + part_offset(0) HEBB_WHERE_ARGUMENT) : Word4{};
+      return exists && has_part ? load_16_bytes(slot + part_offset(0)) : Word4{};
     } else {
       return {{exists && has[0] ? slot[offset(0)] : 0.0f, exists && has[1] ? slot[offset(1)] : 0.0f}};
     }
   }
-  __device__ __forceinline__ void store_slot(Stored* slot, bool exists,
-                                             const Held<Stored>& value HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ void store_slot(Stored* slot, bool exists, const Held<Stored>& value) const {
     if constexpr (Tile::kNarrow) {
-      if (exists && has_part) { store_16_bytes_global(slot + part_offset(0), value HEBB_WHERE_ARGUMENT); }
+      if (exists && has_part) { store_16_bytes_global(slot + part_offset(0), value); }
     } else {
       HEBB_UNROLL
       for (int i = 0; i < 2; ++i) {
@@ -297,16 +293,13 @@ template <class Stored> struct Memory {
     return reinterpret_cast<const Stored*>(first + slot * (is_own ? slot_bytes : initial_bytes));
   }
   __device__ __forceinline__ void load(Held<Stored> (&held)[Tiling<Stored>::kHeld], const BlockSlice<Stored>& at,
-                                       const int32_t (&codes)[Tiling<Stored>::kHeld] HEBB_WHERE_PARAMETER) const {
+                                       const int32_t (&codes)[Tiling<Stored>::kHeld]) const {
     HEBB_UNROLL
-    for (int j = 0; j < Tiling<Stored>::kHeld; ++j) {
-      held[j] = at.load_slot(source(codes[j]), has(codes[j]) HEBB_WHERE_ARGUMENT);
-    }
+    for (int j = 0; j < Tiling<Stored>::kHeld; ++j) { held[j] = at.load_slot(source(codes[j]), has(codes[j])); }
   }
   /// To the slot of a code, or nowhere if it is kNoSlot.
-  __device__ __forceinline__ void store(const BlockSlice<Stored>& at, int32_t code,
-                                        const Held<Stored>& value HEBB_WHERE_PARAMETER) const {
-    at.store_slot(slot_of(code), code != kNoSlot, value HEBB_WHERE_ARGUMENT);
+  __device__ __forceinline__ void store(const BlockSlice<Stored>& at, int32_t code, const Held<Stored>& value) const {
+    at.store_slot(slot_of(code), code != kNoSlot, value);
   }
 };
 
@@ -415,9 +408,9 @@ __device__ __forceinline__ void each_group(const BlockSlice<Stored>& at, int cou
 template <class Stored>
 __device__ __forceinline__ void store_dots(float* to, const BlockSlice<Stored>& at,
                                            float (&dots)[Tiling<Stored>::kHeld],
-                                           const int (&places)[Tiling<Stored>::kHeld] HEBB_WHERE_PARAMETER) {
+                                           const int (&places)[Tiling<Stored>::kHeld]) {
   constexpr int kLanes = Tiling<Stored>::kLanes, kEach = kLanes / Tiling<Stored>::kHeld;
-  sum_over_lanes<kLanes / 2, 1>(dots HEBB_WHERE_ARGUMENT);
+  sum_over_lanes<kLanes / 2, 1>(dots);
   const int own = at.lane % kLanes / kEach;  // the number that the lane was left with
   int place = places[0];
   HEBB_UNROLL

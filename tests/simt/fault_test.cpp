@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "kernels/common/cuda/async_copy.cuh"
+#include "kernels/common/cuda/block.cuh"
 #include "kernels/common/cuda/mma.cuh"
 #include "kernels/common/cuda/prelude.cuh"
 #include "support.h"
@@ -119,6 +120,126 @@ TEST_CASE("warp operations with wrong masks or in divergent code are faults", "[
   const std::string returned = fault_in(mask_with_returned_lane, 32, out.data());
   CHECK((contains(returned, "names lane 9, which has returned") ||
          contains(returned, "returns while other lanes wait for it")));
+}
+
+// Places. Each line that a message must name is written down behind it.
+__device__ __forceinline__ void wait_for_all() { __syncthreads(); }
+constexpr int kWaitsForAll = __LINE__ - 1;
+__device__ __attribute__((noinline)) int neighbour_of(int value) {
+  return __shfl_xor_sync(0xFFFFFFFFu, value, 1);  // a call of its own in the machine code
+}
+constexpr int kNeighbour = __LINE__ - 2;
+
+__global__ void divergent_barriers() {
+  if (threadIdx.x < 40) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+}
+constexpr int kDivergentBarriers = __LINE__ - 5;
+
+__global__ void divergent_operations(int* out) {
+  if (threadIdx.x < 16) {
+    out[threadIdx.x] = __shfl_xor_sync(0xFFFFFFFFu, 1, 1);
+  } else {
+    out[threadIdx.x] = __shfl_sync(0xFFFFFFFFu, 2, 1);
+  }
+}
+constexpr int kDivergentOperations = __LINE__ - 5;
+
+__global__ void barrier_by_two_ways() {
+  if (threadIdx.x < 40) {
+    wait_for_all();
+  } else {
+    wait_for_all();
+  }
+}
+constexpr int kBarrierByTwoWays = __LINE__ - 5;
+
+__global__ void operation_by_two_ways(int* out) {
+  if (threadIdx.x < 16) {
+    out[threadIdx.x] = neighbour_of(1);
+  } else {
+    out[threadIdx.x] = neighbour_of(2);
+  }
+}
+constexpr int kOperationByTwoWays = __LINE__ - 5;
+
+std::string place(int line, int inner = 0) {
+  const std::string outer = "fault_test.cpp:" + std::to_string(line);
+  return inner == 0 ? outer : outer + " > " + place(inner);
+}
+
+TEST_CASE("threads at two places of a kernel: the fault names the lines of both", "[fast]") {
+  const bool is_forward = GENERATE(true, false);
+  const simt::ScopedSettings scope(is_forward ? kForwardLate : kReverseEarly);
+  DeviceArray<int> out(64);
+  // The order of the threads decides which of the branches comes first.
+  const auto barriers = [&](int line, int inner) {
+    const std::string lower = place(line, inner), upper = place(line + 2, inner);
+    return "reaches the barrier at " + (is_forward ? upper : lower) + " while others wait at the barrier (" +
+           (is_forward ? lower : upper) + ")";
+  };
+  const auto operations = [&](int line, int inner, const std::string& of_lower, const std::string& of_upper) {
+    const std::string lower = place(line, inner), upper = place(line + 2, inner);
+    return "reaches " + (is_forward ? of_upper : of_lower) + " while lanes of its mask wait in " +
+           (is_forward ? of_lower + " at " + lower : of_upper + " at " + upper) + " (" + (is_forward ? upper : lower) +
+           ")";
+  };
+  const auto check = [](const std::string& found, const std::string& expected) {
+    INFO(found);
+    INFO(expected);
+    CHECK(contains(found, expected));
+  };
+  check(fault_in(divergent_barriers, 64), barriers(kDivergentBarriers, 0));
+  check(fault_in(barrier_by_two_ways, 64), barriers(kBarrierByTwoWays, kWaitsForAll));
+  check(fault_in(divergent_operations, 32, out.data()),
+        operations(kDivergentOperations, 0, "__shfl_xor_sync", "__shfl_sync"));
+  check(fault_in(operation_by_two_ways, 32, out.data()),
+        operations(kOperationByTwoWays, kNeighbour, "__shfl_xor_sync", "__shfl_xor_sync"));
+}
+
+// One line that stands twice in the machine code, as in code that a compiler has copied.
+#define HEBB_SUM_OF_TWO(condition, x)        \
+  if (condition) {                           \
+    x += __shfl_xor_sync(0xFFFFFFFFu, 1, 1); \
+  } else {                                   \
+    x += __shfl_xor_sync(0xFFFFFFFFu, 2, 1); \
+  }                                          \
+  __syncthreads()
+
+__global__ void one_line_twice(int* out) {
+  int value = 0;
+  HEBB_SUM_OF_TWO(threadIdx.x % 2 == 0, value);
+  if (threadIdx.x / 32 == 0) {
+    role_barrier(64);
+  } else {
+    role_barrier(64);
+  }
+  out[threadIdx.x + blockIdx.x * blockDim.x] = value;
+}
+
+TEST_CASE("copies of a line are one place, and roles wait for each other at several", "[fast]") {
+  both_ways([] {
+    TestStream stream;
+    DeviceArray<int> out(128);
+    HEBB_LAUNCH(one_line_twice, 2, 64, 0, stream, out.data());
+    const std::vector<int> got = out.host();
+    for (size_t i = 0; i < 128; ++i) { REQUIRE(got[i] == (i % 2 == 0 ? 2 : 1)); }
+  });
+}
+
+__global__ void role_against_all() {
+  if (threadIdx.x < 32) {
+    role_barrier(64);
+  } else {
+    __syncthreads();
+  }
+}
+
+TEST_CASE("a barrier of roles is not that of all threads", "[fast]") {
+  CHECK(contains(fault_in(role_against_all, 64), "while others wait at the barrier (fault_test.cpp:"));
 }
 
 __global__ void shuffle_from_outside(int* out) {

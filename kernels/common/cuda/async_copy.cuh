@@ -6,9 +6,9 @@
 namespace hebb::HEBB_DEVICE {
 
 /// 16 bytes; both addresses multiples of 16. The last 16 - from_bytes bytes are zeros and are not read.
-__device__ __forceinline__ void copy_async_16(void* shared, const void* global, int from_bytes HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void copy_async_16(void* shared, const void* global, int from_bytes) {
 #ifdef HEBB_SIMT
-  ::simt::copy_to_shared(shared, global, 16, from_bytes, where);
+  ::simt::copy_to_shared(shared, global, 16, from_bytes);
 #else
   asm volatile(
       "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
@@ -18,9 +18,9 @@ __device__ __forceinline__ void copy_async_16(void* shared, const void* global, 
 }
 
 /// 4 bytes, for rows that are not 16-byte aligned; both addresses multiples of 4. from_bytes is 4, or 0 for zeros.
-__device__ __forceinline__ void copy_async_4(void* shared, const void* global, int from_bytes HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void copy_async_4(void* shared, const void* global, int from_bytes) {
 #ifdef HEBB_SIMT
-  ::simt::copy_to_shared(shared, global, 4, from_bytes, where);
+  ::simt::copy_to_shared(shared, global, 4, from_bytes);
 #else
   asm volatile(
       "cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),

@@ -9,40 +9,38 @@ constexpr int kBlockThreads = 256;  // what these functions expect
 
 /// Waits for the `threads` threads of the block where warps with different roles wait in different places of the code.
 /// PTX counts the warps that come to a barrier, wherever they stand; CUDA C++ leaves __syncthreads() undefined there.
-__device__ __forceinline__ void role_barrier([[maybe_unused]] int threads HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void role_barrier([[maybe_unused]] int threads) {
 #ifdef HEBB_SIMT
-  __syncthreads(HEBB_WHERE_HERE);
+  ::simt::sync_roles();
 #else
   asm volatile("barrier.sync.aligned 0, %0;" ::"r"(threads) : "memory");
 #endif
 }
 
 /// f(i) for i < count, each on one thread.
-template <class F> __device__ __forceinline__ void block_each(int64_t count, F&& f HEBB_WHERE_PARAMETER) {
+template <class F> __device__ __forceinline__ void block_each(int64_t count, F&& f) {
   for (int64_t i = threadIdx.x; i < count; i += kBlockThreads) { f(i); }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
 }
 
 /// f(row, lane) for row < rows, each by one warp.
-template <class F> __device__ __forceinline__ void block_warps(int64_t rows, F&& f HEBB_WHERE_PARAMETER) {
+template <class F> __device__ __forceinline__ void block_warps(int64_t rows, F&& f) {
   for (int64_t row = threadIdx.x / 32; row < rows; row += kBlockThreads / 32) {
     f(row, static_cast<int>(threadIdx.x % 32));
   }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
 }
 
 /// f(i, row, column) for the elements i of [rows, columns], rows by warps: no division.
-template <class F>
-__device__ __forceinline__ void block_rows(int64_t rows, int64_t columns, F&& f HEBB_WHERE_PARAMETER) {
+template <class F> __device__ __forceinline__ void block_rows(int64_t rows, int64_t columns, F&& f) {
   block_warps(rows, [&](int64_t row, int lane) {
     for (int64_t column = lane; column < columns; column += 32) { f(row * columns + column, row, column); }
-  } HEBB_WHERE_ARGUMENT);
+  });
 }
 
 /// a . b by one warp, in every lane.
-template <class S>
-__device__ __forceinline__ S warp_dot(int64_t count, const S* a, const S* b, int lane HEBB_WHERE_PARAMETER) {
-  return warp_sum_of(count, lane, [&](int64_t i) { return a[i] * b[i]; } HEBB_WHERE_ARGUMENT);
+template <class S> __device__ __forceinline__ S warp_dot(int64_t count, const S* a, const S* b, int lane) {
+  return warp_sum_of(count, lane, [&](int64_t i) { return a[i] * b[i]; });
 }
 
 /// A row-major matrix in memory of the block, of less than 2^31 elements.
@@ -57,7 +55,7 @@ struct Matrix {
 /// a thread, 16 deep in shared memory (8.5 KB). Bound: 2 m n k FLOP with two shared loads of 16 bytes for 32 of them.
 template <bool kTransA, bool kTransB>
 __device__ HEBB_NOINLINE void block_product(int m, int n, int k, float alpha, Matrix a, Matrix b, bool accumulate,
-                                            Matrix c HEBB_WHERE_PARAMETER) {
+                                            Matrix c) {
   constexpr int kTile = 64, kDepth = 16;
   struct Stage {
     float a[kDepth][kTile + 4], b[kDepth][kTile + 4];  // rows of 16-byte packs
@@ -76,7 +74,7 @@ __device__ HEBB_NOINLINE void block_product(int m, int n, int k, float alpha, Ma
           s.a[ad][ar] = r < m && da < k ? (kTransA ? a.data[da * a.stride + r] : a.data[r * a.stride + da]) : 0.0f;
           s.b[bd][bc] = cc < n && db < k ? (kTransB ? b.data[cc * b.stride + db] : b.data[db * b.stride + cc]) : 0.0f;
         }
-        __syncthreads(HEBB_WHERE_HERE);
+        __syncthreads();
         HEBB_UNROLL
         for (int d = 0; d < kDepth; ++d) {
           const Word4 left = load_16_bytes(&s.a[d][4 * y]), right = load_16_bytes(&s.b[d][4 * x]);
@@ -85,7 +83,7 @@ __device__ HEBB_NOINLINE void block_product(int m, int n, int k, float alpha, Ma
             sums[i / 4][i % 4] += __uint_as_float(left.word[i / 4]) * __uint_as_float(right.word[i % 4]);
           }
         }
-        __syncthreads(HEBB_WHERE_HERE);
+        __syncthreads();
       }
       HEBB_UNROLL
       for (int i = 0; i < 16; ++i) {
@@ -97,19 +95,19 @@ __device__ HEBB_NOINLINE void block_product(int m, int n, int k, float alpha, Ma
       }
     }
   }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
 }
 
 constexpr int kSolveBlock = 16;
 
 /// x = (1 + L)^(-1) x for the strictly lower triangle of L [rows, rows] (what else it holds is ignored), x [rows, n],
 /// both without gaps.
-__device__ HEBB_NOINLINE void block_solve_lower(int64_t rows, int64_t n, float* lower, float* x HEBB_WHERE_PARAMETER) {
+__device__ HEBB_NOINLINE void block_solve_lower(int64_t rows, int64_t n, float* lower, float* x) {
   for (int64_t first = 0; first < rows; first += kSolveBlock) {
     const int64_t last = first + kSolveBlock < rows ? first + kSolveBlock : rows;
     if (first > 0) {
       block_product<false, false>(last - first, n, first, -1.0f, {lower + first * rows, rows}, {x, n}, true,
-                                  {x + first * n, n} HEBB_WHERE_ARGUMENT);
+                                  {x + first * n, n});
     }
     block_each(n, [&](int64_t column) {
       for (int64_t i = first + 1; i < last; ++i) {
@@ -117,18 +115,17 @@ __device__ HEBB_NOINLINE void block_solve_lower(int64_t rows, int64_t n, float* 
         for (int64_t j = first; j < i; ++j) { sum -= lower[i * rows + j] * x[j * n + column]; }
         x[i * n + column] = sum;
       }
-    } HEBB_WHERE_ARGUMENT);
+    });
   }
 }
 
 /// x = (1 + L)^(-T) x.
-__device__ HEBB_NOINLINE void block_solve_lower_transposed(int64_t rows, int64_t n, float* lower,
-                                                           float* x HEBB_WHERE_PARAMETER) {
+__device__ HEBB_NOINLINE void block_solve_lower_transposed(int64_t rows, int64_t n, float* lower, float* x) {
   for (int64_t last = rows; last > 0;) {
     const int64_t first = (last - 1) / kSolveBlock * kSolveBlock;
     if (last < rows) {
       block_product<true, false>(last - first, n, rows - last, -1.0f, {lower + last * rows + first, rows},
-                                 {x + last * n, n}, true, {x + first * n, n} HEBB_WHERE_ARGUMENT);
+                                 {x + last * n, n}, true, {x + first * n, n});
     }
     block_each(n, [&](int64_t column) {
       for (int64_t i = last - 2; i >= first; --i) {
@@ -136,7 +133,7 @@ __device__ HEBB_NOINLINE void block_solve_lower_transposed(int64_t rows, int64_t
         for (int64_t j = i + 1; j < last; ++j) { sum -= lower[j * rows + i] * x[j * n + column]; }
         x[i * n + column] = sum;
       }
-    } HEBB_WHERE_ARGUMENT);
+    });
     last = first;
   }
 }

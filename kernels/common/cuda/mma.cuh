@@ -121,18 +121,18 @@ __device__ __forceinline__ uint32_t shared_address(const void* address) {
 /// bytes, 16-byte aligned); out[m] holds elements (lane / 4, 2 (lane % 4)) and the next column of matrix m, or of its
 /// transpose.
 template <int kCount, bool kTransposed>
-__device__ __forceinline__ void load_matrices(uint32_t (&out)[kCount], const void* row HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void load_matrices(uint32_t (&out)[kCount], const void* row) {
   static_assert(kCount == 1 || kCount == 2 || kCount == 4);
 #ifdef HEBB_SIMT
   if (::simt::lane_index() < 8 * kCount) {
     if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
-      ::simt::fault("ldmatrix of a row whose address is not a multiple of 16", where);
+      ::simt::fault("ldmatrix of a row whose address is not a multiple of 16");
     }
-    if (!::simt::is_shared(row, 16)) { ::simt::fault("ldmatrix of a row outside of shared memory", where); }
+    if (!::simt::is_shared(row, 16)) { ::simt::fault("ldmatrix of a row outside of shared memory"); }
     ::simt::report_read(row, 16);
   }
   emulation::LoadMatrices arguments{row, kCount, kTransposed, {}};
-  ::simt::collective(kAllLanes, "ldmatrix", &arguments, &emulation::LoadMatrices::compute, where);
+  ::simt::collective(kAllLanes, "ldmatrix", &arguments, &emulation::LoadMatrices::compute);
   std::copy_n(arguments.out, kCount, out);
 #else
   const uint32_t address = shared_address(row);
@@ -166,10 +166,10 @@ __device__ __forceinline__ void load_matrices(uint32_t (&out)[kCount], const voi
 
 /// An 8x8 matrix of 2-byte elements in registers, of which a lane holds (lane / 4, 2 (lane % 4)) and the next column:
 /// of its transpose.
-__device__ __forceinline__ uint32_t transpose_matrix(uint32_t pair HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ uint32_t transpose_matrix(uint32_t pair) {
 #ifdef HEBB_SIMT
   emulation::TransposeMatrix arguments{pair, 0};
-  ::simt::collective(kAllLanes, "movmatrix", &arguments, &emulation::TransposeMatrix::compute, where);
+  ::simt::collective(kAllLanes, "movmatrix", &arguments, &emulation::TransposeMatrix::compute);
   return arguments.out;
 #else
   uint32_t out;
@@ -179,11 +179,10 @@ __device__ __forceinline__ uint32_t transpose_matrix(uint32_t pair HEBB_WHERE_PA
 }
 
 /// d += a b: 16x8 += 16x16 16x8, bf16 products summed in fp32.
-__device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4],
-                                         const uint32_t (&b)[2] HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #ifdef HEBB_SIMT
   emulation::Multiply arguments{d, a, b};
-  ::simt::collective(kAllLanes, "mma.m16n8k16.bf16", &arguments, &emulation::Multiply::compute_bf16, where);
+  ::simt::collective(kAllLanes, "mma.m16n8k16.bf16", &arguments, &emulation::Multiply::compute_bf16);
 #else
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
@@ -195,11 +194,10 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4],
 
 /// d += a b: 16x8 += 16x8 8x8 in tf32. With column = lane % 4: a[0] = (row, column), a[1] = (row + 8, column), a[2],
 /// a[3] = the same at column + 4; b[0] = (column, row), b[1] = (column + 4, row).
-__device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4],
-                                         const uint32_t (&b)[2] HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #ifdef HEBB_SIMT
   emulation::Multiply arguments{d, a, b};
-  ::simt::collective(kAllLanes, "mma.m16n8k8.tf32", &arguments, &emulation::Multiply::compute_tf32, where);
+  ::simt::collective(kAllLanes, "mma.m16n8k8.tf32", &arguments, &emulation::Multiply::compute_tf32);
 #else
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "

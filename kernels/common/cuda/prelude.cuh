@@ -11,12 +11,6 @@
 #define HEBB_UNROLL
 #define HEBB_UNROLL_BY(turns)
 #define HEBB_NOINLINE inline
-// A function that wraps a barrier or collective takes HEBB_WHERE_PARAMETER and passes HEBB_WHERE_ARGUMENT on, so that a
-// fault names the line of the kernel.
-#define HEBB_WHERE ::simt::Where where = ::simt::Where::current()
-#define HEBB_WHERE_PARAMETER , HEBB_WHERE
-#define HEBB_WHERE_HERE where
-#define HEBB_WHERE_ARGUMENT , where
 #else
 #define HEBB_PRAGMA(text) _Pragma(#text)
 #define HEBB_UNROLL HEBB_PRAGMA(unroll)  // wholly
@@ -24,10 +18,6 @@
 #define HEBB_NOINLINE __noinline__ inline
 #define HEBB_SHARED(T, name) __shared__ __align__(16)::std::type_identity_t<T> name
 #define HEBB_DYN_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
-#define HEBB_WHERE
-#define HEBB_WHERE_PARAMETER
-#define HEBB_WHERE_HERE
-#define HEBB_WHERE_ARGUMENT
 #endif
 
 /// HEBB_LAUNCH(kernel, blocks, threads, shared bytes, Stream&, arguments...); a kernel with commas goes in parentheses.

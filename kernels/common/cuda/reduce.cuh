@@ -6,37 +6,33 @@ namespace hebb::HEBB_DEVICE {
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 /// The sum over each kLanes neighbouring lanes, in every lane, by a butterfly. All lanes of the warp call.
-template <int kLanes = 32, class T> __device__ __forceinline__ T warp_sum(T value HEBB_WHERE_PARAMETER) {
+template <int kLanes = 32, class T> __device__ __forceinline__ T warp_sum(T value) {
   HEBB_UNROLL
-  for (int bits = kLanes / 2; bits > 0; bits /= 2) {
-    value += __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT);
-  }
+  for (int bits = kLanes / 2; bits > 0; bits /= 2) { value += __shfl_xor_sync(kAllLanes, value, bits); }
   return value;
 }
 
 /// The sum of f(i) over i < count by one warp, in every lane.
-template <class F> __device__ __forceinline__ auto warp_sum_of(int64_t count, int lane, F&& f HEBB_WHERE_PARAMETER) {
+template <class F> __device__ __forceinline__ auto warp_sum_of(int64_t count, int lane, F&& f) {
   decltype(f(count)) sum = 0;
   for (int64_t i = lane; i < count; i += 32) { sum += f(i); }
-  return warp_sum(sum HEBB_WHERE_ARGUMENT);
+  return warp_sum(sum);
 }
 
 /// The sum over a group of `lanes` neighbouring lanes, a power of two, the first a multiple of it; in every lane of the
 /// group, by a butterfly. The warp's other groups need not take part.
-__device__ __forceinline__ float group_sum(float value, int lanes HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ float group_sum(float value, int lanes) {
   const unsigned first = threadIdx.x % 32 / static_cast<unsigned>(lanes) * static_cast<unsigned>(lanes);
   const unsigned mask = lanes == 32 ? kAllLanes : ((1u << lanes) - 1u) << first;
-  for (int bits = lanes / 2; bits > 0; bits /= 2) {
-    value += __shfl_xor_sync(mask, value, bits, 32 HEBB_WHERE_ARGUMENT);
-  }
+  for (int bits = lanes / 2; bits > 0; bits /= 2) { value += __shfl_xor_sync(mask, value, bits); }
   return value;
 }
 
 /// The maximum, as warp_sum.
-template <int kLanes = 32, class T> __device__ __forceinline__ T warp_max(T value HEBB_WHERE_PARAMETER) {
+template <int kLanes = 32, class T> __device__ __forceinline__ T warp_max(T value) {
   HEBB_UNROLL
   for (int bits = kLanes / 2; bits > 0; bits /= 2) {
-    const T other = __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT);
+    const T other = __shfl_xor_sync(kAllLanes, value, bits);
     if constexpr (std::is_same_v<T, float>) {
       value = fmaxf(value, other);
     } else {
@@ -50,10 +46,10 @@ template <int kLanes = 32, class T> __device__ __forceinline__ T warp_max(T valu
 /// alternates between two buffers, so that one barrier per reduction is enough. All threads must call.
 template <class T> class BlockReducer {
  public:
-  template <int K> __device__ __forceinline__ void sum(T (&values)[K] HEBB_WHERE_PARAMETER) {
+  template <int K> __device__ __forceinline__ void sum(T (&values)[K]) {
     static_assert(K <= kMaxValues);
     HEBB_UNROLL
-    for (int k = 0; k < K; ++k) { values[k] = warp_sum(values[k] HEBB_WHERE_ARGUMENT); }
+    for (int k = 0; k < K; ++k) { values[k] = warp_sum(values[k]); }
     if (blockDim.x == 32) { return; }
     HEBB_SHARED(Buffers, buffers);
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -63,27 +59,27 @@ template <class T> class BlockReducer {
       HEBB_UNROLL
       for (int k = 0; k < K; ++k) { buffer[k][warp] = values[k]; }
     }
-    __syncthreads(HEBB_WHERE_HERE);
+    __syncthreads();
     HEBB_UNROLL
-    for (int k = 0; k < K; ++k) { values[k] = warp_sum(lane < warps ? buffer[k][lane] : T(0) HEBB_WHERE_ARGUMENT); }
+    for (int k = 0; k < K; ++k) { values[k] = warp_sum(lane < warps ? buffer[k][lane] : T(0)); }
   }
 
-  __device__ __forceinline__ T sum(T value HEBB_WHERE_PARAMETER) {
+  __device__ __forceinline__ T sum(T value) {
     T values[1] = {value};
-    sum(values HEBB_WHERE_ARGUMENT);
+    sum(values);
     return values[0];
   }
 
-  __device__ __forceinline__ float max(float value HEBB_WHERE_PARAMETER) {
-    value = warp_max(value HEBB_WHERE_ARGUMENT);
+  __device__ __forceinline__ float max(float value) {
+    value = warp_max(value);
     if (blockDim.x == 32) { return value; }
     HEBB_SHARED(Buffers, maxima);
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     T(&buffer)[32] = maxima.value[slot_][0];
     slot_ ^= 1;
     if (lane == 0) { buffer[warp] = value; }
-    __syncthreads(HEBB_WHERE_HERE);
-    return warp_max(lane < warps ? buffer[lane] : -INFINITY HEBB_WHERE_ARGUMENT);
+    __syncthreads();
+    return warp_max(lane < warps ? buffer[lane] : -INFINITY);
   }
 
  private:

@@ -4,10 +4,10 @@
 namespace hebb::HEBB_DEVICE {
 
 /// Sum of the values of the warp's lanes up to this one.
-template <class T> __device__ __forceinline__ T warp_scan(T sum, int lane HEBB_WHERE_PARAMETER) {
+template <class T> __device__ __forceinline__ T warp_scan(T sum, int lane) {
   HEBB_UNROLL
   for (int delta = 1; delta < 32; delta *= 2) {
-    const T other = __shfl_up_sync(kAllLanes, sum, delta, 32 HEBB_WHERE_ARGUMENT);
+    const T other = __shfl_up_sync(kAllLanes, sum, delta);
     sum += lane >= delta ? other : T(0);
   }
   return sum;
@@ -15,17 +15,17 @@ template <class T> __device__ __forceinline__ T warp_scan(T sum, int lane HEBB_W
 
 /// Sum of the values of the threads before this one; `total` becomes the sum of all. One-dimensional blocks; all
 /// threads call.
-__device__ __forceinline__ int block_scan(int value, int& total HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ int block_scan(int value, int& total) {
   HEBB_SHARED(int[32], warp_sums);
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const int sum = warp_scan(value, lane HEBB_WHERE_ARGUMENT);
+  const int sum = warp_scan(value, lane);
   if (lane == 31) { warp_sums[warp] = sum; }
-  __syncthreads(HEBB_WHERE_HERE);
+  __syncthreads();
   const int own = lane < static_cast<int>(blockDim.x / 32) ? warp_sums[lane] : 0;
-  const int warps = warp_scan(own, lane HEBB_WHERE_ARGUMENT);  // in every warp alike
-  total = __shfl_sync(kAllLanes, warps, 31, 32 HEBB_WHERE_ARGUMENT);
-  const int before = __shfl_sync(kAllLanes, warps, warp > 0 ? warp - 1 : 0, 32 HEBB_WHERE_ARGUMENT);
-  __syncthreads(HEBB_WHERE_HERE);  // warp_sums is written again
+  const int warps = warp_scan(own, lane);  // in every warp alike
+  total = __shfl_sync(kAllLanes, warps, 31);
+  const int before = __shfl_sync(kAllLanes, warps, warp > 0 ? warp - 1 : 0);
+  __syncthreads();  // warp_sums is written again
   return (warp > 0 ? before : 0) + sum - value;
 }
 

@@ -51,13 +51,12 @@ __device__ __forceinline__ void stage_tile(TilePanel<S>& to, const Operand<kIsTu
 /// sums += the tile at (row, column) of sum_{d < depth} a(row, d) b(column, d). All threads call.
 template <bool kA, bool kB, class S>
 __device__ __forceinline__ void tile_product(PlainStage<S>& s, const Operand<kA, S>& a, int64_t row,
-                                             const Operand<kB, S>& b, int64_t column, int64_t depth,
-                                             S (&sums)[4][4] HEBB_WHERE_PARAMETER) {
+                                             const Operand<kB, S>& b, int64_t column, int64_t depth, S (&sums)[4][4]) {
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   for (int begin = 0, end = static_cast<int>(depth); begin < end; begin += kTileDepth) {
     stage_tile(s.a, a, row, begin, end);
     stage_tile(s.b, b, column, begin, end);
-    __syncthreads(HEBB_WHERE_HERE);
+    __syncthreads();
     HEBB_UNROLL
     for (int d = 0; d < kTileDepth; ++d) {
       S left[4], right[4];
@@ -66,7 +65,7 @@ __device__ __forceinline__ void tile_product(PlainStage<S>& s, const Operand<kA,
       HEBB_UNROLL
       for (int i = 0; i < 16; ++i) { sums[i / 4][i % 4] += left[i / 4] * right[i % 4]; }
     }
-    __syncthreads(HEBB_WHERE_HERE);
+    __syncthreads();
   }
 }
 
@@ -74,10 +73,9 @@ __device__ __forceinline__ void tile_product(PlainStage<S>& s, const Operand<kA,
 template <bool kA, bool kB, class S>
 __device__ __forceinline__ void tile_products(PlainStage<S>& s, const Operand<kA, S>& a, int64_t row,
                                               const Operand<kB, S>& b, const S* second, int64_t column, int64_t depth,
-                                              S (&sums)[4][4], S (&second_sums)[4][4] HEBB_WHERE_PARAMETER) {
-  tile_product(s, a, row, b, column, depth, sums HEBB_WHERE_ARGUMENT);
-  tile_product(s, a, row, Operand<kB, S>{second, b.stride, b.first, b.last}, column, depth,
-               second_sums HEBB_WHERE_ARGUMENT);
+                                              S (&sums)[4][4], S (&second_sums)[4][4]) {
+  tile_product(s, a, row, b, column, depth, sums);
+  tile_product(s, a, row, Operand<kB, S>{second, b.stride, b.first, b.last}, column, depth, second_sums);
 }
 
 /// f(row, column, i, j) for the elements of the tile at (row, column) that lie in [rows, columns]; the thread holds

@@ -68,13 +68,13 @@ template <bool kIsTurned, int kCount> class PanelCopy {
     }
   }
   /// Starts the copy of the next 32 columns, of which `left` exist, to panels that are `distance` apart.
-  __device__ __forceinline__ void start(MmaPanel* to, int distance, int left HEBB_WHERE_PARAMETER) {
+  __device__ __forceinline__ void start(MmaPanel* to, int distance, int left) {
     HEBB_UNROLL
     for (int n = 0; n < kCount; ++n) {
       HEBB_UNROLL
       for (int u = 0; u < kPacks; ++u) {
         float* const place = &to[n * distance].data[(across() + u * kAcross) * kShared + along()];
-        copy_pack(place, from_[n] + u * step_, exists(u, left) HEBB_WHERE_ARGUMENT);
+        copy_pack(place, from_[n] + u * step_, exists(u, left));
       }
       from_[n] += kIsTurned ? kPacks * step_ : kMmaDepth;
     }
@@ -94,12 +94,12 @@ template <bool kIsTurned, int kCount> class PanelCopy {
     const int columns = left - along();
     return (exists_ >> u & 1) == 0 || columns <= 0 ? 0 : columns < 4 ? (1 << columns) - 1 : 15;
   }
-  __device__ __forceinline__ void copy_pack(float* to, const float* from, int exists HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ void copy_pack(float* to, const float* from, int exists) const {
     if (can_pack_ && (exists == 15 || exists == 0)) {
-      copy_async_16(to, from, exists == 15 ? 16 : 0 HEBB_WHERE_ARGUMENT);
+      copy_async_16(to, from, exists == 15 ? 16 : 0);
     } else {
       HEBB_UNROLL
-      for (int e = 0; e < 4; ++e) { copy_async_4(to + e, from + e, (exists >> e & 1) * 4 HEBB_WHERE_ARGUMENT); }
+      for (int e = 0; e < 4; ++e) { copy_async_4(to + e, from + e, (exists >> e & 1) * 4); }
     }
   }
 
@@ -117,7 +117,7 @@ template <bool kIsTurned> constexpr int panel_offset(int row, int depth) {
 /// *sums[n] += the products of the warp's rows and columns of the panels a and b[n * distance].
 template <int kRights, bool kA, bool kB>
 __device__ __forceinline__ void multiply_panels(const MmaPanel& a, const MmaPanel* b, int distance,
-                                                MmaStage::Sums* const (&sums)[kRights] HEBB_WHERE_PARAMETER) {
+                                                MmaStage::Sums* const (&sums)[kRights]) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const float* const left = &a.data[panel_offset<kA>(warp / 2 * 16 + lane / 4, lane % 4)];
   const float* const right = &b->data[panel_offset<kB>(warp % 2 * 32 + lane / 4, lane % 4)];
@@ -133,7 +133,7 @@ __device__ __forceinline__ void multiply_panels(const MmaPanel& a, const MmaPane
       for (int i = 0; i < 4; ++i) {
         const uint32_t columns[2] = {round_to_tf32(from[panel_offset<kB>(8 * i, d)]),
                                      round_to_tf32(from[panel_offset<kB>(8 * i, d + 4)])};
-        mma_tf32((*sums[n])[i], rows, columns HEBB_WHERE_ARGUMENT);
+        mma_tf32((*sums[n])[i], rows, columns);
       }
     }
   }
@@ -144,40 +144,40 @@ __device__ __forceinline__ void multiply_panels(const MmaPanel& a, const MmaPane
 template <int kRights, bool kA, bool kB>
 __device__ __forceinline__ void multiply_tiles(MmaStage& s, const Operand<kA>& a, int64_t row, const Operand<kB>& b,
                                                const float* const (&rights)[kRights], int64_t column, int64_t depth,
-                                               MmaStage::Sums* const (&sums)[kRights] HEBB_WHERE_PARAMETER) {
+                                               MmaStage::Sums* const (&sums)[kRights]) {
   int rest = static_cast<int>(depth);
   if (rest <= 0) { return; }
   PanelCopy<kA, 1> left(a, {a.data}, row);
   PanelCopy<kB, kRights> right(b, rights, column);
   const auto start = [&](int buffer) {
-    left.start(&s.a[buffer], 0, rest HEBB_WHERE_ARGUMENT);
-    right.start(&s.b[0][buffer], 2, rest HEBB_WHERE_ARGUMENT);
+    left.start(&s.a[buffer], 0, rest);
+    right.start(&s.b[0][buffer], 2, rest);
     commit_async_copies();
   };
   start(0);
   for (int buffer = 0; rest > 0; buffer ^= 1) {
     wait_async_copies<0>();
-    __syncthreads(HEBB_WHERE_HERE);  // the panels are there, and the others are read
+    __syncthreads();  // the panels are there, and the others are read
     rest -= kMmaDepth;
     if (rest > 0) { start(buffer ^ 1); }
-    multiply_panels<kRights, kA, kB>(s.a[buffer], &s.b[0][buffer], 2, sums HEBB_WHERE_ARGUMENT);
+    multiply_panels<kRights, kA, kB>(s.a[buffer], &s.b[0][buffer], 2, sums);
   }
-  __syncthreads(HEBB_WHERE_HERE);  // the next product may write
+  __syncthreads();  // the next product may write
 }
 
 /// sums += the tile at (row, column) of sum_{d < depth} a(row, d) b(column, d). All threads call.
 template <bool kA, bool kB>
 __device__ __forceinline__ void tile_product(MmaStage& s, const Operand<kA>& a, int64_t row, const Operand<kB>& b,
-                                             int64_t column, int64_t depth, MmaStage::Sums& sums HEBB_WHERE_PARAMETER) {
-  multiply_tiles<1>(s, a, row, b, {b.data}, column, depth, {&sums} HEBB_WHERE_ARGUMENT);
+                                             int64_t column, int64_t depth, MmaStage::Sums& sums) {
+  multiply_tiles<1>(s, a, row, b, {b.data}, column, depth, {&sums});
 }
 
 /// The same for b and a second matrix that lies like it: a is read once.
 template <bool kA, bool kB>
 __device__ __forceinline__ void tile_products(MmaStage& s, const Operand<kA>& a, int64_t row, const Operand<kB>& b,
                                               const float* second, int64_t column, int64_t depth, MmaStage::Sums& sums,
-                                              MmaStage::Sums& second_sums HEBB_WHERE_PARAMETER) {
-  multiply_tiles<2>(s, a, row, b, {b.data, second}, column, depth, {&sums, &second_sums} HEBB_WHERE_ARGUMENT);
+                                              MmaStage::Sums& second_sums) {
+  multiply_tiles<2>(s, a, row, b, {b.data, second}, column, depth, {&sums, &second_sums});
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -20,11 +20,11 @@ template <class T> constexpr int kPack = static_cast<int>(16 / sizeof(T));
 /// Words of one access to a part of N elements of T.
 template <int N, class T> constexpr int kWords = N * sizeof(T) == 8 ? 2 : 4;
 
-template <int kWords> __device__ __forceinline__ Words<kWords> load_words(const void* from HEBB_WHERE_PARAMETER) {
+template <int kWords> __device__ __forceinline__ Words<kWords> load_words(const void* from) {
 #ifdef HEBB_SIMT
   if (reinterpret_cast<uintptr_t>(from) % sizeof(Words<kWords>) != 0) {
     const std::string bytes = std::to_string(sizeof(Words<kWords>));
-    ::simt::fault(bytes + "-byte load from an address that is not a multiple of " + bytes, where);
+    ::simt::fault(bytes + "-byte load from an address that is not a multiple of " + bytes);
   }
   Words<kWords> value;
   std::memcpy(&value, from, sizeof value);
@@ -34,12 +34,11 @@ template <int kWords> __device__ __forceinline__ Words<kWords> load_words(const 
 #endif
 }
 
-template <int kWords>
-__device__ __forceinline__ void store_words(void* to, const Words<kWords>& value HEBB_WHERE_PARAMETER) {
+template <int kWords> __device__ __forceinline__ void store_words(void* to, const Words<kWords>& value) {
 #ifdef HEBB_SIMT
   if (reinterpret_cast<uintptr_t>(to) % sizeof value != 0) {
     const std::string bytes = std::to_string(sizeof value);
-    ::simt::fault(bytes + "-byte store to an address that is not a multiple of " + bytes, where);
+    ::simt::fault(bytes + "-byte store to an address that is not a multiple of " + bytes);
   }
   std::memcpy(to, &value, sizeof value);
 #else
@@ -47,18 +46,14 @@ __device__ __forceinline__ void store_words(void* to, const Words<kWords>& value
 #endif
 }
 
-__device__ __forceinline__ Word4 load_16_bytes(const void* from HEBB_WHERE_PARAMETER) {
-  return load_words<4>(from HEBB_WHERE_ARGUMENT);
-}
-__device__ __forceinline__ void store_16_bytes(void* to, const Word4& value HEBB_WHERE_PARAMETER) {
-  store_words(to, value HEBB_WHERE_ARGUMENT);
-}
+__device__ __forceinline__ Word4 load_16_bytes(const void* from) { return load_words<4>(from); }
+__device__ __forceinline__ void store_16_bytes(void* to, const Word4& value) { store_words(to, value); }
 
 /// The same to global memory. The compiler splits a copy of the struct into four 4-byte stores where its parts come
 /// from separate registers; this is one store in any case.
-__device__ __forceinline__ void store_16_bytes_global(void* to, const Word4& value HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void store_16_bytes_global(void* to, const Word4& value) {
 #ifdef HEBB_SIMT
-  store_words(to, value HEBB_WHERE_ARGUMENT);
+  store_words(to, value);
 #else
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(value.word[0]),
                "r"(value.word[1]), "r"(value.word[2]), "r"(value.word[3])
@@ -68,10 +63,9 @@ __device__ __forceinline__ void store_16_bytes_global(void* to, const Word4& val
 
 /// A pack lies before the end of its row or behind it: what `vector` says to the functions below.
 template <int N>
-__device__ __forceinline__ void check_whole([[maybe_unused]] int64_t at,
-                                            [[maybe_unused]] int64_t end HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void check_whole([[maybe_unused]] int64_t at, [[maybe_unused]] int64_t end) {
 #ifdef HEBB_SIMT
-  if (at < end && at + N > end) { ::simt::fault("a pack reaches over the end of its row", where); }
+  if (at < end && at + N > end) { ::simt::fault("a pack reaches over the end of its row"); }
 #endif
 }
 
@@ -79,17 +73,14 @@ __device__ __forceinline__ void check_whole([[maybe_unused]] int64_t at,
 /// bf16), and row is 16-byte aligned. A constant `vector` lets the loads of several packs be under way together: the
 /// load alone is predicated, and what reads it stands behind. Parts of less than 8 bytes are always read one by one.
 template <int N, class T>
-__device__ __forceinline__ void load_pack(float (&out)[N], const T* row, int64_t at, int64_t end,
-                                          bool vector HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void load_pack(float (&out)[N], const T* row, int64_t at, int64_t end, bool vector) {
   constexpr int kPart = kWords<N, T> * 4 / static_cast<int>(sizeof(T));
   if (N >= kPart && vector) {
-    check_whole<N>(at, end HEBB_WHERE_ARGUMENT);
+    check_whole<N>(at, end);
     Words<kWords<N, T>> bits[(N + kPart - 1) / kPart] = {};
     if (at < end) {
       HEBB_UNROLL
-      for (int i = 0; i < N / kPart; ++i) {
-        bits[i] = load_words<kWords<N, T>>(row + at + i * kPart HEBB_WHERE_ARGUMENT);
-      }
+      for (int i = 0; i < N / kPart; ++i) { bits[i] = load_words<kWords<N, T>>(row + at + i * kPart); }
     }
     HEBB_UNROLL
     for (int i = 0; i < N / kPart; ++i) {
@@ -111,11 +102,10 @@ __device__ __forceinline__ void load_pack(float (&out)[N], const T* row, int64_t
 
 /// row[at + j] = value[j] for at + j < end; conditions as for load_pack.
 template <int N, class T>
-__device__ __forceinline__ void store_pack(T* row, int64_t at, int64_t end, bool vector,
-                                           const float (&value)[N] HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void store_pack(T* row, int64_t at, int64_t end, bool vector, const float (&value)[N]) {
   constexpr int kPart = kWords<N, T> * 4 / static_cast<int>(sizeof(T));
   if (N >= kPart && vector) {
-    check_whole<N>(at, end HEBB_WHERE_ARGUMENT);
+    check_whole<N>(at, end);
     if (at >= end) { return; }
     HEBB_UNROLL
     for (int i = 0; i < N; i += kPart) {
@@ -128,7 +118,7 @@ __device__ __forceinline__ void store_pack(T* row, int64_t at, int64_t end, bool
           bits.word[j] = __float_as_uint(value[i + j]);
         }
       }
-      store_words(row + at + i, bits HEBB_WHERE_ARGUMENT);
+      store_words(row + at + i, bits);
     }
   } else {
     HEBB_UNROLL
@@ -141,14 +131,14 @@ __device__ __forceinline__ void store_pack(T* row, int64_t at, int64_t end, bool
 /// store_pack, or with `accumulate` row[at + j] += value[j].
 template <int N, class T>
 __device__ __forceinline__ void write_pack(T* row, int64_t at, int64_t end, bool vector, float (&value)[N],
-                                           bool accumulate HEBB_WHERE_PARAMETER) {
+                                           bool accumulate) {
   if (accumulate) {
     float old[N];
-    load_pack(old, row, at, end, vector HEBB_WHERE_ARGUMENT);
+    load_pack(old, row, at, end, vector);
     HEBB_UNROLL
     for (int j = 0; j < N; ++j) { value[j] += old[j]; }
   }
-  store_pack(row, at, end, vector, value HEBB_WHERE_ARGUMENT);
+  store_pack(row, at, end, vector, value);
 }
 
 /// f(first element) for the packs of N elements that a lane has of a row of `size` elements, which `lanes` lanes share.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fiber.h"
+#include "place.h"
 #include "simt.h"
 
 namespace simt {
@@ -23,7 +24,6 @@ struct AsyncCopy {
   void* to;
   const void* from;
   int bytes, from_bytes;
-  Where where;
 };
 
 struct Thread {
@@ -34,8 +34,9 @@ struct Thread {
   bool started = false;
   int number = 0;
   const char* waits_in = "";
-  Where where;
-  std::vector<AsyncCopy> copies;   // issued, not yet waited for
+  const Frame* frame = nullptr;   // of what it waits in
+  std::vector<AsyncCopy> copies;  // issued, not yet waited for
+  Place last_copy;
   std::vector<size_t> group_ends;  // in copies
 };
 
@@ -43,7 +44,7 @@ struct Thread {
 struct Pending {
   unsigned mask = 0, arrived = 0;
   const char* name = "";
-  Where where;
+  Place place;
   std::array<void*, 32> arguments{};
 };
 
@@ -112,8 +113,13 @@ class Worker {
   Thread& lane_of(const Thread& thread, int lane) {
     return threads_[static_cast<size_t>(thread.number / 32 * 32 + lane)];
   }
-  void suspend(State state, const char* waits_in, Where where);
-  void barrier(Where where);
+  /// The running thread in the instruction of this frame.
+  Standing at(const Frame* frame) const { return {frame, running_->self.entry}; }
+  /// Where a thread said its newest cp.async.
+  Place& last_copy(const Thread& thread) { return last_copies_[static_cast<size_t>(thread.number)]; }
+  void suspend(State state, const char* waits_in, const Frame* frame);
+  void barrier(const Frame* frame, bool of_roles);
+  bool has_finished_threads() const { return finished_ > 0; }
   const Launch& launch() const { return *launch_; }
   SharedMemory& shared() { return shared_; }
 
@@ -122,7 +128,7 @@ class Worker {
   void run_block(int64_t block);
   void begin_block(int64_t block);
   void run_pass();
-  Thread& thread_at(int position);
+  Thread& thread_at(int position) { return threads_[static_cast<size_t>(first_ + step_ * position)]; }
   Thread* next_waiting();
   void resume(Thread& thread);
   void finish(Thread& thread);
@@ -136,17 +142,22 @@ class Worker {
   StackPool stacks_;
   SharedMemory shared_;
   std::vector<Thread> threads_;
+  std::vector<Place> last_copies_;  // apart, for the scheduler reads the threads' states one after the other
   std::vector<Warp> warps_;
   int threads_in_block_ = 0, finished_ = 0, at_barrier_ = 0;
-  int position_ = 0;  // of the running thread in the order of threads
-  Where barrier_where_;
+  int first_ = 0, step_ = 1;  // the order of threads: number first_ + step_ * position
+  int position_ = 0;          // of the running thread
+  Place barrier_place_;
+  bool barrier_of_roles_ = false;
   std::array<char, 2> barrier_tags_;
   unsigned char barrier_generation_ = 0;
   std::exception_ptr fault_;
 };
 
-Worker& worker();
-std::string text(Where where);
+extern thread_local Worker* current_worker __attribute__((tls_model("initial-exec")));
+SIMT_NO_TSAN inline Worker& worker() { return *current_worker; }
+[[noreturn]] void fault(const std::string& what, const Place& place);
+[[noreturn]] inline void fault(const std::string& what, const Standing& at) { fault(what, Place(at)); }
 std::string describe(const Thread& thread, const std::string& kernel);
 
 }  // namespace simt

@@ -16,18 +16,6 @@ struct dim3 {
 
 namespace simt {
 
-/// A line of source. As the default argument `Where where = Where::current()` it is the caller's. (std::source_location
-/// does the same, but not yet with the clang of Debian 12.)
-struct Where {
-  const char* file = "";
-  int line = 0;
-
-  static constexpr Where current(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-    return {file, line};
-  }
-  bool operator==(const Where&) const = default;
-};
-
 /// A rule of CUDA that a kernel or its host code broke. The message names kernel, block, thread, file and line as far
 /// as known.
 class Fault : public std::runtime_error {
@@ -113,6 +101,9 @@ void begin_capture(Stream* stream);
 std::vector<std::function<void()>> end_capture(Stream* stream);
 void fill_async(void* to, int byte, int64_t bytes, Stream* stream);
 
+/// The calling thread calls a kernel from the function of this frame.
+void enter_kernel(const void* frame);
+
 /// What HEBB_LAUNCH does here. As on the device, arguments are converted to the kernel's parameters and copied at the
 /// call.
 template <class... Parameters, class... Arguments>
@@ -122,7 +113,14 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 t
   static_assert((sizeof(Parameters) + ... + 0) <= 4096, "kernel parameters are limited to 4096 bytes");
   enqueue(stream, [grid = Grid{name, blocks, threads, shared_bytes}, now = settings(), kernel,
                    parameters = std::tuple<Parameters...>(static_cast<Parameters>(arguments)...)] {
-    run_grid(grid, now, [&] { std::apply(kernel, parameters); });
+    run_grid(grid, now, [&] {
+      std::apply(
+          [&](const Parameters&... parameter) {
+            enter_kernel(__builtin_frame_address(0));
+            kernel(parameter...);
+          },
+          parameters);
+    });
   });
 }
 

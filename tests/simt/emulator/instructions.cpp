@@ -7,59 +7,79 @@
 
 namespace simt {
 
-void fault(const std::string& what, Where where) {
+void fault(const std::string& what, const Place& place) {
   Worker& w = worker();
-  throw Fault(describe(w.running(), w.launch().grid.kernel) + ": " + what + " (" + text(where) + ")");
+  throw Fault(describe(w.running(), w.launch().grid.kernel) + ": " + what + " (" + place.text() + ")");
 }
 
-void sync_threads(Where where) {
+void fault(const std::string& what) {
   const Unwatched unwatched;
-  worker().barrier(where);
+  fault(what, worker().at(SIMT_FRAME));
 }
 
-void collective(unsigned mask, const char* name, void* arguments, Compute compute, Where where) {
+void sync_threads() {
   const Unwatched unwatched;
+  worker().barrier(SIMT_FRAME, false);
+}
+
+void sync_roles() {
+  const Unwatched unwatched;
+  worker().barrier(SIMT_FRAME, true);
+}
+
+namespace {
+
+[[gnu::always_inline]] inline void gather(unsigned mask, const char* name, void* arguments, Compute compute,
+                                          const Frame* frame) {
   Worker& w = worker();
   Thread& thread = w.running();
+  const Standing here = w.at(frame);
   Warp& warp = w.warp_of(thread);
   const unsigned own = 1u << (thread.number & 31);
-  if ((mask & own) == 0) { fault(std::string("calls ") + name + " with a mask that does not name it", where); }
+  if ((mask & own) == 0) { fault(std::string("calls ") + name + " with a mask that does not name it", here); }
   Pending* pending = nullptr;
   for (Pending& p : warp.pending) {
     if (p.mask == mask) { pending = &p; }
   }
   if (pending == nullptr) {
-    for (int lane = 0; lane < 32; ++lane) {
+    for (int lane = 0; w.has_finished_threads() && lane < 32; ++lane) {
       if ((mask >> lane & 1u) != 0 && w.lane_of(thread, lane).state == State::finished) {
         fault(std::string("calls ") + name + " with a mask that names lane " + std::to_string(lane) +
                   ", which has returned",
-              where);
+              here);
       }
     }
     pending = &warp.pending.emplace_back();
     pending->mask = mask;
     pending->name = name;
-    pending->where = where;
-  } else if (pending->where != where || (pending->name != name && std::string_view(pending->name) != name)) {
+    pending->place.note(here);
+  } else if (!pending->place.is_of(here) || (pending->name != name && std::string_view(pending->name) != name)) {
     fault(std::string("reaches ") + name + " while lanes of its mask wait in " + pending->name + " at " +
-              text(pending->where),
-          where);
+              pending->place.text(),
+          here);
   }
   pending->arguments[static_cast<size_t>(thread.number & 31)] = arguments;
   pending->arrived |= own;
   if (pending->arrived != mask) {
-    w.suspend(State::in_collective, name, where);
+    w.suspend(State::in_collective, name, frame);
     return;
   }
   if (compute != nullptr) { compute(pending->arguments.data()); }
   for (int lane = 0; lane < 32; ++lane) {
     if ((mask >> lane & 1u) != 0) { w.lane_of(thread, lane).state = State::ready; }
   }
-  *pending = warp.pending.back();
+  if (pending != &warp.pending.back()) { *pending = warp.pending.back(); }
   warp.pending.pop_back();
 }
 
-void sync_warp(unsigned mask, Where where) {
+}  // namespace
+
+void collective(unsigned mask, const char* name, void* arguments, Compute compute) {
+  const Unwatched unwatched;
+  gather(mask, name, arguments, compute, SIMT_FRAME);
+}
+
+void sync_warp(unsigned mask) {
   const Unwatched unwatched;
   Worker& w = worker();
   Warp& warp = w.warp_of(w.running());
@@ -67,7 +87,7 @@ void sync_warp(unsigned mask, Where where) {
   const unsigned char generation = warp.generation[lowest];
   char* const tag = &warp.tags[lowest][generation & 1u];
   happens_before(tag);
-  collective(mask, "__syncwarp", nullptr, nullptr, where);
+  gather(mask, "__syncwarp", nullptr, nullptr, SIMT_FRAME);
   warp.generation[lowest] = static_cast<unsigned char>(generation + 1);
   happens_after(tag);
 }
@@ -151,10 +171,10 @@ unsigned char* dynamic_shared() {
   return worker().shared().dynamic();
 }
 
-void* static_shared(const void* key, int64_t bytes, const char* name, Where where) {
+void* static_shared(const void* key, int64_t bytes, const char* name) {
   const Unwatched unwatched;
   void* memory = worker().shared().array(key, bytes, name);
-  if (memory == nullptr) { fault(std::string("shared memory is exhausted by ") + name, where); }
+  if (memory == nullptr) { fault(std::string("shared memory is exhausted by ") + name, worker().at(SIMT_FRAME)); }
   return memory;
 }
 
@@ -185,20 +205,22 @@ std::vector<AsyncCopy> take_first(Thread& thread, size_t count) {
 
 }  // namespace
 
-void copy_to_shared(void* to, const void* from, int bytes, int from_bytes, Where where) {
+void copy_to_shared(void* to, const void* from, int bytes, int from_bytes) {
   bool early = false;
-  const AsyncCopy copy{to, from, bytes, from_bytes, where};
+  const AsyncCopy copy{to, from, bytes, from_bytes};
   {
     const Unwatched unwatched;
     Worker& w = worker();
+    const Standing here = w.at(SIMT_FRAME);
     const auto misaligned = [&](const void* address) {
       return reinterpret_cast<uintptr_t>(address) % static_cast<unsigned>(bytes) != 0;
     };
     if (misaligned(to) || misaligned(from)) {
-      fault("cp.async with addresses that are not multiples of " + std::to_string(bytes) + " bytes", where);
+      fault("cp.async with addresses that are not multiples of " + std::to_string(bytes) + " bytes", here);
     }
-    if (!w.shared().holds(to, bytes)) { fault("cp.async to an address outside of shared memory", where); }
+    if (!w.shared().holds(to, bytes)) { fault("cp.async to an address outside of shared memory", here); }
     w.running().copies.push_back(copy);
+    w.last_copy(w.running()).note(here);
     early = w.launch().settings.timing == Timing::early;
   }
   if (early) { perform(copy); }

@@ -9,6 +9,7 @@
 namespace simt {
 
 thread_local Self* self = nullptr;
+thread_local Worker* current_worker = nullptr;
 
 namespace {
 
@@ -18,7 +19,6 @@ constexpr bool kOneThread = true;
 constexpr bool kOneThread = false;
 #endif
 
-thread_local Worker* current_worker __attribute__((tls_model("initial-exec"))) = nullptr;
 thread_local Settings current_settings;
 
 std::mutex workers_mutex;
@@ -84,12 +84,7 @@ Settings settings() { return current_settings; }
 ScopedSettings::ScopedSettings(Settings settings) : previous_(current_settings) { current_settings = settings; }
 ScopedSettings::~ScopedSettings() { current_settings = previous_; }
 
-SIMT_NO_TSAN Worker& worker() { return *current_worker; }
-
-std::string text(Where where) {
-  const std::string file = where.file;
-  return file.substr(file.find_last_of('/') + 1) + ":" + std::to_string(where.line);
-}
+SIMT_NO_TSAN void enter_kernel(const void* frame) { self->entry = static_cast<const Frame*>(frame); }
 
 std::string describe(const Thread& thread, const std::string& kernel) {
   return kernel + ": block " + text(thread.self.block) + " thread " + text(thread.self.thread);
@@ -165,6 +160,7 @@ void Worker::begin_block(int64_t block) {
   threads_in_block_ = static_cast<int>(count(grid.threads));
   if (threads_.size() < static_cast<size_t>(threads_in_block_)) {
     threads_.resize(static_cast<size_t>(threads_in_block_));
+    last_copies_.resize(static_cast<size_t>(threads_in_block_));
     warps_.resize(static_cast<size_t>(threads_in_block_) / 32);
   }
   for (int i = 0; i < threads_in_block_; ++i) {
@@ -177,6 +173,9 @@ void Worker::begin_block(int64_t block) {
     thread.group_ends.clear();
   }
   for (Warp& warp : warps_) { warp.pending.clear(); }
+  const bool is_forward = launch_->settings.order == Order::forward;
+  first_ = is_forward ? 0 : threads_in_block_ - 1;
+  step_ = is_forward ? 1 : -1;
   finished_ = at_barrier_ = 0;
   fault_ = nullptr;
   shared_.begin_block(grid.shared_bytes, device_model().shared_bytes);
@@ -189,11 +188,6 @@ void Worker::run_block(int64_t block) {
   if (const char* name = shared_.damaged(); name != nullptr) {
     throw Fault(describe(threads_[0], launch_->grid.kernel) + ": something was written past the end of shared " + name);
   }
-}
-
-Thread& Worker::thread_at(int position) {
-  const int number = launch_->settings.order == Order::forward ? position : threads_in_block_ - 1 - position;
-  return threads_[static_cast<size_t>(number)];
 }
 
 void Worker::run_pass() {
@@ -250,14 +244,14 @@ void Worker::run_thread(Thread& thread) {
 }
 
 void Worker::finish(Thread& thread) {
-  if (!thread.copies.empty()) { fault("returns with a cp.async that was not waited for", thread.copies.back().where); }
+  if (!thread.copies.empty()) { fault("returns with a cp.async that was not waited for", last_copy(thread)); }
   for (const Pending& pending : warp_of(thread).pending) {
     if ((pending.mask >> (thread.number & 31) & 1u) != 0) {
-      fault(std::string("returns while other lanes wait for it in ") + pending.name, pending.where);
+      fault(std::string("returns while other lanes wait for it in ") + pending.name, pending.place);
     }
   }
   if (at_barrier_ > 0) {
-    fault("returns while " + std::to_string(at_barrier_) + " threads wait for it at the barrier", barrier_where_);
+    fault("returns while " + std::to_string(at_barrier_) + " threads wait for it at the barrier", barrier_place_);
   }
   ++finished_;
 }
@@ -274,6 +268,7 @@ void Worker::report_deadlock() {
   std::string what = "deadlock:";
   int returned = 0;
   std::vector<const Thread*> seen;
+  const auto place_of = [](const Thread& thread) { return Place({thread.frame, thread.self.entry}); };
   for (int i = 0; i < threads_in_block_; ++i) {
     const Thread& thread = threads_[static_cast<size_t>(i)];
     if (thread.state == State::finished) {
@@ -281,12 +276,12 @@ void Worker::report_deadlock() {
       continue;
     }
     const auto same = [&](const Thread* other) {
-      return other->where == thread.where && std::string_view(other->waits_in) == thread.waits_in;
+      return place_of(*other) == place_of(thread) && std::string_view(other->waits_in) == thread.waits_in;
     };
     if (std::find_if(seen.begin(), seen.end(), same) == seen.end()) {
       seen.push_back(&thread);
-      what +=
-          " thread " + text(thread.self.thread) + " waits in " + thread.waits_in + " at " + text(thread.where) + ";";
+      what += " thread " + text(thread.self.thread) + " waits in " + thread.waits_in + " at " +
+              place_of(thread).text() + ";";
     }
   }
   const Thread& first = seen.empty() ? threads_[0] : *seen[0];
@@ -297,11 +292,11 @@ void Worker::report_deadlock() {
   throw Fault(message);
 }
 
-void Worker::suspend(State state, const char* waits_in, Where where) {
+void Worker::suspend(State state, const char* waits_in, const Frame* frame) {
   Thread& thread = *running_;
   thread.state = state;
   thread.waits_in = waits_in;
-  thread.where = where;
+  thread.frame = frame;
   Thread* const next = next_waiting();
   if (next == nullptr) {
     switch_context(thread.context, scheduler_, false);
@@ -326,24 +321,27 @@ Thread* Worker::next_waiting() {
   return nullptr;
 }
 
-void Worker::barrier(Where where) {
+void Worker::barrier(const Frame* frame, bool of_roles) {
+  const Standing here = at(frame);
   if (finished_ > 0) {
-    fault("reaches a barrier after " + std::to_string(finished_) + " threads of the block have returned", where);
+    fault("reaches a barrier after " + std::to_string(finished_) + " threads of the block have returned", here);
   }
-  if (at_barrier_ > 0 && where != barrier_where_) {
-    fault("reaches the barrier at " + text(where) + " while others wait at the barrier", barrier_where_);
+  if (at_barrier_ == 0) {
+    barrier_place_.note(here);
+    barrier_of_roles_ = of_roles;
+  } else if (of_roles != barrier_of_roles_ || (!of_roles && !barrier_place_.is_of(here))) {
+    fault("reaches the barrier at " + Place(here).text() + " while others wait at the barrier", barrier_place_);
   }
   char* const tag = &barrier_tags_[barrier_generation_ & 1];
   happens_before(tag);
-  barrier_where_ = where;
   if (++at_barrier_ < threads_in_block_) {
-    suspend(State::at_barrier, "__syncthreads", where);
+    suspend(State::at_barrier, "__syncthreads", frame);
   } else {
     at_barrier_ = 0;
     ++barrier_generation_;
     for (int i = 0; i < threads_in_block_; ++i) { threads_[static_cast<size_t>(i)].state = State::ready; }
     if (const char* name = shared_.damaged(); name != nullptr) {
-      fault(std::string("something was written past the end of shared ") + name + " before", where);
+      fault(std::string("something was written past the end of shared ") + name + " before", here);
     }
   }
   happens_after(tag);

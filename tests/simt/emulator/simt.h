@@ -25,10 +25,13 @@ struct Index {
   unsigned x, y, z;
 };
 
+struct Frame;
+
 /// What the running thread knows of itself; set by the scheduler before the thread continues.
 struct Self {
   Index thread, block;
   dim3 threads, blocks;
+  const Frame* entry = nullptr;  // of the function that called the kernel
 };
 extern thread_local Self* self __attribute__((tls_model("initial-exec")));
 
@@ -38,29 +41,30 @@ SIMT_NO_TSAN inline dim3 block_size() { return self->threads; }
 SIMT_NO_TSAN inline dim3 grid_size() { return self->blocks; }
 
 /// Stops the kernel with a message that names the running thread.
-[[noreturn]] void fault(const std::string& what, Where where);
+[[noreturn]] void fault(const std::string& what);
 
-void sync_threads(Where where);
-void sync_warp(unsigned mask, Where where);
+void sync_threads();
+void sync_roles();  // a barrier at which threads may stand at different lines
+void sync_warp(unsigned mask);
 
 /// The primitive behind every warp operation. Each lane of `mask` brings its own `arguments` and waits; the last one to
 /// arrive calls compute with those of all lanes (null for lanes outside the mask).
 using Compute = void (*)(void* const* lanes);
-void collective(unsigned mask, const char* name, void* arguments, Compute compute, Where where);
+void collective(unsigned mask, const char* name, void* arguments, Compute compute);
 
 /// Shared memory: the dynamic part, and one static array per key, filled with 0xFF when the first thread asks for it.
 unsigned char* dynamic_shared();
-void* static_shared(const void* key, int64_t bytes, const char* name, Where where);
+void* static_shared(const void* key, int64_t bytes, const char* name);
 bool is_shared(const void* address, int64_t bytes);
 
 /// cp.async: `bytes` to shared memory, of which the last bytes - from_bytes are zeros.
-void copy_to_shared(void* to, const void* from, int bytes, int from_bytes, Where where);
+void copy_to_shared(void* to, const void* from, int bytes, int from_bytes);
 void commit_copies();
 void wait_copies(int groups_left);
 
-template <class T, class Key> T* shared_static(Key, const char* name, Where where = Where::current()) {
+template <class T, class Key> T* shared_static(Key, const char* name) {
   static char key;  // one per instantiation, as every call site passes a closure type of its own
-  return static_cast<T*>(static_shared(&key, sizeof(T), name, where));
+  return static_cast<T*>(static_shared(&key, sizeof(T), name));
 }
 
 template <class T> struct Shuffle {
@@ -89,10 +93,10 @@ inline int lane_index() {
   return static_cast<int>((t.x + n.x * (t.y + n.y * t.z)) & 31u);
 }
 
-template <class T> T shuffle(unsigned mask, T value, int from, const char* name, Where where) {
+template <class T> T shuffle(unsigned mask, T value, int from, const char* name) {
   static_assert(std::is_trivially_copyable_v<T> && (sizeof(T) == 4 || sizeof(T) == 8), "shuffles move 4 or 8 bytes");
   Shuffle<T> arguments{value, from, value};
-  collective(mask, name, &arguments, &Shuffle<T>::exchange, where);
+  collective(mask, name, &arguments, &Shuffle<T>::exchange);
   return arguments.result;
 }
 
@@ -110,9 +114,9 @@ struct Vote {
   }
 };
 
-inline unsigned vote(unsigned mask, bool predicate, const char* name, Where where) {
+inline unsigned vote(unsigned mask, bool predicate, const char* name) {
   Vote arguments{predicate, 0};
-  collective(mask, name, &arguments, &Vote::count, where);
+  collective(mask, name, &arguments, &Vote::count);
   return arguments.result;
 }
 
@@ -140,44 +144,33 @@ struct Match {
 #define blockDim (::simt::block_size())
 #define gridDim (::simt::grid_size())
 
-inline void __syncthreads(simt::Where where = simt::Where::current()) { simt::sync_threads(where); }
-inline void __syncwarp(unsigned mask = simt::kAllLanes, simt::Where where = simt::Where::current()) {
-  simt::sync_warp(mask, where);
-}
+inline void __syncthreads() { simt::sync_threads(); }
+inline void __syncwarp(unsigned mask = simt::kAllLanes) { simt::sync_warp(mask); }
 
-template <class T>
-T __shfl_sync(unsigned mask, T value, int lane, int width = 32, simt::Where where = simt::Where::current()) {
+template <class T> T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
   const int own = simt::lane_index();
-  return simt::shuffle(mask, value, (own & ~(width - 1)) | (lane & (width - 1)), "__shfl_sync", where);
+  return simt::shuffle(mask, value, (own & ~(width - 1)) | (lane & (width - 1)), "__shfl_sync");
 }
-template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, simt::Where where = simt::Where::current()) {
+template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
   const int own = simt::lane_index();
   const int other = own ^ bits;
-  return simt::shuffle(mask, value, (other & ~(width - 1)) == (own & ~(width - 1)) ? other : own, "__shfl_xor_sync",
-                       where);
+  return simt::shuffle(mask, value, (other & ~(width - 1)) == (own & ~(width - 1)) ? other : own, "__shfl_xor_sync");
 }
-template <class T>
-T __shfl_up_sync(unsigned mask, T value, int delta, int width = 32, simt::Where where = simt::Where::current()) {
+template <class T> T __shfl_up_sync(unsigned mask, T value, int delta, int width = 32) {
   const int own = simt::lane_index();
-  return simt::shuffle(mask, value, (own & (width - 1)) >= delta ? own - delta : own, "__shfl_up_sync", where);
+  return simt::shuffle(mask, value, (own & (width - 1)) >= delta ? own - delta : own, "__shfl_up_sync");
 }
-template <class T>
-T __shfl_down_sync(unsigned mask, T value, int delta, int width = 32, simt::Where where = simt::Where::current()) {
+template <class T> T __shfl_down_sync(unsigned mask, T value, int delta, int width = 32) {
   const int own = simt::lane_index();
-  return simt::shuffle(mask, value, (own & (width - 1)) + delta < width ? own + delta : own, "__shfl_down_sync", where);
+  return simt::shuffle(mask, value, (own & (width - 1)) + delta < width ? own + delta : own, "__shfl_down_sync");
 }
 
-inline unsigned __ballot_sync(unsigned mask, bool predicate, simt::Where where = simt::Where::current()) {
-  return simt::vote(mask, predicate, "__ballot_sync", where);
-}
-inline bool __any_sync(unsigned mask, bool predicate, simt::Where where = simt::Where::current()) {
-  return simt::vote(mask, predicate, "__any_sync", where) != 0;
-}
-template <class T> unsigned __match_any_sync(unsigned mask, T value, simt::Where where = simt::Where::current()) {
+inline unsigned __ballot_sync(unsigned mask, bool predicate) { return simt::vote(mask, predicate, "__ballot_sync"); }
+inline bool __any_sync(unsigned mask, bool predicate) { return simt::vote(mask, predicate, "__any_sync") != 0; }
+template <class T> unsigned __match_any_sync(unsigned mask, T value) {
   static_assert(std::is_integral_v<T>);
   simt::Match arguments{static_cast<uint64_t>(value), 0};
-  simt::collective(mask, "__match_any_sync", &arguments, &simt::Match::compare, where);
+  simt::collective(mask, "__match_any_sync", &arguments, &simt::Match::compare);
   return arguments.result;
 }
 
