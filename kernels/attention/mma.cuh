@@ -25,17 +25,6 @@ template <int kWidth> constexpr int kStride = kWidth + 8;  // elements between r
 /// Rows of kWidth channels in shared memory.
 template <int kRows, int kWidth> struct alignas(16) TileOf { bf16 data[kRows * kStride<kWidth>]; };
 
-/// 2^x with a relative error of 2^-22; below 2^-126 it is 0.
-__device__ __forceinline__ float exp2_fast(float x) {
-#ifdef HEBB_SIMT
-  return exp2f(x);
-#else
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-#endif
-}
-
 __device__ __forceinline__ int lane_number() { return static_cast<int>(threadIdx.x % 32); }
 __device__ __forceinline__ int warp_number() { return static_cast<int>(threadIdx.x / 32); }
 

@@ -132,23 +132,13 @@ __device__ __forceinline__ void copy_slots_of(TileOf<kRows, kWidth>& keys, TileO
 }
 
 __device__ __forceinline__ void load_floats(float& first, float& second, const float* from) {
-#ifdef HEBB_SIMT
-  first = from[0];
-  second = from[1];
-#else
-  const float2 pair = *reinterpret_cast<const float2*>(from);
-  first = pair.x;
-  second = pair.y;
-#endif
+  const Words<2> pair = load_words<2>(from);
+  first = __uint_as_float(pair.word[0]);
+  second = __uint_as_float(pair.word[1]);
 }
 
 __device__ __forceinline__ void store_floats(float* to, float first, float second) {
-#ifdef HEBB_SIMT
-  to[0] = first;
-  to[1] = second;
-#else
-  *reinterpret_cast<float2*>(to) = make_float2(first, second);
-#endif
+  store_words(to, Words<2>{{__float_as_uint(first), __float_as_uint(second)}});
 }
 
 }  // namespace hebb::HEBB_DEVICE::slots::mma

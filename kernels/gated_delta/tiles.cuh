@@ -23,9 +23,7 @@ struct Gates {
 };
 
 /// e^x, x <= 0 or -inf, without branches: 2^x has no larger error than x in fp32.
-__device__ __forceinline__ float decay(double x) {
-  return attention_mma::exp2_fast(static_cast<float>(x) * attention_mma::kLog2E);
-}
+__device__ __forceinline__ float decay(double x) { return exp2_fast(static_cast<float>(x) * attention_mma::kLog2E); }
 
 /// Two values, each = high + low + 2^-17 of it.
 struct SplitPair {

@@ -303,13 +303,6 @@ template <class Stored> struct Memory {
   }
 };
 
-/// Asks for the 128-byte line of an address in L2. A hint: what is read there later does not depend on it.
-__device__ __forceinline__ void prefetch_line([[maybe_unused]] const void* global) {
-#ifndef HEBB_SIMT
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
-#endif
-}
-
 /// Slots on their way into L2 while other tokens are computed, one a thread: latency and bandwidth of HBM want those of
 /// two tokens under way.
 class Prefetch {

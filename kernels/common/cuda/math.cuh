@@ -57,6 +57,17 @@ template <class I, class F> __device__ __forceinline__ I first_where(I count, F&
 /// Factor of the l2 norm from a sum of squares (docs/model.md, Norms).
 __device__ __forceinline__ float l2_scale(float squares) { return 1.0f / sqrtf(squares + 1e-6f); }
 
+/// 2^x with a relative error of 2^-22; below 2^-126 it is 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+#ifdef HEBB_SIMT
+  return exp2f(x);
+#else
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#endif
+}
+
 #ifndef HEBB_SIMT
 /// sigmoid of formulas.h in half the instructions and without a branch: an exact division has one for each element, in
 /// which the elements of a pack wait for each other. Within 1 ulp of it; 2^-126 where it is less; NaN stays NaN.

@@ -61,6 +61,13 @@ __device__ __forceinline__ void store_16_bytes_global(void* to, const Word4& val
 #endif
 }
 
+/// Asks for the 128-byte line of an address in L2. A hint: what is read there later does not depend on it.
+__device__ __forceinline__ void prefetch_line([[maybe_unused]] const void* global) {
+#ifndef HEBB_SIMT
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+#endif
+}
+
 /// A pack lies before the end of its row or behind it: what `vector` says to the functions below.
 template <int N>
 __device__ __forceinline__ void check_whole([[maybe_unused]] int64_t at, [[maybe_unused]] int64_t end) {
