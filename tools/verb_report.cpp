@@ -30,7 +30,7 @@ Json tags_of(const Options& o, const std::string& id) {
   if (o.tags.empty()) { return Json::object(); }
   if (const std::optional<Json> tags = tags_in_name(o.tags, id)) { return *tags; }
   throw ConfigError("hebb report", "the run " + id + ", which --tags " + o.tags + " does not match",
-                    "runs whose names match");
+                    "runs whose names match; a {tag} stands for letters and digits");
 }
 
 /// The runs that a word names: a run folder, results without a run, or those in a folder.

@@ -167,7 +167,8 @@ TEST_CASE("runs that were trained apart take tags from their names and are fitte
   const Json fit = parse_json_file((folder / "page/fit.json").string());
   CHECK(fit.at("groups").items().size() == 1);
   CHECK(fit.at("groups").items()[0].at("group").as_string() == "a");
-  CHECK_THAT(report({"--tags", "b-*"}).err, Contains("the run a-12, which --tags b-* does not match"));
+  CHECK_THAT(report({"--tags", "b-*"}).err,
+             Contains("the run a-12, which --tags b-* does not match") && Contains("letters and digits"));
   CHECK_THAT(report({"--by", "nothing"}).err, Contains("--by nothing"));
 }
 
