@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Runs real clients against `hebb serve`: openai (Python) and lm-evaluation-harness. By hand, not part of the suite.
 
-python tests/serve/clients.py build/hebb WORK_FOLDER [openai] [lm_eval]
+python tests/serve/clients.py build/hebb WORK_FOLDER [openai] [lm_eval] [lm_eval_hf]
 
-Needs the packages openai, lm-eval[api], datasets and torch. Makes a small model in WORK_FOLDER, serves it, and prints
-a line for each property. lm_eval's scores are compared with those of `hebb eval` on the same items.
+Needs the packages openai, lm-eval[api,hf], datasets and torch. Makes a small model in WORK_FOLDER, serves it, and prints
+a line for each property. lm_eval's scores are compared with those of `hebb eval` on the same items: through the server, and with
+lm_eval_hf through the PyTorch file and through the export of another model, which the class Qwen3_5ForCausalLM holds.
 """
 import asyncio
 import contextlib
@@ -32,6 +33,9 @@ MODEL = {
     "data": {"sources": [{"path": "set"}]},
     "optimizer": {"lr": 0.003},
     "train": {"batch_size": 8, "sequence_length": 513, "device": "cpu", "steps": 60}}
+HELD = {**MODEL, "model": {**MODEL["model"], "num_layers": 2, "pattern": [{"mixer": "g", "ffn": "m"}, {"mixer": "f", "ffn": "m"}], "layers": {
+    **{name: layer for name, layer in MODEL["model"]["layers"].items() if name != "a"},
+    "f": {**MODEL["model"]["layers"]["f"], "qk_norm": "rms"}}}}
 
 
 def check(good, what):
@@ -69,9 +73,10 @@ class Server:
             time.sleep(0.01)
 
 
-def make_model(hebb, folder):
+def make_model(hebb, folder, model):
+    folder.mkdir(parents=True, exist_ok=True)
     run = lambda *a: subprocess.run([hebb, *a], cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    (folder / "c.json").write_text(json.dumps(MODEL))
+    (folder / "c.json").write_text(json.dumps(model))
     run("data", "synth", "--documents", "600", "-o", "docs.jsonl")
     run("data", "encode", "docs.jsonl", "-t", "bytes", "-o", "set", "--val-documents", "10")
     run("train", "c.json", "--run-dir", "run")
@@ -224,12 +229,24 @@ def eval_scores(hebb, folder, names, precision):
     return {name: [json.loads(line) for line in open(folder / "evals" / f"{name}-{precision}.samples.jsonl")] for name in names}
 
 
-def harness_scores(url, folder, names, arguments):
+WIDE = """
+import runpy, sys, torch
+sys.modules["fla"] = None
+torch.float = torch.float32 = torch.float64
+torch.Tensor.float = torch.Tensor.double
+torch.set_default_dtype(torch.float64)
+runpy.run_module("lm_eval", run_name="__main__")
+"""  # transformers computes norms and softmax in float32, and takes fla's kernels of GPUs where that is installed
+
+
+def harness_scores(model, folder, names, arguments):
     """What lm_eval says of each item, as its command line runs."""
     out = folder / f"out-{time.time_ns()}"
-    command = [sys.executable, "-m", "lm_eval", "--model", "local-completions", "--tasks", ",".join("own_" + n for n in names),
-               "--include_path", str(folder / "tasks"), "--model_args", f"model=small,base_url={url}/completions,{arguments}",
-               "--log_samples", "--output_path", str(out), "--batch_size", "4"]
+    start = ["-c", WIDE] if model == "hf" else ["-m", "lm_eval"]
+    command = [sys.executable, *start, "--model", model, "--tasks", ",".join("own_" + n for n in names),
+               "--include_path", str(folder / "tasks"), "--model_args", arguments, "--log_samples", "--output_path", str(out), "--batch_size", "4"]
+    if model == "hf":
+        command += ["--device", "cpu"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"})
     if done.returncode != 0:
         print(done.stderr[-3000:])
@@ -254,6 +271,14 @@ def compare(name, own, theirs):
     return worst
 
 
+def compare_all(what, names, own, theirs, bound):
+    check(theirs is not None, f"lm_eval runs: {what}")
+    for name in names if theirs else []:
+        worst = compare(name, own[name], theirs[name])
+        check(worst <= bound, f"    {name}: " + (f"{worst} of {len(own[name])} texts differ" if name == "gsm8k" else
+              f"log-likelihoods of {len(own[name])} items differ by at most {worst:.1e}"))
+
+
 def try_lm_eval(hebb, folder):
     import importlib.metadata
 
@@ -267,22 +292,44 @@ def try_lm_eval(hebb, folder):
                 if "huggingface" in arguments and not (folder / "exported").is_dir():
                     print(f"not run: {arguments}")
                     continue
-                theirs = harness_scores(server.url, folder, names, arguments)
-                check(theirs is not None, f"lm_eval runs with {arguments}")
-                for name in names if theirs else []:
-                    worst = compare(name, own[name], theirs[name])
-                    check(worst <= bound, f"{precision} {name}: " + (f"{worst} of {len(own[name])} texts differ" if name == "gsm8k" else
-                          f"log-likelihoods of {len(own[name])} items differ by at most {worst:.1e}"))
-            theirs = harness_scores(server.url, folder, ["gsm8k"], "tokenizer_backend=none,tokenized_requests=False")
+                theirs = harness_scores("local-completions", folder, names, f"model=small,base_url={server.url}/completions,{arguments}")
+                compare_all(f"{precision}, {arguments}", names, own, theirs, bound)
+            theirs = harness_scores("local-completions", folder, ["gsm8k"],
+                                    f"model=small,base_url={server.url}/completions,tokenizer_backend=none,tokenized_requests=False")
             check(theirs and compare("gsm8k", own["gsm8k"], theirs["gsm8k"]) == 0, f"{precision} gsm8k with texts as prompts")
+
+
+def try_lm_eval_hf(hebb, folder):
+    """Four ways to the same numbers in fp64: `hebb eval`, `hebb serve`, transformers' class, the PyTorch file."""
+    from safetensors.torch import load_file, save_file
+
+    for name, model in (("small", MODEL), ("held", HELD)):
+        home = folder / name
+        if not (home / "run").is_dir():
+            make_model(hebb, home, model)
+        names = write_tasks(home)
+        own = eval_scores(hebb, home, names, "fp64")
+        ways = {"pytorch": "trust_remote_code=True,"}
+        if name == "held":
+            ways["hf"] = ""
+        for to, arguments in ways.items():
+            if not (home / to).is_dir():
+                subprocess.run([hebb, "convert", "run", to, "--to", to], cwd=home, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                file = str(home / to / "model.safetensors")  # where float32 means float64, no other files can be read
+                save_file({key: value.double() for key, value in load_file(file).items()}, file, metadata={"format": "pt"})
+            theirs = harness_scores("hf", home, names, f"pretrained={home / to},{arguments}dtype=float64,max_length={PAGE_LENGTH}")
+            compare_all(f"{name}, --model hf of --to {to}", names, own, theirs, 1e-6)
+        with Server(hebb, home, "--precision", "fp64") as server:
+            theirs = harness_scores("local-completions", home, names, f"model=m,base_url={server.url}/completions,max_length={PAGE_LENGTH + 2}")
+            compare_all(f"{name}, hebb serve", names, own, theirs, 1e-6)
 
 
 def main():
     hebb, folder = str(pathlib.Path(sys.argv[1]).resolve()), pathlib.Path(sys.argv[2]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "run").is_dir():
-        make_model(hebb, folder)
-    for name, run in (("openai", try_openai), ("lm_eval", try_lm_eval)):
+        make_model(hebb, folder, MODEL)
+    for name, run in (("openai", try_openai), ("lm_eval", try_lm_eval), ("lm_eval_hf", try_lm_eval_hf)):
         if len(sys.argv) == 3 or name in sys.argv[3:]:
             run(hebb, folder)
     print(f"{check.failures} failures")
