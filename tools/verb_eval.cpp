@@ -75,7 +75,13 @@ Job read_job(const Options& o, const Compute& compute) {
   Json config = load_config(o.eval);
   for (const std::string& assignment : o.overrides) { apply_override(config, assignment); }
   std::vector<fs::path> weights;
-  for (const std::string& checkpoint : o.checkpoints) { weights.push_back(find_weights(checkpoint)); }
+  for (const std::string& checkpoint : o.checkpoints) {
+    if (fs::exists(checkpoint) && !names_weights(checkpoint)) {
+      throw CheckpointError(checkpoint, "no weights to evaluate", "a configuration or another file",
+                            "a checkpoint or run folder, or a safetensors file");
+    }
+    weights.push_back(find_weights(checkpoint));
+  }
   Job job{config, read_evaluations(config, ""), labels_of(weights), {}};
   if (job.evaluations.empty()) {
     throw ConfigError(o.eval + ": evaluations", "an empty list", "at least one evaluation");

@@ -134,6 +134,8 @@ FOLDER_TEST("an eval that evaluates nothing does not end as a success") {
   folder.write("e.json", R"({"evaluations": [{"name": "gone", "kind": "cloze", "file": "gone.jsonl"}]})");
   check_error(folder, "eval e.json --checkpoint run", 3,
               Contains("e.json: nothing was evaluated: all evaluations were skipped"));
+  check_error(folder, "eval e.json --checkpoint e.json", 4,
+              Contains("e.json: no weights to evaluate (found a configuration or another file, expected a checkpoint"));
 }
 
 FOLDER_TEST("hebb eval --ranks writes the files of one process") {
