@@ -157,7 +157,7 @@ Field& Field::required() {
   }
   const std::string similar = nearest_name(name_, others);
   throw KeyError(owner_->where(name_), "nothing",
-                 expected_ + " (required" + (similar.empty() ? "" : "; " + quoted(similar) + " looks similar") + ")",
+                 expected() + " (required" + (similar.empty() ? "" : "; " + quoted(similar) + " looks similar") + ")",
                  owner_->child_path(name_), KeyError::Rest::values);
 }
 
@@ -175,19 +175,19 @@ std::string Field::element_path(size_t i) const {
   return owner_->child_path(name_) + (json_->is_array() ? fmt::format(".{:d}", i) : "");
 }
 
+std::string Field::with_bounds(const char* what) const {
+  std::vector<std::string> bounds = bounds_;
+  if (type_.at_least_0) { bounds.insert(bounds.begin(), ">= 0"); }
+  return what + std::string(bounds.empty() ? "" : " ") + join(bounds, " and ");
+}
+
 Field& Field::bound(double limit, const char* sign, bool (*holds)(double, double)) {
   const std::string text = std::string(sign) + " " + bound_text(limit);
-  const bool is_list = expected_.starts_with("a list of ");
-  if (expected_ == "an integer >= 0" && sign[0] == '>') {
-    expected_ = "an integer";  // the lower bound of unsigned members gives way to a declared one
-  }
-  expected_ += (expected_.find_first_of("<>") != std::string::npos ? " and " : " ") + text;
+  if (sign[0] == '>') { type_.at_least_0 = false; }
+  bounds_.push_back(text);
   for (size_t i = 0; i < numbers_.size(); ++i) {
     if (!holds(numbers_[i], limit)) {
-      const bool is_integer = expected_.starts_with("a list of integers");
-      const std::string constraints = expected_.substr(std::min(expected_.find_first_of("<>"), expected_.size()));
-      fail_at(element(i), element_path(i),
-              is_list ? (is_integer ? "an integer " : "a number ") + constraints : expected_);
+      fail_at(element(i), element_path(i), with_bounds(type_.element != nullptr ? type_.element : type_.expected));
     }
   }
   return constrain(text);
@@ -219,14 +219,14 @@ Field& Field::one_of(std::vector<std::string> names) {
 Field& Field::size(size_t n) {
   const std::string count = plural(n, "element");
   if (json_ != nullptr && json_->is_array() && json_->items().size() != n) {
-    owner_->fail(name_, plural(json_->items().size(), "element"), expected_ + " of " + count);
+    owner_->fail(name_, plural(json_->items().size(), "element"), expected() + " of " + count);
   }
   return constrain(count);
 }
 
 Field& Field::not_empty() {
   if (json_ != nullptr && json_->is_array() && json_->items().empty()) {
-    owner_->fail(name_, "an empty list", expected_ + " with at least one element");
+    owner_->fail(name_, "an empty list", expected() + " with at least one element");
   }
   return constrain("not empty");
 }
@@ -306,7 +306,7 @@ Field& Fields::start(std::string_view name, const Type& type) {
   current_ = Field();
   current_.owner_ = this;
   current_.name_ = name;
-  current_.expected_ = type.expected;
+  current_.type_ = type;
   if (mode_ == Mode::read) {
     begin();
     current_.json_ = json_->find(name);
@@ -324,7 +324,7 @@ template <class T> Field& Fields::value(std::string_view name, T& v, const Type&
     case Mode::read:
       if (field.present_) {
         field.default_ = to_json(v);
-        convert(*field.json_, child_path(name), type.expected, v);
+        convert(*field.json_, child_path(name), field.expected(), v);
         collect(v, field.numbers_, field.strings_);
       } else {
         known_.back().default_text = to_json(v).found() + " (default)";
@@ -338,7 +338,9 @@ template <class T> Field& Fields::value(std::string_view name, T& v, const Type&
 
 Field& Fields::field(std::string_view name, bool& v) { return value(name, v, {"true or false", "true or false"}); }
 Field& Fields::field(std::string_view name, int64_t& v) { return value(name, v, {"integer", "an integer"}); }
-Field& Fields::field(std::string_view name, uint64_t& v) { return value(name, v, {"integer >= 0", "an integer >= 0"}); }
+Field& Fields::field(std::string_view name, uint64_t& v) {
+  return value(name, v, {.name = "integer >= 0", .expected = "an integer", .at_least_0 = true});
+}
 Field& Fields::field(std::string_view name, double& v) { return value(name, v, {"number", "a number"}); }
 Field& Fields::field(std::string_view name, std::string& v) { return value(name, v, {"string", "a string"}); }
 Field& Fields::field(std::string_view name, Json& v) { return value(name, v, {"any JSON", "any JSON value"}); }
@@ -346,7 +348,7 @@ Field& Fields::field(std::string_view name, std::optional<int64_t>& v) {
   return value(name, v, {"integer or null", "an integer"});
 }
 Field& Fields::field(std::string_view name, std::optional<uint64_t>& v) {
-  return value(name, v, {"integer >= 0 or null", "an integer >= 0"});
+  return value(name, v, {.name = "integer >= 0 or null", .expected = "an integer", .at_least_0 = true});
 }
 Field& Fields::field(std::string_view name, std::optional<double>& v) {
   return value(name, v, {"number or null", "a number"});
@@ -358,10 +360,10 @@ Field& Fields::field(std::string_view name, std::optional<std::string>& v) {
   return value(name, v, {"string or null", "a string"});
 }
 Field& Fields::field(std::string_view name, std::vector<int64_t>& v) {
-  return value(name, v, {"list of integers", "a list of integers"});
+  return value(name, v, {"list of integers", "a list of integers", "an integer"});
 }
 Field& Fields::field(std::string_view name, std::vector<double>& v) {
-  return value(name, v, {"list of numbers", "a list of numbers"});
+  return value(name, v, {"list of numbers", "a list of numbers", "a number"});
 }
 Field& Fields::field(std::string_view name, std::vector<std::string>& v) {
   return value(name, v, {"list of strings", "a list of strings"});

@@ -42,7 +42,16 @@ class Field {
 
  private:
   friend class Fields;
+  /// What a key may hold, as the reference and messages say it.
+  struct Type {
+    const char* name;               // in the reference: "list of integers"
+    const char* expected;           // in messages: "a list of integers"
+    const char* element = nullptr;  // lists: "an integer"
+    bool at_least_0 = false;        // unless a lower bound is declared
+  };
   Field& bound(double limit, const char* sign, bool (*holds)(double value, double limit));
+  std::string expected() const { return with_bounds(type_.expected); }  // "an integer >= 1 and < 8"
+  std::string with_bounds(const char* what) const;
   Field& constrain(const std::string& constraint);  // adds to messages and to the reference
   const Json& element(size_t i) const;              // the JSON value of numbers_[i] or strings_[i]
   std::string element_path(size_t i) const;
@@ -51,7 +60,8 @@ class Field {
   std::string name_;
   const Json* json_ = nullptr;  // read mode: the value as written
   Json default_;                // read mode: what an absent key means
-  std::string expected_;        // "an integer >= 1", grows with the constraints
+  Type type_ = {};
+  std::vector<std::string> bounds_;  // ">= 1", "< 8"
   bool present_ = false;
   std::vector<double> numbers_;  // values to check
   std::vector<std::string> strings_;
@@ -172,10 +182,7 @@ class Fields {
  private:
   friend class Field;
   Fields(Mode mode, std::string path) : mode_(mode), path_(std::move(path)) {}
-  struct Type {
-    const char* name;      // in the reference
-    const char* expected;  // in messages
-  };
+  using Type = Field::Type;
   struct Known {
     std::string name, default_text;
   };

@@ -43,7 +43,7 @@ Field& Fields::nested(std::string_view name, bool is_optional, bool has, const V
       } else if (is_optional && field.json_->is_null()) {
         clear();
       } else if (!field.json_->is_object()) {
-        fail(name, field.json_->found(), field.expected_);
+        fail(name, field.json_->found(), field.expected());
       } else {
         read_into(*field.json_, key, visit);
       }
@@ -73,7 +73,7 @@ Field& Fields::elements(std::string_view name, size_t count, const std::function
         known_.back().default_text = fmt::format("{:d} elements (default)", count);
         break;
       }
-      if (!field.json_->is_array()) { fail(name, field.json_->found(), field.expected_); }
+      if (!field.json_->is_array()) { fail(name, field.json_->found(), field.expected()); }
       resize(field.json_->items().size());
       for (size_t i = 0; i < field.json_->items().size(); ++i) {
         read_into(field.json_->items()[i], fmt::format("{}.{:d}", field.name_, i), [&](Fields& f) { visit(i, f); });
@@ -95,7 +95,7 @@ Field& Fields::map(std::string_view name, const std::vector<std::string>& keys,
   switch (mode_) {
     case Mode::read:
       if (!field.present_) { break; }
-      if (!field.json_->is_object()) { fail(name, field.json_->found(), field.expected_); }
+      if (!field.json_->is_object()) { fail(name, field.json_->found(), field.expected()); }
       for (const Json::Member& member : field.json_->members()) {
         read_into(member.second, field.name_ + "." + member.first, [&](Fields& f) { each(member.first, f); });
       }
