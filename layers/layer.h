@@ -12,6 +12,8 @@
 #include "core/fields.h"
 #include "core/params.h"
 #include "core/tape.h"
+#include "kernels/attention/visible_keys.h"
+#include "kernels/rope/rope.h"
 #include "layers/all_rows.h"
 #include "layers/attention_control.h"
 #include "layers/fast/control.h"
@@ -24,8 +26,33 @@ namespace hebb {
 
 enum class Role { mixer, memory, ffn };
 
-/// Key of h_0 [B T, d], the normed embeddings, in Pass::shared.
-inline constexpr const char* kEmbeddings = "embeddings";
+/// Intervals of keys, one a query: lo, hi [B, T] i32.
+struct KeyIntervals {
+  Var lo, hi;
+};
+
+/// Values of a pass that more than one layer reads: what layers hand to later layers, and functions of the rows that
+/// are made once. No Var: not there yet.
+struct SharedValues {
+  struct Visible {
+    KeyRange range;
+    int64_t offset;
+    KeyIntervals keys;
+  };
+  struct Angles {
+    RopeSpec spec;
+    Var table;
+  };
+  Var embeddings{};  // h_0 [B T, d], normed
+  Var eda_score{};   // [B T], of the last HAM layer with EDA
+  /// v_first [B T, C] by group of value residuals: of the group's first block, and of the embeddings.
+  std::map<std::string, Var> first_values{}, embedding_values{};
+  std::vector<Visible> visible{};
+  std::vector<Angles> angles{};
+
+  /// All that is there, in a fixed order.
+  std::vector<Var> all() const;
+};
 
 /// Everything that one forward pass shares.
 struct Pass {
@@ -37,10 +64,10 @@ struct Pass {
   AttentionControl attention{};
   FastWeightControl fast{};
   Inspector* inspector = nullptr;
-  Statistics* statistics = nullptr;     // non-null on steps that are logged
-  RankExchange* ranks = nullptr;        // several ranks train
-  const AllRows* all_rows = nullptr;    // for layers with one memory for the rows of all ranks
-  std::map<std::string, Var> shared{};  // values that layers hand to later layers (value residual, EDA scores)
+  Statistics* statistics = nullptr;   // non-null on steps that are logged
+  RankExchange* ranks = nullptr;      // several ranks train
+  const AllRows* all_rows = nullptr;  // for layers with one memory for the rows of all ranks
+  SharedValues shared{};
 
   Stream& stream() const { return tape.stream(); }
   int64_t batch() const { return rows.batch(); }
@@ -142,6 +169,12 @@ class Layer {
 };
 
 struct ModelConfig;
+class HamThresholds;
+
+/// Objects that layers of one model share: made by the first that needs them.
+struct SharedObjects {
+  std::shared_ptr<HamThresholds> ham_thresholds;
+};
 
 /// What a layer is told when it is built.
 struct BuildContext {
@@ -150,8 +183,7 @@ struct BuildContext {
   int64_t block = 0;
   std::string name;   // "blocks.3.mixer"
   std::string layer;  // its name in model.layers: "gdn"
-  /// Objects that layers of one model share while they are built, by a key of their own.
-  std::map<std::string, std::shared_ptr<void>>& shared;
+  SharedObjects& shared;
 
   /// Declares NAME.suffix.
   Param& declare(std::string suffix, Shape shape, Init init, ParamKind kind = ParamKind::trained) const {

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "layers/ops/embedding.h"
@@ -10,11 +11,22 @@
 
 namespace hebb {
 
+std::vector<Var> SharedValues::all() const {
+  std::vector<Var> found{embeddings, eda_score};
+  for (const auto* values : {&first_values, &embedding_values}) {
+    for (const auto& [group, var] : *values) { found.push_back(var); }
+  }
+  for (const Visible& v : visible) { found.insert(found.end(), {v.keys.lo, v.keys.hi}); }
+  for (const Angles& a : angles) { found.push_back(a.table); }
+  std::erase_if(found, [](Var var) { return !var; });
+  return found;
+}
+
 Model::Model(const ModelConfig& config) : config_(config) {
   const int64_t d = config_.hidden_size;
   const bool is_normal = config_.init == "normal";
   const Init normal = init::normal(config_.init_std);
-  std::map<std::string, std::shared_ptr<void>> shared;
+  SharedObjects shared;
   embed_ = &params_.declare({"embed.weight", {config_.vocab_size, d}, is_normal ? normal : init::uniform(-1e-4, 1e-4)});
   if (config_.embed_norm) { embed_norm_ = declare_norm("embed_norm"); }
   declared_.push_back(params_.all().size());
@@ -67,14 +79,14 @@ ResidualNorm Model::apply_norm(Pass& pass, const NormParams& norm, const Residua
 std::vector<Var> Model::recompute(Pass& pass, const std::function<std::vector<Var>()>& fn) {
   // What layers hand to later layers leaves the scope as further outputs; on the second run they must
   // see what earlier layers had handed over, not what came later.
-  const auto before = pass.shared;
+  const SharedValues before = pass.shared;
   return pass.tape.recompute([&pass, fn, before] {
-    const auto now = pass.shared;
+    const SharedValues now = pass.shared;
     pass.shared = before;
     std::vector<Var> result = fn();
-    for (const auto& [key, var] : pass.shared) {
-      const auto old = before.find(key);
-      if (old == before.end() || !(old->second == var)) { result.push_back(var); }
+    const std::vector<Var> earlier = before.all();
+    for (const Var var : pass.shared.all()) {
+      if (std::find(earlier.begin(), earlier.end(), var) == earlier.end()) { result.push_back(var); }
     }
     if (pass.tape.recomputing()) { pass.shared = now; }
     return result;
@@ -117,7 +129,7 @@ Var Model::hidden(Pass& pass, const Tensor& tokens, ModelState* state) {
     h = norm(tape, h, pass.param(*embed_norm_.weight), pass.param(embed_norm_.bias), config_.norm_eps,
              config_.norm_kind());
   }
-  pass.shared[kEmbeddings] = h;
+  pass.shared.embeddings = h;
   Residual s{h, {}};
   for (size_t i = 0; i < blocks_.size(); ++i) {
     ModelState::Block* block_state = state != nullptr ? &state->blocks[i] : nullptr;
@@ -133,7 +145,7 @@ Var Model::hidden(Pass& pass, const Tensor& tokens, ModelState* state) {
       s = run_block(pass, i, s, block_state);
       scope.keep(s.h);
       scope.keep(s.branch);
-      for (const auto& [key, var] : pass.shared) { scope.keep(var); }
+      for (const Var var : pass.shared.all()) { scope.keep(var); }
     }
   }
   tape.set_scope("head");

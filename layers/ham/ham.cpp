@@ -27,8 +27,6 @@
 namespace hebb {
 namespace {
 
-constexpr const char* kEda = "ham/score";  // in Pass::shared: the score of the last layer with EDA
-
 /// y = Wo (gate(rms(o of the delta rule)) + gate(rms(o of the attention))). Parameters: docs/layers/ham.md.
 class Ham final : public Layer {
  public:
@@ -291,11 +289,10 @@ Var Ham::route(Pass& pass, Var x, const DeltaProbe& probe) {
   const Var wide = convert(tape, x, sum_dtype(tape.dtype(x)));  // the router's weights are the masters, too
   Var h = config_.router.type == "vector" ? router_input(tape, probe.prediction, probe.value, wide, heads) : wide;
   for (size_t j = 0; j < router_.size(); ++j) { h = project(pass, j > 0 ? gelu(tape, h) : h, router_[j]); }
-  const auto before = pass.shared.find(kEda);
-  const bool averages = eda_logit_ != nullptr && before != pass.shared.end();
-  const Var score = router_score(tape, h, pass.tokens(), averages ? before->second : Var{},
+  const bool averages = eda_logit_ != nullptr && pass.shared.eda_score;
+  const Var score = router_score(tape, h, pass.tokens(), averages ? pass.shared.eda_score : Var{},
                                  averages ? pass.param(*eda_logit_) : Var{}, takes_max);
-  if (eda_logit_ != nullptr) { pass.shared[kEda] = score; }
+  if (eda_logit_ != nullptr) { pass.shared.eda_score = score; }
   return score;
 }
 

@@ -14,9 +14,9 @@ HamThresholds::HamThresholds(ParamStore& store, int64_t layers)
       rates_(store.declare_scratch("threshold rates", {kAdamWRates}, DType::f64)) {}
 
 std::shared_ptr<HamThresholds> HamThresholds::of(const BuildContext& c) {
-  std::shared_ptr<void>& shared = c.shared["ham/thresholds"];
+  std::shared_ptr<HamThresholds>& shared = c.shared.ham_thresholds;
   if (shared == nullptr) { shared = std::make_shared<HamThresholds>(c.params, c.model.num_layers); }
-  return std::static_pointer_cast<HamThresholds>(shared);
+  return shared;
 }
 
 size_t HamThresholds::add(const HamThresholdConfig& config, Param* threshold) {

@@ -1,15 +1,13 @@
 #include "layers/ops/attention.h"
 
-#include <fmt/core.h>
-
 #include "kernels/attention/attention.h"
 
 namespace hebb {
 
 KeyIntervals visible_keys(Pass& pass, const KeyRange& range, int64_t offset) {
-  const std::string key = fmt::format("visible/{:d}/{:d}/{:d}/{:d}", range.window, range.block, range.blocks, offset);
-  const auto made = pass.shared.find(key + "/lo");
-  if (made != pass.shared.end()) { return {made->second, pass.shared.at(key + "/hi")}; }
+  for (const SharedValues::Visible& made : pass.shared.visible) {
+    if (made.range == range && made.offset == offset) { return made.keys; }
+  }
   const Shape shape{pass.batch(), pass.length()};
   const KeyIntervals visible{pass.tape.output(shape, DType::i32, "first visible keys"),
                              pass.tape.output(shape, DType::i32, "last visible keys")};
@@ -18,8 +16,7 @@ KeyIntervals visible_keys(Pass& pass, const KeyRange& range, int64_t offset) {
                                  .doc_start = pass.rows.doc_start(),
                                  .range = range,
                                  .offset = offset});
-  pass.shared[key + "/lo"] = visible.lo;
-  pass.shared[key + "/hi"] = visible.hi;
+  pass.shared.visible.push_back({range, offset, visible});
   return visible;
 }
 

@@ -11,11 +11,6 @@ struct AttentionShape {
   int64_t heads, kv_heads, head_dim, value_head_dim;
 };
 
-/// Intervals of keys, one a query: lo, hi [B, T] i32.
-struct KeyIntervals {
-  Var lo, hi;
-};
-
 /// What every token sees of its own row, token t being key t + offset. Made once a pass for every
 /// range and offset (pass.shared).
 KeyIntervals visible_keys(Pass& pass, const KeyRange& range, int64_t offset = 0);

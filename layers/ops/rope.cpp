@@ -1,7 +1,5 @@
 #include "layers/ops/rope.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "layers/rope_config.h"
@@ -31,28 +29,16 @@ struct Positions {
   }
 };
 
-/// Every bit of the settings: tables are shared between blocks of equal ones.
-std::string table_key(const RopeSpec& s) {
-  std::string key = fmt::format("rope/{:a}/{}/{}", s.theta, s.dims, s.endpoint);
-  if (s.yarn) {
-    key += fmt::format("/yarn/{:a}/{}/{:a}/{:a}/{:a}/{}", s.factor, s.original, s.beta_fast, s.beta_slow,
-                       s.attention_factor, s.truncate);
-  }
-  if (s.llama3) {
-    key += fmt::format("/llama3/{:a}/{}/{:a}/{:a}", s.factor, s.original, s.low_freq_factor, s.high_freq_factor);
-  }
-  return key;
-}
-
 Var angles(Pass& pass, const RopeSpec& spec, const Positions& at, DType dtype) {
-  const std::string key = table_key(spec);
-  if (const auto it = pass.shared.find(key); it != pass.shared.end()) { return it->second; }
+  for (const SharedValues::Angles& made : pass.shared.angles) {
+    if (made.spec == spec) { return made.table; }
+  }
   const Var table = pass.tape.output({at.entries, 2, spec.dims / 2}, sum_dtype(dtype), "rope table");
   run(pass.stream(), RopeTable{.table = pass.tape.value(table),
                                .doc_start = at.by_token ? pass.rows.doc_start() : Tensor{},
                                .first = at.first,
                                .spec = spec});
-  pass.shared[key] = table;
+  pass.shared.angles.push_back({spec, table});
   return table;
 }
 

@@ -16,9 +16,6 @@ const ValueResidualMember* member(const ModelConfig& model, int64_t block, const
   return m != nullptr && m->value_residual().on() && m->value_residual().group == group ? m : nullptr;
 }
 
-std::string first_key(const std::string& group) { return "v_first/" + group; }
-std::string embedding_key(const std::string& group) { return "v_first_embedding/" + group; }
-
 }  // namespace
 
 void ValueResidualConfig::fields(Fields& f) {
@@ -89,17 +86,17 @@ ValueResidual::ValueResidual(const BuildContext& c, const ValueResidualConfig& c
 }
 
 Var ValueResidual::from_embeddings(Pass& pass, Param& v_proj) const {
-  const Var h = norm(pass.tape, pass.shared.at(kEmbeddings), pass.param(*mixer_norm_.weight),
-                     pass.param(mixer_norm_.bias), norm_eps_, norm_kind_);
+  const Var h = norm(pass.tape, pass.shared.embeddings, pass.param(*mixer_norm_.weight), pass.param(mixer_norm_.bias),
+                     norm_eps_, norm_kind_);
   return linear(pass.tape, h, pass.param(v_proj));
 }
 
 void ValueResidual::publish(Pass& pass, Var v, Param& v_proj) const {
-  if (gives_first_) { pass.shared[first_key(config_.group)] = v; }
+  if (gives_first_) { pass.shared.first_values[config_.group] = v; }
   if (starts_from_embeddings_ && gives_embedding_) {
-    pass.shared[embedding_key(config_.group)] = v;
+    pass.shared.embedding_values[config_.group] = v;
   } else if (!starts_from_embeddings_ && (gives_embedding_ || config_.source == "embedding")) {
-    pass.shared[embedding_key(config_.group)] = from_embeddings(pass, v_proj);
+    pass.shared.embedding_values[config_.group] = from_embeddings(pass, v_proj);
   }
 }
 
@@ -112,7 +109,8 @@ Var ValueResidual::apply(Pass& pass, Var x, Var v, Param& v_proj) const {
     reach(tape, {pass.param(lambda_), pass.param(down_), pass.param(up_), pass.param(bias_)});
     return v;
   }
-  const Var first = pass.shared.at(config_.source == "first" ? first_key(config_.group) : embedding_key(config_.group));
+  const auto& firsts = config_.source == "first" ? pass.shared.first_values : pass.shared.embedding_values;
+  const Var first = firsts.at(config_.group);
   const Var mix = gated ? linear(tape, linear(tape, x, pass.param(*down_)), pass.param(*up_), pass.param(*bias_))
                         : pass.param(*lambda_);
   return value_residual(tape, v, first, mix, gated);
