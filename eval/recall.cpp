@@ -100,6 +100,7 @@ class Recall : public EvalTask {
 
   std::optional<int64_t> samples_;
   int64_t default_samples_ = 200, default_long_samples_ = 50, readings_ = 1;
+  std::string update_ = "chunk";
 
  private:
   RatioOfSums rows_;  // right answers of how many, by row
@@ -142,14 +143,14 @@ class Recall : public EvalTask {
   /// reading to reading. The last one counts: [token, log-likelihood] where something is asked, one after the other.
   Json answers(EvalContext& c, const TaskRow& row) const {
     const std::span<const int32_t> inputs(row.inputs), targets(row.targets);
-    constexpr ScoringModel::Reading kReading{FastUpdate::streaming, false};
+    const ScoringModel::Reading how{update_ == "end" ? FastUpdate::at_end : FastUpdate::streaming, false};
     for (int64_t reading = 1; reading < readings_; ++reading) {
       const std::unique_ptr<ModelState> state = c.model.new_state();
-      c.model.read(inputs, *state, kReading);
-      c.model.flush(*state, kReading);
+      c.model.read(inputs, *state, how);
+      c.model.flush(*state, how);
     }
     const std::unique_ptr<ModelState> state = c.model.new_state();
-    const std::vector<ScoringModel::Answer> found = c.model.answers(inputs, targets, *state, kReading);
+    const std::vector<ScoringModel::Answer> found = c.model.answers(inputs, targets, *state, how);
     Json list = Json::array();
     for (size_t i = 0; i < targets.size(); ++i) {
       if (targets[i] == kIgnored) { continue; }
@@ -329,6 +330,11 @@ class Mqar final : public Recall {
         .help(
             "Times that a row is read; answers of the last reading count. Fast weights stay from one to the next, "
             "attention and recurrent states do not.");
+    f.field("update", update_)
+        .one_of({"chunk", "end"})
+        .help(
+            "When fast weights move: after each of their chunks, or once, after each reading. With \"end\" no reading "
+            "knows of itself.");
   }
 
  private:

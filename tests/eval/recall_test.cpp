@@ -88,6 +88,35 @@ TEST_CASE("accuracy is that of the last reading, and only fast weights remember 
   CHECK(metric(once, "accuracy") == static_cast<double>(right[0]) / 240.0);
   CHECK(once.series.at("by_setting").items()[0].at("state_bytes").as_int() > 0);
   CHECK(metric(memory.run(kind + R"(, "readings": 2)"), "accuracy") == static_cast<double>(right[1]) / 240.0);
+
+  // With one update at the end of a reading the first knows nothing of the row, and the second learns all of it at
+  // once.
+  constexpr ScoringModel::Reading kEnd{FastUpdate::at_end, false}, kNever{FastUpdate::never, false};
+  int64_t blind = 0, second = 0;
+  for (uint64_t k = 0; k < 60; ++k) {
+    TaskRow row = generate_task_row(task, k);
+    const auto count = [&](int64_t& right, const ScoringModel::Reading& how) {
+      const auto state = model.new_state();
+      const auto found = model.answers(row.inputs, row.targets, *state, how);
+      for (size_t i = 0; i < row.targets.size(); ++i) {
+        right += row.targets[i] >= 0 && found[i].token == row.targets[i];
+      }
+    };
+    while (row.targets.back() < 0) {
+      row.inputs.pop_back();
+      row.targets.pop_back();
+    }
+    model.restore_fast_weights(weights);
+    count(blind, kNever);
+    int64_t first = 0;
+    count(first, kEnd);
+    count(second, kEnd);
+  }
+  REQUIRE(blind != second);
+  REQUIRE(second != right[1]);
+  CHECK(metric(memory.run(kind + R"(, "update": "end")"), "accuracy") == static_cast<double>(blind) / 240.0);
+  CHECK(metric(memory.run(kind + R"(, "update": "end", "readings": 2)"), "accuracy") ==
+        static_cast<double>(second) / 240.0);
 }
 
 TEST_CASE("icr and icl report per length and per example of a function", "[fast]") {
