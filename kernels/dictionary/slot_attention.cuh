@@ -20,6 +20,7 @@ namespace hebb::HEBB_DEVICE::slots {
 using namespace attention;  // tiles
 
 constexpr int32_t kNone = INT32_MIN;
+static_assert(kDictionaryTile == kTile && kDictionarySlice == 16 * kMaxColumns);
 constexpr int64_t kSliceColumns = 16 * kMaxColumns;  // of a slice of the grid
 
 /// One step of one row of the batch. Tokens count from the row's first; those of an earlier segment are negative.
@@ -28,6 +29,8 @@ struct Step {
   int32_t fold = kNone, before = 0,
           after = 0;  // first token of the chunk whose entry or end changes the slots, and how many there are
 };
+
+static_assert(sizeof(Step) == 4 * kStepWords);
 
 /// Chunk starts lie in one step where they are less than a chunk apart: token t is of step ceil(t / chunk).
 inline int64_t steps_of(int64_t length, int64_t chunk) { return (length - 1 + chunk - 1) / chunk + 1; }
@@ -263,6 +266,17 @@ class WorkParts {
  private:
   float *next_, *end_;
 };
+
+/// scratch: of plan_dictionary_parts(...).
+inline DictionaryParts parts_of(const ReadLayout& n, int64_t batch, int64_t steps, const Tensor& scratch) {
+  return {scratch.as<float>(), scratch.defined() ? scratch.size(0) : 1, n.units(batch) * steps};
+}
+
+/// Scratch as numbers or structs of whole words; null if it is undefined.
+template <class X> X* items_of(const Tensor& scratch) {
+  HEBB_ASSERT(!scratch.defined() || scratch.bytes() % static_cast<int64_t>(sizeof(X)) == 0);
+  return static_cast<X*>(scratch.data);
+}
 
 template <class Args> ReadLayout layout_of(const Args& a, int64_t chunk, const Step* steps, int64_t count) {
   return {.doc_start = a.doc_start.template as<int32_t>(),

@@ -50,6 +50,7 @@ struct Score {
     return {most, best.over_lanes(highest_bit)};
   }
 };
+static_assert(sizeof(Score) == 4 * kScoreWords);
 
 /// Which slots a step's items are compared with: those before the step; the step's new ones; those before it, or where
 /// there are none the item that founds the dictionary, as slot 0.
