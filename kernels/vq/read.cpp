@@ -11,7 +11,13 @@ VqReadScratch plan(Workspace& workspace, const VqRead& args) {
   const int64_t points = args.points.size(1);
   VqReadScratch scratch;
   if (workspace.on_gpu()) {
-    scratch.work = workspace.tensor({vq_read_work(q, v, args.chunk, points)}, DType::f32, "quantized keys");
+    const auto take = [&](Shape shape, DType dtype) { return workspace.tensor(shape, dtype, "dictionary scratch"); };
+    scratch.keys = workspace.tensor({q[0], q[1], v[2], q[3]}, DType::f32, "quantized keys");
+    scratch.lo = take({q[0], q[1]}, DType::i32);
+    scratch.hi = take({q[0], q[1]}, DType::i32);
+    scratch.own_lse = take({q[0], q[1], q[2]}, DType::f32);
+    scratch.steps = take({q[0], (q[1] + args.chunk - 1) / args.chunk, kStepWords}, DType::i32);
+    scratch.parts = plan_dictionary_parts(workspace, q, v, args.chunk, 1, points, false);
   } else {
     scratch.own = workspace.tensor({q[0], v[2], args.chunk, q[3]}, args.q.dtype, "keys of the chunk");
     scratch.logits = workspace.tensor({q[0], v[2], kVqTile, points + args.chunk}, args.q.dtype, "probabilities");

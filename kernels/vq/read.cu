@@ -80,24 +80,24 @@ struct Join {
 };
 
 void read(Stream& stream, const VqRead& a, const VqReadScratch& scratch) {
-  const int64_t batch = a.q.size(0), length = a.q.size(1), heads = a.q.size(2), kv_heads = a.v.size(2), d = a.q.size(3);
-  const int64_t points = a.points.size(1), tokens = batch * length, count = (length + a.chunk - 1) / a.chunk;
-  HEBB_ASSERT(scratch.work.numel() >= vq_read_work(a.q.shape, a.v.shape, a.chunk, points));
-  auto* const memory = scratch.work.as<float>();
-  float* const own_lse = memory + (tokens * kv_heads * d + 3) / 4 * 4;
-  auto *const lo = reinterpret_cast<int32_t*>(own_lse + tokens * heads), *const hi = lo + tokens;
-  auto* const steps = reinterpret_cast<Step*>(hi + tokens);
-  auto* const parts = reinterpret_cast<float*>(steps + batch * count);
+  const int64_t batch = a.q.size(0), length = a.q.size(1), kv_heads = a.v.size(2);
+  const int64_t points = a.points.size(1), count = scratch.steps.size(1);
+  auto* const steps = slots::items_of<Step>(scratch.steps);
   const auto* const doc_start = a.doc_start.as<int32_t>();
-  const Tensor keys{memory, DType::f32, {batch, length, kv_heads, d}}, first{lo, DType::i32, {batch, length}},
-      last{hi, DType::i32, {batch, length}}, lse{own_lse, DType::f32, {batch, length, heads}};
-  HEBB_DEVICE::run(stream, VqGather{keys, a.points, a.ids});
-  each_element("vq_intervals", stream, batch, length, Intervals{lo, hi, doc_start, length, a.chunk});
-  HEBB_DEVICE::run(
-      stream,
-      AttentionForward{
-          .o = a.o, .lse = lse, .q = a.q, .k = keys, .v = a.v, .lo = first, .hi = last, .bias = {}, .scale = 1.0},
-      AttentionForwardScratch{});
+  HEBB_DEVICE::run(stream, VqGather{scratch.keys, a.points, a.ids});
+  each_element("vq_intervals", stream, batch, length,
+               Intervals{scratch.lo.as<int32_t>(), scratch.hi.as<int32_t>(), doc_start, length, a.chunk});
+  HEBB_DEVICE::run(stream,
+                   AttentionForward{.o = a.o,
+                                    .lse = scratch.own_lse,
+                                    .q = a.q,
+                                    .k = scratch.keys,
+                                    .v = a.v,
+                                    .lo = scratch.lo,
+                                    .hi = scratch.hi,
+                                    .bias = {},
+                                    .scale = 1.0},
+                   AttentionForwardScratch{});
   each_element("vq_steps", stream, batch, count,
                MakeSteps{steps, doc_start, length, a.chunk, count, static_cast<int32_t>(points)});
   const ReadLayout n = slots::layout_of(a, a.chunk, steps, count);
@@ -107,9 +107,9 @@ void read(Stream& stream, const VqRead& a, const VqReadScratch& scratch) {
                               .q = a.q.as<float>(),
                               .o = a.o.as<float>(),
                               .lse = nullptr,
-                              .own_lse = own_lse,
+                              .own_lse = scratch.own_lse.as<float>(),
                               .scale = 1.0f,
-                              .parts = slots::parts_of(n, batch, 1, points, parts, false)};
+                              .parts = slots::parts_of(n, batch, 1, scratch.parts)};
   for (int64_t step = 0; step < count; ++step) {
     read.steps.first = step;
     slots::read_slots(stream, batch, read);

@@ -17,7 +17,9 @@ VqKeysBackwardScratch plan(Workspace& workspace, const VqKeysBackward& args) {
   scratch.shares = workspace.tensor({k[0], k[1], k[2], 2}, sum_dtype(args.k.dtype), "shares of the codewords");
 
   if (workspace.on_gpu() && args.d_codes.defined()) {
-    scratch.work = workspace.tensor({vq_backward_work(k, args.codes.shape)}, DType::f32, "codeword gradients");
+    scratch.added = workspace.tensor(k, DType::f32, "codeword gradients");
+    scratch.key_lines = workspace.tensor({k[0], k[1], k[2]}, DType::i32, "codeword gradients");
+    scratch.table = workspace.tensor(args.codes.shape, DType::f32, "codeword gradients");
   }
   return scratch;
 }

@@ -266,9 +266,8 @@ void run(Stream& stream, const VqKeysBackward& a, const VqKeysBackwardScratch& s
   auto* const shares = scratch.shares.as<float>();
   each_warp("vq_key_gradients", stream, keys, KeyGradients{a.d_k.as<float>(), shares, of, a.accumulate_k});
   if (!a.d_codes.defined()) { return; }
-  HEBB_ASSERT(scratch.work.numel() >= keys * (d + 1) + lines * d);
-  auto *const added = scratch.work.as<float>(), *const table = added + keys * d;
-  auto* const key_lines = reinterpret_cast<int32_t*>(table + lines * d);
+  auto *const added = scratch.added.as<float>(), *const table = scratch.table.as<float>();
+  auto* const key_lines = scratch.key_lines.as<int32_t>();
   slots::fill(stream, table, lines * d, 0.0f);
   for (int end = 0; end < (a.mode == VqMode::sf_diveq ? 2 : 1); ++end) {
     each_element("vq_code_gradients", stream, keys, d, CodeGradients{added, key_lines, shares, of, end});
