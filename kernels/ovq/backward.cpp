@@ -7,8 +7,33 @@
 
 namespace hebb {
 
+namespace {
+
+void plan_gpu(OvqBackwardScratch& scratch, Workspace& workspace, const OvqBackward& args) {
+  const int64_t batch = args.q.size(0), length = args.q.size(1), kv_heads = args.k.size(2), chunk = args.rule.chunk,
+                group = dictionary_group(length, chunk);
+  const Cores cores =
+      attention_cores(args.q, args.v, 1.0, {args.q, args.k, args.v, args.o, args.d_o, args.d_q, args.d_k, args.d_v});
+  scratch.on_tensor_cores = takes_tensor_cores(workspace.stream(), "ovq", cores);
+  const auto take = [&](Shape shape, DType dtype) { return workspace.tensor(shape, dtype, "dictionary scratch"); };
+  scratch.lo = take({batch, length}, DType::i32);
+  scratch.hi = take({batch, length}, DType::i32);
+  scratch.steps = take({batch, dictionary_steps(length, chunk), kStepWords}, DType::i32);
+  scratch.table = take({batch, kv_heads, group, args.room}, DType::i32);
+  scratch.counts = take({batch, kv_heads, length}, DType::i32);
+  if (scratch.on_tensor_cores) {
+    scratch.statistics = take({attention_statistics(args.q.shape, true)}, DType::f32);
+    scratch.key_copies = take({batch, kv_heads, length, args.q.size(3)}, DType::bf16);
+    scratch.value_copies = take({batch, kv_heads, length, args.v.size(3)}, DType::bf16);
+    scratch.log_counts = take({batch, kv_heads, length}, DType::f32);
+    scratch.parts = plan_dictionary_parts(workspace, args.q.shape, args.v.shape, chunk, group, args.room, true);
+  }
+}
+
+}  // namespace
+
 OvqBackwardScratch plan(Workspace& workspace, const OvqBackward& args) {
-  const Shape &q = args.q.shape, &k = args.k.shape, &v = args.v.shape;
+  const Shape &k = args.k.shape, &v = args.v.shape;
   const DType dtype = args.q.dtype, sums = sum_dtype(dtype);
   const int64_t room = args.room;
   const auto per_unit = [&](int64_t count, int64_t width, DType type, const char* name) {
@@ -31,11 +56,7 @@ OvqBackwardScratch plan(Workspace& workspace, const OvqBackward& args) {
   scratch.versions = per_unit(k[1], k[3] + v[3], sums, "centroid versions");
   scratch.inverse_norms = per_unit(k[1], 2, sums, "centroid norms");
   if (workspace.on_gpu()) {
-    const Cores cores =
-        attention_cores(args.q, args.v, 1.0, {args.q, args.k, args.v, args.o, args.d_o, args.d_q, args.d_k, args.d_v});
-    scratch.on_tensor_cores = takes_tensor_cores(workspace.stream(), "ovq", cores);
-    const int64_t work = ovq_backward_work(q, v, args.rule, room, scratch.on_tensor_cores);
-    scratch.work = workspace.tensor({work}, DType::f32, "dictionary scratch");
+    plan_gpu(scratch, workspace, args);
   } else {
     scratch.previous = flat(k[1], DType::i32, "earlier versions");
     scratch.latest = flat(room, DType::i32, "latest versions");

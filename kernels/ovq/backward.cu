@@ -67,40 +67,19 @@ struct UndoStep {
   }
 };
 
-struct OvqBackwardWork {
-  int32_t *lo, *hi;
-  Step* steps;
-  float* statistics;
-  Kept kept;
-  float* parts;  // of the readout, on tensor cores
-};
-
-OvqBackwardWork parts_of(const OvqBackward& a, const OvqBackwardScratch& scratch, int64_t count) {
-  const int64_t d = a.q.size(3), dv = a.v.size(3), length = a.q.size(1), units = a.q.size(0) * a.k.size(2),
-                versions = units * length;
-  const int64_t group = ovq_group(length, a.rule.chunk), room = a.room;
-  WorkParts work(scratch.work);
+Kept kept_of(const OvqBackwardScratch& scratch, int64_t d) {
   auto* const old = scratch.versions.as<float>();
-  OvqBackwardWork s{.lo = work.take<int32_t>(a.q.size(0) * length),
-                    .hi = work.take<int32_t>(a.q.size(0) * length),
-                    .steps = work.take<Step>(a.q.size(0) * count),
-                    .statistics = work.take<float>(attention_statistics(a.q.shape, scratch.on_tensor_cores)),
-                    .kept = {.table = work.take<int32_t>(units * group * room),
-                             .keys = old,
-                             .values = old + versions * d,
-                             .inverse_norms = scratch.inverse_norms.as<float>(),
-                             .counts = work.take<int32_t>(versions),
-                             .versions = length,
-                             .group = group,
-                             .by_token = true},
-                    .parts = nullptr};
-  if (scratch.on_tensor_cores) {
-    s.kept.key_copies = work.take<bf16>(versions * d);
-    s.kept.value_copies = work.take<bf16>(versions * dv);
-    s.kept.log_counts = work.take<float>(versions);
-    s.parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, room, true));
-  }
-  return s;
+  return {.table = scratch.table.as<int32_t>(),
+          .keys = old,
+          .values = old + scratch.counts.numel() * d,
+          .inverse_norms = scratch.inverse_norms.as<float>(),
+          .counts = scratch.counts.as<int32_t>(),
+          .key_copies = scratch.key_copies.as<bf16>(),
+          .value_copies = scratch.value_copies.as<bf16>(),
+          .log_counts = scratch.log_counts.as<float>(),
+          .versions = scratch.counts.size(2),
+          .group = scratch.table.size(2),
+          .by_token = true};
 }
 
 /// Marks which slots the group's steps change.
@@ -111,25 +90,25 @@ void mark(Stream& stream, const Mark& m, int64_t units) {
 
 template <class T> void backward(Stream& stream, const OvqBackward& a, const OvqBackwardScratch& scratch) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), chunk = a.rule.chunk;
-  const int64_t count = slots::steps_of(length, chunk);
-  const OvqBackwardWork s = parts_of(a, scratch, count);
+  const int64_t count = scratch.steps.size(1);
+  const Kept kept = kept_of(scratch, a.q.size(3));
   slots::attend_own_backward(
-      stream, a, slots::OwnTokens(stream, a, 1, s.lo, s.hi), a.d_q, a.q, 1.0, a.accumulate_q,
-      {.statistics = {s.statistics, DType::f32, {attention_statistics(a.q.shape, scratch.on_tensor_cores)}},
-       .on_tensor_cores = scratch.on_tensor_cores});
-  each_warp("ovq_steps", stream, batch * count, MakeSteps{s.steps, a.doc_start.as<int32_t>(), a.rule, length, count});
+      stream, a, slots::OwnTokens(stream, a, 1, scratch.lo.as<int32_t>(), scratch.hi.as<int32_t>()), a.d_q, a.q, 1.0,
+      a.accumulate_q, {.statistics = scratch.statistics, .on_tensor_cores = scratch.on_tensor_cores});
+  auto* const steps = slots::items_of<Step>(scratch.steps);
+  each_warp("ovq_steps", stream, batch * count, MakeSteps{steps, a.doc_start.as<int32_t>(), a.rule, length, count});
   auto *const d_keys = scratch.d_dictionary.keys.as<float>(), *const d_values = scratch.d_dictionary.values.as<float>();
   slots::fill(stream, d_keys, scratch.d_dictionary.keys.numel(), 0.0f);
   slots::fill(stream, d_values, scratch.d_dictionary.values.numel(), 0.0f);
-  const ReadLayout n = slots::layout_of(a, a.rule.chunk, s.steps, count);
-  const SlotChanges changes{n, a.rule, Dictionary(scratch.dictionary), s.kept};
+  const ReadLayout n = slots::layout_of(a, a.rule.chunk, steps, count);
+  const SlotChanges changes{n, a.rule, Dictionary(scratch.dictionary), kept};
   auto* const ids = a.ids.as<int32_t>();
-  const int64_t group = s.kept.group, room = changes.dictionary.room;
-  for (slots::Steps steps{0, group}; steps.first < count; steps.first += group) {
-    steps.count = std::min(group, count - steps.first);
-    mark(stream, {n, s.kept, ids, steps, room}, units);
+  const int64_t group = kept.group, room = changes.dictionary.room;
+  for (slots::Steps group_steps{0, group}; group_steps.first < count; group_steps.first += group) {
+    group_steps.count = std::min(group, count - group_steps.first);
+    mark(stream, {n, kept, ids, group_steps, room}, units);
     each_warp("ovq_replay", stream, units * room,
-              Replay{{changes, {Elements(a.k), {}, n.d}, {Elements(a.v), {}, n.dv}}, ids, steps});
+              Replay{{changes, {Elements(a.k), {}, n.d}, {Elements(a.v), {}, n.dv}}, ids, group_steps});
   }
   const slots::Slots<T> dictionary = slots_of<T>(scratch.dictionary);
   const bool on_tensor_cores = scratch.on_tensor_cores;
@@ -147,14 +126,14 @@ template <class T> void backward(Stream& stream, const OvqBackward& a, const Ovq
   const Undo undo{changes, ids, d_keys, d_values, Elements(a.d_k), Elements(a.d_v)};
   if constexpr (std::is_same_v<T, bf16>) {
     if (on_tensor_cores) {
-      read.statistics = s.statistics;
-      read.parts = slots::parts_of(n, batch, group, room, s.parts, true);
-      read.old = s.kept.slots();
+      read.statistics = scratch.statistics.as<float>();
+      read.parts = slots::parts_of(n, batch, group, scratch.parts);
+      read.old = kept.slots();
       for (int64_t first = (count - 1) / group * group; first >= 0; first -= group) {
         read.steps = {first, std::min(group, count - first)};
-        mark(stream, {n, s.kept, ids, read.steps, room}, units);
+        mark(stream, {n, kept, ids, read.steps, room}, units);
         each_element("ovq_resolve", stream, units, room,
-                     slots::ResolveVersions{s.kept.table, s.kept.group, read.steps.count, room, false});
+                     slots::ResolveVersions{kept.table, kept.group, read.steps.count, room, false});
         slots::read_slots_backward_mma(stream, batch, read, undo);
       }
       return;

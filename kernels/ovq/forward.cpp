@@ -5,22 +5,49 @@
 
 namespace hebb {
 
-OvqForwardScratch plan(Workspace& workspace, const OvqForward& args) {
-  const int64_t room = args.dictionary.keys.size(2);
-  if (workspace.on_gpu()) {
-    const OvqDictionary& dictionary = args.dictionary;
-    const Cores cores = attention_cores(args.q, args.v, 1.0,
-                                        {args.q, args.k, args.v, args.o, args.pending_k, args.pending_v,
-                                         dictionary.key_copies, dictionary.value_copies});
-    const bool on_tensor_cores = takes_tensor_cores(workspace.stream(), "ovq", cores);
-    const int64_t work = ovq_forward_work(args.q.shape, args.v.shape, args.rule, room, on_tensor_cores);
-    return {.logits = {},
-            .work = workspace.tensor({work}, DType::f32, "dictionary scratch"),
-            .on_tensor_cores = on_tensor_cores};
+namespace {
+
+OvqForwardScratch plan_gpu(Workspace& workspace, const OvqForward& args) {
+  const OvqDictionary& dictionary = args.dictionary;
+  const int64_t batch = args.q.size(0), length = args.q.size(1), heads = args.q.size(2), kv_heads = args.k.size(2),
+                d = args.q.size(3), dv = args.v.size(3), chunk = args.rule.chunk, room = dictionary.keys.size(2);
+  const Cores cores = attention_cores(
+      args.q, args.v, 1.0,
+      {args.q, args.k, args.v, args.o, args.pending_k, args.pending_v, dictionary.key_copies, dictionary.value_copies});
+  OvqForwardScratch scratch;
+  scratch.on_tensor_cores = takes_tensor_cores(workspace.stream(), "ovq", cores);
+  const int64_t group = scratch.on_tensor_cores ? dictionary_group(length, chunk) : 1, folders = ovq_folders(chunk),
+                tiles = (room + kDictionaryTile - 1) / kDictionaryTile;
+  const auto take = [&](Shape shape, DType dtype) { return workspace.tensor(shape, dtype, "dictionary scratch"); };
+  scratch.lo = take({batch, length}, DType::i32);
+  scratch.hi = take({batch, length}, DType::i32);
+  scratch.own_lse = take({batch, length, heads}, DType::f32);
+  scratch.steps = take({batch, dictionary_steps(length, chunk), kStepWords}, DType::i32);
+  scratch.partial = take({batch, kv_heads, tiles, chunk, kScoreWords}, DType::f32);
+  scratch.order = take({batch, kv_heads, folders, chunk, 2}, DType::i32);
+  scratch.ids = take({batch, kv_heads, folders, chunk}, DType::i32);
+  scratch.founds = take({batch, kv_heads, folders, (chunk + 31) / 32}, DType::i32);
+  scratch.stream_keys = take({kv_heads, 2}, DType::i32);
+  scratch.parts =
+      plan_dictionary_parts(workspace, args.q.shape, args.v.shape, chunk, group, room, scratch.on_tensor_cores);
+  if (group > 1) {
+    scratch.table = take({batch, kv_heads, group, room}, DType::i32);
+    scratch.key_copies = take({batch, kv_heads, group * chunk, d}, DType::bf16);
+    scratch.value_copies = take({batch, kv_heads, group * chunk, dv}, DType::bf16);
+    scratch.log_counts = take({batch, kv_heads, group * chunk}, DType::f32);
   }
-  return {.logits = workspace.tensor({args.k.size(0), args.k.size(2), kOvqTile, room + args.rule.chunk},
-                                     sum_dtype(args.q.dtype), "probabilities"),
-          .work = {}};
+  return scratch;
+}
+
+}  // namespace
+
+OvqForwardScratch plan(Workspace& workspace, const OvqForward& args) {
+  if (workspace.on_gpu()) { return plan_gpu(workspace, args); }
+  OvqForwardScratch scratch;
+  scratch.logits =
+      workspace.tensor({args.k.size(0), args.k.size(2), kOvqTile, args.dictionary.keys.size(2) + args.rule.chunk},
+                       sum_dtype(args.q.dtype), "probabilities");
+  return scratch;
 }
 HEBB_KERNEL_PLANNED(OvqForward)
 

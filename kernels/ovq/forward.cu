@@ -168,46 +168,15 @@ struct FoldGiven {
   }
 };
 
-struct OvqForwardWork {
-  int32_t *lo, *hi;
-  float* own_lse;
-  Step* steps;
-  Score* partial;
-  uint64_t* order;
-  int32_t* ids;
-  uint32_t* founds;
-  StreamKey* keys;
-  float* parts;  // of the readout
-  Kept kept;     // where steps are read together
-};
-
-OvqForwardWork parts_of(const OvqForward& a, const OvqForwardScratch& scratch, int64_t count, int64_t tiles,
-                        int64_t group) {
-  WorkParts work(scratch.work);
-  const int64_t tokens = a.q.size(0) * a.q.size(1), units = a.k.size(0) * a.k.size(2), keys = units * a.rule.chunk,
-                room = a.dictionary.keys.size(2);
-  const int64_t folders = ovq_folders(a.rule.chunk), versions = a.rule.chunk * group;
-  OvqForwardWork p{.lo = work.take<int32_t>(tokens),
-                   .hi = work.take<int32_t>(tokens),
-                   .own_lse = work.take<float>(tokens * a.q.size(2)),
-                   .steps = work.take<Step>(a.q.size(0) * count),
-                   .partial = work.take<Score>(keys * tiles),
-                   .order = work.take<uint64_t>(keys * folders),
-                   .ids = work.take<int32_t>(keys * folders),
-                   .founds = work.take<uint32_t>(units * folders * ((a.rule.chunk + 31) / 32)),
-                   .keys = work.take<StreamKey>(a.k.size(2)),
-                   .parts = work.take<float>(
-                       dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, room, scratch.on_tensor_cores)),
-                   .kept = {}};
-  if (group > 1) {
-    p.kept = {.table = work.take<int32_t>(units * group * room),
-              .key_copies = work.take<bf16>(units * versions * a.q.size(3)),
-              .value_copies = work.take<bf16>(units * versions * a.v.size(3)),
-              .log_counts = work.take<float>(units * versions),
-              .versions = versions,
-              .group = group};
-  }
-  return p;
+/// Where steps are read together.
+Kept kept_of(const OvqForwardScratch& scratch) {
+  if (!scratch.table.defined()) { return {}; }
+  return {.table = scratch.table.as<int32_t>(),
+          .key_copies = scratch.key_copies.as<bf16>(),
+          .value_copies = scratch.value_copies.as<bf16>(),
+          .log_counts = scratch.log_counts.as<float>(),
+          .versions = scratch.log_counts.size(2),
+          .group = scratch.table.size(2)};
 }
 
 void store_stream_keys(Stream& stream, const OvqRule& rule, StreamKey* keys, int64_t heads) {
@@ -257,18 +226,21 @@ void run_group(Stream& stream, Pass<T>& pass, slots::SlotRead<T>& read, const Ke
 
 template <class T> void forward(Stream& stream, const OvqForward& a, const OvqForwardScratch& scratch) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), chunk = a.rule.chunk;
-  const int64_t count = slots::steps_of(length, chunk), room = a.dictionary.keys.size(2),
-                tiles = (room + slots::kTile - 1) / slots::kTile;
+  const int64_t count = scratch.steps.size(1), room = a.dictionary.keys.size(2);
   const auto *const pending_k = a.pending_k.as<T>(), *const pending_v = a.pending_v.as<T>();
   const slots::Slots<T> dictionary = slots_of<T>(a.dictionary);
   const bool on_tensor_cores = scratch.on_tensor_cores;
-  const int64_t group = on_tensor_cores ? ovq_group(length, chunk) : 1;
-  const OvqForwardWork p = parts_of(a, scratch, count, tiles, group);
-  slots::attend_own(stream, a, slots::OwnTokens(stream, a, 1, p.lo, p.hi), a.q, 1.0, p.own_lse, on_tensor_cores);
-  each_warp("ovq_steps", stream, batch * count, MakeSteps{p.steps, a.doc_start.as<int32_t>(), a.rule, length, count});
-  const ReadLayout n = slots::layout_of(a, a.rule.chunk, p.steps, count);
+  const Kept kept = kept_of(scratch);
+  const int64_t group = kept.table != nullptr ? kept.group : 1;
+  auto* const own_lse = scratch.own_lse.as<float>();
+  slots::attend_own(stream, a, slots::OwnTokens(stream, a, 1, scratch.lo.as<int32_t>(), scratch.hi.as<int32_t>()), a.q,
+                    1.0, own_lse, on_tensor_cores);
+  auto* const steps = slots::items_of<Step>(scratch.steps);
+  each_warp("ovq_steps", stream, batch * count, MakeSteps{steps, a.doc_start.as<int32_t>(), a.rule, length, count});
+  const ReadLayout n = slots::layout_of(a, a.rule.chunk, steps, count);
   if (a.ids.defined() && !a.forced) { slots::fill(stream, a.ids.as<int32_t>(), a.ids.numel(), -1); }
-  if (a.rule.random && !a.forced) { store_stream_keys(stream, a.rule, p.keys, a.k.size(2)); }
+  auto* const stream_keys = slots::items_of<StreamKey>(scratch.stream_keys);
+  if (a.rule.random && !a.forced) { store_stream_keys(stream, a.rule, stream_keys, a.k.size(2)); }
   const ChunkItems keys{Elements(a.k), Elements(a.pending_k), n.d}, values{Elements(a.v), Elements(a.pending_v), n.dv};
   each_element("ovq_stage", stream, units * chunk, n.d + n.dv, Stage{n, keys, values, false});
   slots::SlotRead<T> read{.n = n,
@@ -277,21 +249,23 @@ template <class T> void forward(Stream& stream, const OvqForward& a, const OvqFo
                           .q = a.q.as<T>(),
                           .o = a.o.as<T>(),
                           .lse = a.lse.as<float>(),
-                          .own_lse = p.own_lse,
+                          .own_lse = own_lse,
                           .scale = 1.0f,
-                          .parts = slots::parts_of(n, batch, group, room, p.parts, on_tensor_cores),
+                          .parts = slots::parts_of(n, batch, group, scratch.parts),
                           .on_tensor_cores = on_tensor_cores,
-                          .old = p.kept.slots()};
+                          .old = kept.slots()};
+  auto* const partial = slots::items_of<Score>(scratch.partial);
   Pass<T> pass{a,
                units,
-               {{n, a.rule, Dictionary(a.dictionary), p.kept}, keys, values},
-               Choose{n, p.partial, a.rule.random ? p.keys : nullptr, p.order, p.ids, p.founds, a.ids.as<int32_t>(),
-                      tiles, 0, ovq_folders(chunk), a.rule.second_founds},
-               slots::Compare<T>{n, pending_k, dictionary.keys, a.k.as<T>(), p.partial, room, 0, 0,
+               {{n, a.rule, Dictionary(a.dictionary), kept}, keys, values},
+               Choose{n, partial, a.rule.random ? stream_keys : nullptr, slots::items_of<uint64_t>(scratch.order),
+                      scratch.ids.as<int32_t>(), slots::items_of<uint32_t>(scratch.founds), a.ids.as<int32_t>(),
+                      scratch.partial.size(2), 0, ovq_folders(chunk), a.rule.second_founds},
+               slots::Compare<T>{n, pending_k, dictionary.keys, a.k.as<T>(), partial, room, 0, 0,
                                  first_founder(a.rule.second_founds, chunk), slots::Against::old_slots_or_founder},
                on_tensor_cores};
   for (int64_t first = 0; first < count; first += group) {
-    run_group(stream, pass, read, p.kept, {first, std::min(group, count - first)});
+    run_group(stream, pass, read, kept, {first, std::min(group, count - first)});
   }
   each_element("ovq_stage", stream, units * chunk, n.d + n.dv, Stage{n, keys, values, true});
 }

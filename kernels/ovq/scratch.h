@@ -10,7 +10,19 @@ constexpr int64_t kOvqTile = 32;
 
 struct OvqForwardScratch {
   Tensor logits;  // [B, K, kOvqTile, R + L], on the CPU
-  Tensor work;    // [ovq_forward_work(...)] of 4 bytes, on a GPU: see its kernels
+  // On a GPU:
+  Tensor lo, hi;                    // [B, T] i32: tokens of the query's own chunk
+  Tensor own_lse;                   // [B, T, H]: of them
+  Tensor steps;                     // [B, steps, kStepWords] i32
+  Tensor partial;                   // [B, K, tiles of slots, L, kScoreWords]: scores of a chunk's keys
+  Tensor order;                     // [B, K, folders, L, 2] i32: keys to sort by, of 8 bytes
+  Tensor ids;                       // [B, K, folders, L] i32
+  Tensor founds;                    // [B, K, folders, words of L bits] i32
+  Tensor stream_keys;               // [K, 2] i32: of random numbers
+  Tensor parts;                     // plan_dictionary_parts(...)
+  Tensor table;                     // [B, K, group, R] i32: versions of slots within a group of steps; or undefined
+  Tensor key_copies, value_copies;  // [B, K, group L, D or Dv] bf16: of the versions
+  Tensor log_counts;                // [B, K, group L]: of the versions
   bool on_tensor_cores = false;
 };
 
@@ -22,39 +34,19 @@ struct OvqBackwardScratch {
   Tensor previous;             // [B, K, T] i32: the version before, on the CPU
   Tensor latest;               // [B, K, R] i32: the slot's version, on the CPU
   Tensor probabilities;        // [B, K, 2, kOvqTile, R + L], with their gradients, on the CPU
-  Tensor work;                 // [ovq_backward_work(...)] of 4 bytes, on a GPU: see its kernels
+  // On a GPU:
+  Tensor lo, hi;                    // [B, T] i32: tokens of the query's own chunk
+  Tensor statistics;                // of AttentionBackwardScratch
+  Tensor steps;                     // [B, steps, kStepWords] i32
+  Tensor table;                     // [B, K, group, R] i32: versions of slots within a group of steps
+  Tensor counts;                    // [B, K, T] i32: of the versions
+  Tensor key_copies, value_copies;  // [B, K, T, D or Dv] bf16: of the versions, on tensor cores
+  Tensor log_counts;                // [B, K, T]: of the versions, on tensor cores
+  Tensor parts;                     // plan_dictionary_parts(...), on tensor cores
   bool on_tensor_cores = false;
 };
 
-/// Steps (a chunk of every row) that the GPU does as one group: what changes in them is kept until all are done. Rows
-/// of n chunks have n + 1, the last for documents that begin off the grid.
-constexpr int64_t ovq_group(int64_t length, int64_t chunk) {
-  constexpr int64_t kMost = 17;
-  const int64_t steps = (length + 2 * chunk - 2) / chunk;
-  return steps < kMost ? steps : kMost;
-}
-
 /// Blocks that choose the centroids of a chunk, each for all keys, and then each fold some of them in.
 constexpr int64_t ovq_folders(int64_t chunk) { return chunk <= 128 ? 8 : chunk <= 512 ? 1024 / chunk : 1; }
-
-/// Elements of 4 bytes that the GPU's kernels need beside the other scratch; q [B, T, H, D], v [B, T, K, Dv].
-inline int64_t ovq_work(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room, bool on_tensor_cores) {
-  const int64_t units = v[0] * v[2], group = ovq_group(q[1], rule.chunk);
-  const int64_t parts = dictionary_parts_work(q, v, rule.chunk, on_tensor_cores ? group : 1, room, on_tensor_cores);
-  return q[0] * q[1] * (q[2] + 2) + 8 * q[0] * (q[1] / rule.chunk + 2) + units * group * room + parts + 256;
-}
-inline int64_t ovq_forward_work(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room,
-                                bool on_tensor_cores) {
-  const int64_t keys = v[0] * v[2] * rule.chunk, tiles = room / 64 + 1;
-  const int64_t versions = on_tensor_cores ? keys * ovq_group(q[1], rule.chunk) : 0;
-  return ovq_work(q, v, rule, room, on_tensor_cores) + keys * (3 * tiles + 4 * ovq_folders(rule.chunk)) + 2 * v[2] +
-         versions * ((q[3] + v[3]) / 2 + 1);
-}
-inline int64_t ovq_backward_work(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room,
-                                 bool on_tensor_cores) {
-  const int64_t versions = q[0] * q[1] * v[2], copied = on_tensor_cores ? (q[3] + v[3]) / 2 + 1 : 0;
-  return ovq_work(q, v, rule, room, on_tensor_cores) + attention_statistics(q, on_tensor_cores) +
-         versions * (copied + 1);
-}
 
 }  // namespace hebb
