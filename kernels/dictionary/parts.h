@@ -46,13 +46,4 @@ inline Tensor plan_dictionary_parts(Workspace& workspace, const Shape& q, const 
                           "parts of the readout");
 }
 
-/// Elements of fp32 scratch for them, forward and (on tensor cores) backward; q [B, T, H, D], v [B, T, K, Dv]; steps:
-/// chunks of a row that are read together.
-inline int64_t dictionary_parts_work(const Shape& q, const Shape& v, int64_t chunk, int64_t steps, int64_t slots,
-                                     bool on_tensor_cores) {
-  const int64_t units = v[0] * v[2] * steps, queries = (chunk < q[1] ? chunk : q[1]) * (q[2] / v[2]);
-  const int64_t parts = dictionary_parts(units, queries, slots, on_tensor_cores);
-  return parts == 1 ? 0 : parts * units * queries * std::max(v[3] + 2, on_tensor_cores ? q[3] : 0);
-}
-
 }  // namespace hebb

@@ -21,7 +21,6 @@ using namespace attention;  // tiles
 
 constexpr int32_t kNone = INT32_MIN;
 static_assert(kDictionaryTile == kTile && kDictionarySlice == 16 * kMaxColumns);
-constexpr int64_t kSliceColumns = 16 * kMaxColumns;  // of a slice of the grid
 
 /// One step of one row of the batch. Tokens count from the row's first; those of an earlier segment are negative.
 struct Step {
@@ -31,9 +30,6 @@ struct Step {
 };
 
 static_assert(sizeof(Step) == 4 * kStepWords);
-
-/// Chunk starts lie in one step where they are less than a chunk apart: token t is of step ceil(t / chunk).
-inline int64_t steps_of(int64_t length, int64_t chunk) { return (length - 1 + chunk - 1) / chunk + 1; }
 
 /// Calls f(t) for the chunk starts of a row in step s, each on one lane of a warp.
 template <class F>
@@ -244,27 +240,6 @@ void read_slots_backward_mma(Stream& stream, int64_t batch, const SlotReadBackwa
 /// Of a dictionary that somebody else scans in reverse.
 struct NoUndo {
   static constexpr bool kUndoes = false;
-};
-
-/// memory: of dictionary_parts_work(...) elements.
-inline DictionaryParts parts_of(const ReadLayout& n, int64_t batch, int64_t steps, int64_t room, float* memory,
-                                bool on_tensor_cores) {
-  return {memory, dictionary_parts(n.units(batch) * steps, n.queries(), room, on_tensor_cores), n.units(batch) * steps};
-}
-
-/// Hands out parts of the work scratch.
-class WorkParts {
- public:
-  explicit WorkParts(const Tensor& work) : next_(work.as<float>()), end_(next_ + work.numel()) {}
-  template <class X> X* take(int64_t count) {
-    auto* const part = reinterpret_cast<X*>(next_);
-    next_ += (count * static_cast<int64_t>(sizeof(X)) + 15) / 16 * 4;
-    HEBB_ASSERT(next_ <= end_);
-    return part;
-  }
-
- private:
-  float *next_, *end_;
 };
 
 /// scratch: of plan_dictionary_parts(...).

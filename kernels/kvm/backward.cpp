@@ -7,6 +7,42 @@
 
 namespace hebb {
 
+namespace {
+
+void plan_gpu(KvmBackwardScratch& scratch, Workspace& workspace, const KvmBackward& args) {
+  const int64_t batch = args.q.size(0), length = args.q.size(1), heads = args.q.size(2), kv_heads = args.k.size(2),
+                d = args.q.size(3), chunk = args.rule.chunk;
+  const Cores cores = attention_cores(args.q, args.v, args.rule.scale,
+                                      {args.q, args.k, args.v, args.o, args.d_o, args.d_q, args.d_k, args.d_v});
+  scratch.on_tensor_cores = takes_tensor_cores(workspace.stream(), "kvm", cores);
+  const auto take = [&](Shape shape, DType dtype) { return workspace.tensor(shape, dtype, "slot scratch"); };
+  scratch.lo = take({batch, length}, DType::i32);
+  scratch.hi = take({batch, length}, DType::i32);
+  if (const int64_t count = attention_statistics(args.q.shape, scratch.on_tensor_cores); count > 0) {
+    scratch.statistics = take({count}, DType::f32);
+  }
+  if (args.window_temp.defined()) {
+    scratch.heated = take(args.q.shape, args.q.dtype);
+    scratch.d_heated = take(args.q.shape, args.q.dtype);
+    scratch.sums = take({batch, length, heads}, DType::f32);
+  }
+  if (args.sizes.size(0) <= args.rule.window) { return; }
+  scratch.steps = take({batch, dictionary_steps(length, chunk), kStepWords}, DType::i32);
+  scratch.d_norm = take({batch, kv_heads, chunk, 2 * d}, DType::f32);
+  scratch.radii = take({batch, kv_heads, length}, DType::f32);
+  scratch.counts = take({batch, kv_heads, length}, DType::i32);
+  scratch.memory_keys = take({batch, kv_heads, chunk, d}, DType::f32);
+  scratch.gates = take({batch, kv_heads, chunk}, DType::f32);
+  if (args.d_state_temp.defined()) {
+    scratch.temp_sums = take({(d + kDictionarySlice - 1) / kDictionarySlice, batch, length, heads}, DType::f32);
+  }
+  if (scratch.on_tensor_cores) {
+    scratch.parts = plan_dictionary_parts(workspace, args.q.shape, args.v.shape, chunk, 1, args.room, true);
+  }
+}
+
+}  // namespace
+
 KvmBackwardScratch plan(Workspace& workspace, const KvmBackward& args) {
   const Shape &q = args.q.shape, &k = args.k.shape, &v = args.v.shape;
   const DType dtype = args.q.dtype, sums = sum_dtype(dtype);
@@ -36,11 +72,7 @@ KvmBackwardScratch plan(Workspace& workspace, const KvmBackward& args) {
   scratch.latest = flat(room, DType::i32, "latest versions");
 
   if (workspace.on_gpu()) {
-    const Cores cores = attention_cores(args.q, args.v, args.rule.scale,
-                                        {args.q, args.k, args.v, args.o, args.d_o, args.d_q, args.d_k, args.d_v});
-    scratch.on_tensor_cores = takes_tensor_cores(workspace.stream(), "kvm", cores);
-    const int64_t work = kvm_backward_work(q, k, v, args.rule, room, scratch.on_tensor_cores);
-    scratch.work = workspace.tensor({work}, DType::f32, "slot scratch");
+    plan_gpu(scratch, workspace, args);
   } else {
     scratch.probabilities =
         workspace.tensor({k[0], k[2], 2, kKvmTile, room + args.rule.window * args.rule.chunk}, sums, "probabilities");

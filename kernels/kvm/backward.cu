@@ -188,22 +188,21 @@ struct CoolGradients {
 };
 
 /// Gradients of the windows, and of their temperature.
-void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work, const AttentionBackwardScratch& scratch) {
-  const int64_t tokens = a.q.size(0) * a.q.size(1);
-  auto *const lo = work.take<int32_t>(tokens), *const hi = work.take<int32_t>(tokens);
-  const slots::OwnTokens own(stream, a, a.rule.window, lo, hi);
+void attend_window(Stream& stream, const KvmBackward& a, const KvmBackwardScratch& scratch) {
+  const slots::OwnTokens own(stream, a, a.rule.window, scratch.lo.as<int32_t>(), scratch.hi.as<int32_t>());
   const bool heats = a.window_temp.defined();
   const int64_t d = a.q.size(3), lines = a.q.numel() / d, heads = a.q.size(2);
   Tensor q = a.q, d_q = a.d_q;
   if (heats) {
-    q.data = work.take<float>(q.numel());
-    d_q.data = work.take<float>(q.numel());
+    q = scratch.heated;
+    d_q = scratch.d_heated;
     each_element("kvm_heat", stream, lines, d,
                  HeatQueries{Elements(q), Elements(a.q), a.window_temp.as<float>(), d, static_cast<int>(heads)});
   }
-  slots::attend_own_backward(stream, a, own, d_q, q, a.rule.scale, !heats && a.accumulate_q, scratch);
+  slots::attend_own_backward(stream, a, own, d_q, q, a.rule.scale, !heats && a.accumulate_q,
+                             {.statistics = scratch.statistics, .on_tensor_cores = scratch.on_tensor_cores});
   if (!heats) { return; }
-  auto* const sums = work.take<float>(lines);
+  auto* const sums = scratch.sums.as<float>();
   each_warp("kvm_cool", stream, lines,
             CoolGradients{Elements(a.d_q), sums, Elements(d_q), Elements(a.q), a.window_temp.as<float>(), d,
                           static_cast<int>(heads), a.accumulate_q});
@@ -248,39 +247,35 @@ template <class T> struct ReverseScan {
 };
 
 /// The gradients of the slots, zeros.
-SlotGradients slot_gradients(Stream& stream, const KvmBackward& a, const KvmSlots& of, WorkParts& work) {
-  const int64_t norm = a.k.size(0) * a.k.size(2) * a.rule.chunk * 2 * a.k.size(3);
+SlotGradients slot_gradients(Stream& stream, const KvmBackwardScratch& scratch) {
+  const KvmSlots& of = scratch.d_slots;
   const SlotGradients d{of.keys.as<float>(),     of.values.as<float>(),     of.radii.as<float>(),
-                        of.key_hats.as<float>(), of.value_hats.as<float>(), work.take<float>(norm)};
-  for (const Tensor& t : {of.keys, of.values, of.radii, of.key_hats, of.value_hats}) {
+                        of.key_hats.as<float>(), of.value_hats.as<float>(), scratch.d_norm.as<float>()};
+  for (const Tensor& t : {of.keys, of.values, of.radii, of.key_hats, of.value_hats, scratch.d_norm}) {
     slots::fill(stream, t.as<float>(), t.numel(), 0.0f);
   }
-  slots::fill(stream, d.norm, norm, 0.0f);
   return d;
 }
 
 template <class T> void backward(Stream& stream, const KvmBackward& a, const KvmBackwardScratch& scratch) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), d = a.q.size(3),
                 heads = a.q.size(2);
-  const int64_t count = slots::steps_of(length, a.rule.chunk), queries = batch * length * heads,
-                items = units * a.rule.chunk;
-  WorkParts work(scratch.work);
+  const int64_t queries = batch * length * heads, items = units * a.rule.chunk;
   if (a.d_gate.defined() && !a.accumulate_gate) { slots::fill(stream, a.d_gate.as<float>(), a.d_gate.numel(), 0.0f); }
-  const int64_t statistics = attention_statistics(a.q.shape, scratch.on_tensor_cores);
-  const Tensor of_queries{work.take<float>(statistics), DType::f32, {statistics}};
-  attend_window(stream, a, work, {.statistics = of_queries, .on_tensor_cores = scratch.on_tensor_cores});
-  if (scratch.versions.size(2) < length) {
+  attend_window(stream, a, scratch);
+  if (!scratch.steps.defined()) {
     return;  // no query saw a slot
   }
-  auto* const steps = work.take<Step>(batch * count);
+  const int64_t count = scratch.steps.size(1);
+  auto* const steps = slots::items_of<Step>(scratch.steps);
   make_steps(stream, a, steps, count);
   const ReadLayout n = slots::layout_of(a, a.rule.chunk, steps, count);
-  const SlotGradients gradients = slot_gradients(stream, a, scratch.d_slots, work);
+  const SlotGradients gradients = slot_gradients(stream, scratch);
   auto* const versions = scratch.versions.as<float>();
   const Versions kept{versions,
                       versions + units * length * d,
-                      work.take<float>(units * length),
-                      work.take<int32_t>(units * length),
+                      scratch.radii.as<float>(),
+                      scratch.counts.as<int32_t>(),
                       scratch.previous.as<int32_t>(),
                       scratch.latest.as<int32_t>()};
   slots::fill(stream, kept.latest, scratch.latest.numel(), -1);
@@ -291,13 +286,12 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
                       {Elements(a.k), Elements(a.v), a.gate.as<float>()},
                       {a.routes.as<int32_t>(), true},
                       kept,
-                      work.take<float>(items * d),
+                      scratch.memory_keys.as<float>(),
                       nullptr,
-                      work.take<float>(items),
+                      scratch.gates.as<float>(),
                       0};
-  const int64_t slices = (d + slots::kSliceColumns - 1) / slots::kSliceColumns;
-  float* const temp_sums = a.d_state_temp.defined() ? work.take<float>(slices * queries) : nullptr;
-  if (temp_sums != nullptr) { slots::fill(stream, temp_sums, slices * queries, 0.0f); }
+  auto* const temp_sums = scratch.temp_sums.as<float>();
+  if (temp_sums != nullptr) { slots::fill(stream, temp_sums, scratch.temp_sums.numel(), 0.0f); }
   slots::SlotReadBackward<T> read{
       .n = n,
       .slots = {scratch.slots.key_hats.as<T>(), scratch.slots.value_hats.as<T>(), nullptr, update.dictionary.room},
@@ -313,14 +307,13 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
       .queries = queries,
       .scale = static_cast<float>(a.rule.scale)};
   if (scratch.on_tensor_cores) {
-    read.statistics = of_queries.as<float>();
-    const int64_t parts = dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, 1, update.dictionary.room, true);
-    read.parts = slots::parts_of(n, batch, 1, update.dictionary.room, work.take<float>(parts), true);
+    read.statistics = scratch.statistics.as<float>();
+    read.parts = slots::parts_of(n, batch, 1, scratch.parts);
   }
   ReverseScan<T> scan{{update, gradients}, read, Elements(a.d_k), Elements(a.d_v), a.d_gate.as<float>(), units, count};
   scan.replay(stream);
   scan.back(stream);
-  add_column_sums(stream, a.d_state_temp, temp_sums, slices * queries / heads, heads);
+  add_column_sums(stream, a.d_state_temp, temp_sums, scratch.temp_sums.numel() / heads, heads);
   add_column_sums(stream, a.d_norm_weight, gradients.norm, items, 2 * d);
   add_column_sums(stream, a.d_norm_bias, gradients.norm + d, items, 2 * d);
 }

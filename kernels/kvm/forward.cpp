@@ -7,6 +7,37 @@
 
 namespace hebb {
 
+namespace {
+
+void plan_gpu(KvmForwardScratch& scratch, Workspace& workspace, const KvmForward& args) {
+  const KvmRule& rule = args.rule;
+  const int64_t batch = args.q.size(0), length = args.q.size(1), heads = args.q.size(2), kv_heads = args.k.size(2),
+                d = args.q.size(3), dv = args.v.size(3), room = args.slots.keys.size(2);
+  const int64_t group = kvm_group(length, rule, scratch.on_tensor_cores),
+                tiles = (room + kDictionaryTile - 1) / kDictionaryTile;
+  const auto take = [&](Shape shape, DType dtype) { return workspace.tensor(shape, dtype, "slot scratch"); };
+  scratch.lo = take({batch, length}, DType::i32);
+  scratch.hi = take({batch, length}, DType::i32);
+  scratch.own_lse = take({batch, length, heads}, DType::f32);
+  if (args.window_temp.defined()) { scratch.heated = take(args.q.shape, args.q.dtype); }
+  scratch.steps = take({batch, dictionary_steps(length, rule.chunk), kStepWords}, DType::i32);
+  scratch.partial = take({batch, kv_heads, tiles, rule.chunk, kScoreWords}, DType::f32);
+  scratch.scores = take({batch, kv_heads, rule.chunk, kScoreWords}, DType::f32);
+  scratch.gates = take({batch, kv_heads, rule.chunk}, DType::f32);
+  scratch.codes = take({batch, kv_heads, rule.chunk}, DType::i32);
+  scratch.founds = take({batch, kv_heads, rule.chunk}, DType::i32);
+  if (args.q.dtype == DType::bf16) { scratch.key_copies = take({batch, kv_heads, rule.chunk, d}, DType::bf16); }
+  scratch.parts =
+      plan_dictionary_parts(workspace, args.q.shape, args.v.shape, rule.chunk, group, room, scratch.on_tensor_cores);
+  if (group > 1) {
+    scratch.old_table = take({batch, kv_heads, group, room}, DType::i32);
+    scratch.old_keys = take({batch, kv_heads, group * rule.chunk, d}, DType::bf16);
+    scratch.old_values = take({batch, kv_heads, group * rule.chunk, dv}, DType::bf16);
+  }
+}
+
+}  // namespace
+
 KvmForwardScratch plan(Workspace& workspace, const KvmForward& args) {
   const int64_t batch = args.k.size(0), kv_heads = args.k.size(2), room = args.slots.keys.size(2);
   const DType dtype = args.q.dtype;
@@ -21,10 +52,7 @@ KvmForwardScratch plan(Workspace& workspace, const KvmForward& args) {
   }
   scratch.memory_keys =
       workspace.tensor({batch, kv_heads, args.rule.chunk, args.k.size(3)}, sum_dtype(dtype), "memory keys");
-  if (workspace.on_gpu()) {
-    const int64_t work = kvm_forward_work(args.q.shape, args.v.shape, args.rule, room, dtype, scratch.on_tensor_cores);
-    scratch.work = workspace.tensor({work}, DType::f32, "slot scratch");
-  }
+  if (workspace.on_gpu()) { plan_gpu(scratch, workspace, args); }
   return scratch;
 }
 HEBB_KERNEL_PLANNED(KvmForward)

@@ -95,72 +95,41 @@ struct Store {
   }
 };
 
-struct KvmForwardWork {
-  int32_t *lo, *hi;
-  float* own_lse;
-  Step* steps;
-  Score *partial, *scores;
-  float* gates;
-  int32_t *codes, *founds;
-  bf16* key_copies;  // of memory keys
-  float* parts;      // of the readout
-  OldHats old;
-};
-
-KvmForwardWork parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tiles, int64_t group,
-                        bool on_tensor_cores) {
-  const int64_t tokens = a.q.size(0) * a.q.size(1), keys = a.k.size(0) * a.k.size(2) * a.rule.chunk;
-  KvmForwardWork p{.lo = work.take<int32_t>(tokens),
-                   .hi = work.take<int32_t>(tokens),
-                   .own_lse = work.take<float>(tokens * a.q.size(2)),
-                   .steps = work.take<Step>(a.q.size(0) * count),
-                   .partial = work.take<Score>(keys * tiles),
-                   .scores = work.take<Score>(keys),
-                   .gates = work.take<float>(keys),
-                   .codes = work.take<int32_t>(keys),
-                   .founds = work.take<int32_t>(keys),
-                   .key_copies = a.q.dtype == DType::bf16 ? work.take<bf16>(keys * a.q.size(3)) : nullptr,
-                   .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group,
-                                                                   a.slots.keys.size(2), on_tensor_cores)),
-                   .old = {}};
-  if (group > 1) {
-    p.old = {work.take<int32_t>(a.k.size(0) * a.k.size(2) * group * a.slots.keys.size(2)),
-             work.take<bf16>(keys * group * a.q.size(3)), work.take<bf16>(keys * group * a.v.size(3)),
-             a.rule.chunk * group, group};
-  }
-  return p;
-}
-
 /// The tokens of each query's window that this pass holds.
-void attend_window(Stream& stream, const KvmForward& a, const KvmForwardWork& p, WorkParts& work,
-                   bool on_tensor_cores) {
-  Tensor q = a.q;
+void attend_window(Stream& stream, const KvmForward& a, const KvmForwardScratch& scratch) {
+  const Tensor q = a.window_temp.defined() ? scratch.heated : a.q;
   if (a.window_temp.defined()) {
-    q.data = work.take<float>(q.numel());
     each_element(
         "kvm_heat", stream, q.numel() / q.size(3), q.size(3),
         HeatQueries{Elements(q), Elements(a.q), a.window_temp.as<float>(), q.size(3), static_cast<int>(q.size(2))});
   }
-  const slots::OwnTokens own(stream, a, a.rule.window, p.lo, p.hi);
-  slots::attend_own(stream, a, own, q, a.rule.scale, p.own_lse, on_tensor_cores);
+  const slots::OwnTokens own(stream, a, a.rule.window, scratch.lo.as<int32_t>(), scratch.hi.as<int32_t>());
+  slots::attend_own(stream, a, own, q, a.rule.scale, scratch.own_lse.as<float>(), scratch.on_tensor_cores);
 }
 
 /// One update: from the chunk that leaves the window to the slots.
 template <class T>
-void fold(Stream& stream, const KvmForward& a, const Update& update, const KvmForwardWork& p,
-          slots::Compare<T> comparison, bool on_tensor_cores) {
+void fold(Stream& stream, const KvmForward& a, const Update& update, const KvmForwardScratch& scratch,
+          slots::Compare<T> comparison) {
   const int64_t batch = a.k.size(0), units = batch * a.k.size(2), items = units * a.rule.chunk, step = update.step;
   each_warp("kvm_memory_keys", stream, items, MemoryKeys{update});
-  const Choose choose{update.n, p.partial, p.scores, p.founds, p.codes, comparison.tiles(), step, a.rule.sinks};
+  const Choose choose{.n = update.n,
+                      .partial = comparison.partial,
+                      .scores = slots::items_of<Score>(scratch.scores),
+                      .founds = scratch.founds.as<int32_t>(),
+                      .codes = scratch.codes.as<int32_t>(),
+                      .tiles = comparison.tiles(),
+                      .step = step,
+                      .sinks = a.rule.sinks};
   comparison.step = step;
   if (!a.forced) {
-    slots::compare_slots(stream, batch, comparison, on_tensor_cores);
+    slots::compare_slots(stream, batch, comparison, scratch.on_tensor_cores);
     HEBB_LAUNCH(kvm_founders_kernel, blocks_for(units, 1), kBlockThreads, 0, stream, choose);
   }
   each_warp("kvm_found", stream, items, Found{update});
   if (!a.forced) {
     comparison.against = slots::Against::new_slots;
-    slots::compare_slots(stream, batch, comparison, on_tensor_cores);
+    slots::compare_slots(stream, batch, comparison, scratch.on_tensor_cores);
     each_element("kvm_targets", stream, units, a.rule.chunk,
                  ChooseTargets{choose, a.routes.as<int32_t>(), a.rule.window});
   }
@@ -174,19 +143,20 @@ void fold(Stream& stream, const KvmForward& a, const Update& update, const KvmFo
 template <class T> void forward(Stream& stream, const KvmForward& a, const KvmForwardScratch& scratch) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2),
                 ring = a.rule.chunk * a.rule.window;
-  const int64_t count = slots::steps_of(length, a.rule.chunk), room = a.slots.keys.size(2),
-                tiles = (room + slots::kTile - 1) / slots::kTile;
+  const int64_t count = scratch.steps.size(1), room = a.slots.keys.size(2);
   const auto *const ring_k = a.window.k.as<T>(), *const ring_v = a.window.v.as<T>(),
                     *const key_hats = a.slots.key_hats.as<T>(), *const value_hats = a.slots.value_hats.as<T>();
   const bool on_tensor_cores = scratch.on_tensor_cores;
-  const int64_t most = kvm_group(a.q.shape, a.rule, on_tensor_cores);
-  WorkParts work(scratch.work);
-  const KvmForwardWork p = parts_of(work, a, count, tiles, most, on_tensor_cores);
-  attend_window(stream, a, p, work, on_tensor_cores);
-  make_steps(stream, a, p.steps, count);
-  const ReadLayout n = slots::layout_of(a, a.rule.chunk, p.steps, count);
+  const int64_t most = kvm_group(length, a.rule, on_tensor_cores);
+  const OldHats old = most == 1 ? OldHats{}
+                                : OldHats{scratch.old_table.as<int32_t>(), scratch.old_keys.as<bf16>(),
+                                          scratch.old_values.as<bf16>(), scratch.old_keys.size(2), most};
+  auto* const steps = slots::items_of<Step>(scratch.steps);
+  attend_window(stream, a, scratch);
+  make_steps(stream, a, steps, count);
+  const ReadLayout n = slots::layout_of(a, a.rule.chunk, steps, count);
   if (a.routes.defined() && !a.forced) { slots::fill(stream, a.routes.as<int32_t>(), a.routes.numel(), -1); }
-  const Codes codes = a.forced ? Codes{a.routes.as<int32_t>(), true} : Codes{p.codes, false};
+  const Codes codes = a.forced ? Codes{a.routes.as<int32_t>(), true} : Codes{scratch.codes.as<int32_t>(), false};
   Update update{n,
                 a.rule,
                 Dictionary(a.slots),
@@ -196,40 +166,40 @@ template <class T> void forward(Stream& stream, const KvmForward& a, const KvmFo
                 codes,
                 {},
                 scratch.memory_keys.as<float>(),
-                p.key_copies,
-                p.gates,
+                scratch.key_copies.as<bf16>(),
+                scratch.gates.as<float>(),
                 0,
-                p.old};
+                old};
   slots::SlotRead<T> read{.n = n,
                           .slots = {key_hats, value_hats, nullptr, room},
                           .ring = {ring_k, ring_v, ring, a.rule.window},
                           .q = a.q.as<T>(),
                           .o = a.o.as<T>(),
                           .lse = a.lse.as<float>(),
-                          .own_lse = p.own_lse,
+                          .own_lse = scratch.own_lse.as<float>(),
                           .slot_temp = a.state_temp.as<float>(),
                           .ring_temp = a.window_temp.as<float>(),
                           .scale = static_cast<float>(a.rule.scale),
-                          .parts = slots::parts_of(n, batch, most, room, p.parts, on_tensor_cores),
+                          .parts = slots::parts_of(n, batch, most, scratch.parts),
                           .on_tensor_cores = on_tensor_cores,
-                          .old = p.old.slots()};
+                          .old = old.slots()};
   const T* items;
   if constexpr (std::is_same_v<T, bf16>) {
-    items = p.key_copies;
+    items = scratch.key_copies.as<bf16>();
   } else {
     items = scratch.memory_keys.as<float>();
   }
-  const slots::Compare<T> comparison{n,    items, key_hats,     nullptr, p.partial,
+  const slots::Compare<T> comparison{n,    items, key_hats,     nullptr, slots::items_of<Score>(scratch.partial),
                                      room, 0,     a.rule.sinks, 0,       slots::Against::old_slots};
   for (read.steps = {0, most}; read.steps.first < count; read.steps.first += most) {
     read.steps.count = std::min(most, count - read.steps.first);
-    if (most > 1) { slots::fill(stream, p.old.table, units * most * room, -1); }
+    if (most > 1) { slots::fill(stream, old.table, units * most * room, -1); }
     for (update.step = read.steps.first; update.step < read.steps.first + read.steps.count; ++update.step) {
-      fold(stream, a, update, p, comparison, on_tensor_cores);
+      fold(stream, a, update, scratch, comparison);
     }
     if (most > 1) {
       each_element("kvm_resolve", stream, units, room,
-                   slots::ResolveVersions{p.old.table, most, read.steps.count, room, true});
+                   slots::ResolveVersions{old.table, most, read.steps.count, room, true});
     }
     slots::read_slots(stream, batch, read);
   }

@@ -7,7 +7,7 @@
 
 namespace hebb::HEBB_DEVICE::kvm {
 
-using slots::kNone, slots::ReadLayout, slots::Step, slots::WorkParts;
+using slots::kNone, slots::ReadLayout, slots::Step;
 
 /// Fills the steps of a pass. A warp makes one step.
 struct MakeSteps {
