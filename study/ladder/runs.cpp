@@ -9,6 +9,8 @@
 #include "core/elapsed.h"
 #include "core/host.h"
 #include "core/join.h"
+#include "core/key_error.h"
+#include "core/plural.h"
 #include "core/progress.h"
 #include "core/retry.h"
 #include "inspect/plan.h"
@@ -147,6 +149,22 @@ RunConfig resolved_run(const SweepRun& run, int ranks, const fs::path& folder) {
   return config;
 }
 
+void require_resolved(const Sweep& sweep, const LadderOptions& options, const std::vector<size_t>& runs,
+                      const std::function<fs::path(size_t)>& folder_of) {
+  std::vector<std::string> errors;
+  for (const size_t i : runs) {
+    try {
+      resolved_run(sweep.runs[i], ranks_of(sweep.runs[i], sweep, options), folder_of(i));
+    } catch (const ConfigError& error) { errors.emplace_back(error.what()); }
+  }
+  constexpr size_t kShown = 8;
+  if (errors.size() > kShown) {
+    errors[kShown] = "and " + plural(errors.size() - kShown, "more run");
+    errors.resize(kShown + 1);
+  }
+  if (!errors.empty()) { throw ConfigErrors(join(errors, "\n")); }
+}
+
 RunNeeds needs_of(const SweepRun& run, int ranks, const NeedsAsked& asked) {
   RunNeeds needs{run.id, "", false, 0, 0};
   try {
@@ -209,10 +227,8 @@ void LadderRuns::read() {
       changed_.push_back(i);
     }
   }
-  for (const size_t i : unfinished()) {
-    resolved_run(sweep_.runs[i], ranks_of(sweep_.runs[i], sweep_, options_),
-                 is_changed(i) ? fs::path() : run_folder(i));
-  }
+  require_resolved(sweep_, options_, unfinished(),
+                   [&](size_t i) { return is_changed(i) ? fs::path() : run_folder(i); });
   if (sweep_.shrunk && !unfinished().empty()) { prepare_shrunken(*sweep_.shrunk); }
 }
 

@@ -37,6 +37,11 @@ int ranks_of(const SweepRun& run, const Sweep& sweep, const LadderOptions& optio
 /// on; empty: it begins. Errors: ConfigError where it was written, with the id of the run.
 RunConfig resolved_run(const SweepRun& run, int ranks, const fs::path& folder = {});
 
+/// Resolves runs of a sweep, each with its ranks and the folder where it goes on.
+/// Errors: ConfigError with a line for each that cannot be resolved.
+void require_resolved(const Sweep& sweep, const LadderOptions& options, const std::vector<size_t>& runs,
+                      const std::function<fs::path(size_t)>& folder_of);
+
 /// What a run needs of this machine.
 struct RunNeeds {
   std::string run, problem;          // "RUN: reason" where it cannot start

@@ -90,15 +90,6 @@ fs::path folder_of(const SweepRun& run, const LadderOptions& options) {
   return options.folder.empty() ? fs::path() : options.folder / run.id;
 }
 
-/// Errors: ConfigError for the first of the runs that are not done and cannot be resolved.
-void require_resolved(const Sweep& sweep, const LadderOptions& options) {
-  for (const SweepRun& run : sweep.runs) {
-    const fs::path folder = folder_of(run, options);
-    if (!folder.empty() && read_status(folder).state == "done") { continue; }
-    resolved_run(run, ranks_of(run, sweep, options), folder);
-  }
-}
-
 /// A line for each run that cannot start.
 std::string start_problems(const Sweep& sweep, const LadderOptions& options) {
   constexpr size_t kOthersShown = 3;  // missing data has one cause for many runs
@@ -144,7 +135,12 @@ double schedule_seconds(const std::vector<double>& run_seconds, int64_t at_a_tim
 
 std::string describe_ladder(const Sweep& sweep, const LadderOptions& ladder, const PlanOptions& options, int columns) {
   const int64_t at_a_time = ladder.parallel > 0 ? ladder.parallel : sweep.max_parallel;
-  require_resolved(sweep, ladder);
+  std::vector<size_t> left;
+  for (size_t i = 0; i < sweep.runs.size(); ++i) {
+    const fs::path folder = folder_of(sweep.runs[i], ladder);
+    if (folder.empty() || read_status(folder).state != "done") { left.push_back(i); }
+  }
+  require_resolved(sweep, ladder, left, [&](size_t i) { return folder_of(sweep.runs[i], ladder); });
   const std::vector<Plan> plans = plan_runs(sweep, options);
   std::string solved;
   double flops = 0, tokens = 0;

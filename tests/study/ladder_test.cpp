@@ -200,7 +200,7 @@ TEST_CASE("a batch that the ranks do not divide is an error at its place in the 
   const Result result = ladder(folder, {"--ranks", "3"});
   CHECK(result.code == 2);
   CHECK_THAT(result.err, Contains("base.json:8:") && Contains("train.micro_batch_size: found 2 rows in 3 lanes") &&
-                             Contains("in the run a"));
+                             Contains("in the run a\n") && Contains("in the run b"));
   CHECK_FALSE(fs::exists(folder / "runs/small/a"));
 }
 
