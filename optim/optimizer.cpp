@@ -214,7 +214,7 @@ void Optimizer::apply(Stream& stream, int64_t step, const Decided& decided, std:
 }
 
 void Optimizer::step(Stream& stream, int64_t step, const Tensor& row_loss, const Tensor& scale) {
-  constexpr size_t kMostGraphs = 4;
+  constexpr size_t kMostGraphs = 4;  // each holds memory of the device; steps of further kinds are launched
   upload_rates(stream, step);
   std::vector<bool> kind{row_loss.numel() > 0};
   for (const Rule& rule : rules_) { kind.push_back(rule.param->reached); }

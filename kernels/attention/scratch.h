@@ -5,11 +5,10 @@ namespace hebb {
 
 /// With few queries a key space (decoding) a tile of queries would be mostly empty, and there are few tiles. Up to so
 /// many stacked rows, the queries of a kv head, go over blocks of keys that are read side by side.
-inline constexpr int64_t kFewRowsOnCpu = 3;
-inline constexpr int kFewRowsOnGpu = 16;
-inline constexpr int kFewKeys = 256;
-/// Their queries are in shared memory of a GPU.
-inline constexpr int64_t kFewChannelsOnGpu = 512;
+inline constexpr int64_t kFewRowsOnCpu = 3;        // more rows share in a tile what they read of the keys
+inline constexpr int kFewRowsOnGpu = 16;           // weights of a block of keys: 1 KB of shared memory each
+inline constexpr int kFewKeys = 256;               // of a block: one for each thread of a GPU's
+inline constexpr int64_t kFewChannelsOnGpu = 512;  // of the queries, which are in shared memory: 2 KB each
 
 /// What few queries find in each block of keys.
 struct AttentionForwardScratch {

@@ -66,6 +66,7 @@ int64_t nearest_multiple(int64_t multiple_of, double target, const std::function
   return multiple_of * (std::abs(reach(low) - target) <= std::abs(reach(high) - target) ? low : high);
 }
 
+/// What a sweep keeps equal may differ by 2 %. More means that the values are too far apart for the target.
 void require_near(const Solved& s, const std::string& where) {
   if (!(std::abs(s.reached - s.target) <= 0.02 * std::abs(s.target))) {
     throw ConfigError(
