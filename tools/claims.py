@@ -5,9 +5,11 @@ tools/claims.py collect RUNS RESULTS    RUNS: the folder of a ladder (runs/claim
 tools/claims.py render PAGE             writes the tables into the page, between <!-- TABLE --> and <!-- end -->
 tools/claims.py render PAGE --check     writes nothing; exit code 1 where the page differs from the results
 
-TABLE is `NAME metric KEY...`, `NAME paired KEY against ROW` or `NAME exponents QUANTITY... from LENGTH`; NAME is a file of
-results in the page's folder claims/. A run has values by key: accuracy.LENGTH and bytes.LENGTH (state of a decoder) of
-in-context recall, flops.LENGTH, seconds.LENGTH (the best of an evaluation) and bytes.LENGTH of prefill, loss.recall, kept (share of HAM's keys).
+TABLE is `NAME metric KEY...`, `NAME paired KEY against ROW`, `NAME gains ROW KEY...` (of each key over the one before) or
+`NAME exponents QUANTITY... from LENGTH`; NAME is a file of results in the page's folder claims/. A run has values by key:
+accuracy.LENGTH and bytes.LENGTH (state of a decoder) of in-context recall, accuracy.LENGTH.READINGS of associative recall,
+flops.LENGTH, seconds.LENGTH (the best of an evaluation) and bytes.LENGTH of prefill, loss.recall, kept (share of HAM's
+keys, mean over the last quarter of the logged steps).
 Intervals are Student's t at 95 % over seeds; tests are paired by seed, two-sided, with Holm's correction over a table.
 """
 import glob
@@ -89,8 +91,10 @@ def values_of(run):
     for line in lines:
         if line.get("val") == "recall":
             values["loss.recall"] = line["loss"]
-        if "ham" in line.get("layers", {}):
-            values["kept"] = line["layers"]["ham"]["kv_fraction"]
+    kept = [line["layers"]["ham"]["kv_fraction"] for line in lines if "ham" in line.get("layers", {})]
+    if kept:
+        late = kept[-(len(kept) // 4 or 1):]
+        values["kept"] = sum(late) / len(late)
     for path in sorted(glob.glob(os.path.join(run, "evals", "*", "*.json"))):
         with open(path) as file:
             result = json.load(file)
@@ -98,7 +102,8 @@ def values_of(run):
             sys.exit(f"{path}: the evaluation has status {result['status']}")
         series, metrics = result["series"], result["metrics"]
         for point in series.get("by_setting", []):
-            values[f"accuracy.{point['length']}"] = point["accuracy"]
+            readings = f".{result['config']['readings']}" if "readings" in result["config"] else ""
+            values[f"accuracy.{point['length']}{readings}"] = point["accuracy"]
             values[f"bytes.{point['length']}"] = point["state_bytes"]
         for point in series.get("decoding", []):
             if point["position"] >= 1024:  # shorter ones are too short to time
@@ -178,6 +183,15 @@ def paired_table(results, key, reference):
     return rows
 
 
+def gains_table(results, model, keys):
+    tests = [paired(results.values(model, key), results.values(model, before)) for before, key in zip(keys, keys[1:])]
+    adjusted = holm([p for _, _, p in tests])
+    rows = [[f"`{model}`", "difference, 95 %", "p", "p, Holm"], ["---", "---:", "---:", "---:"]]
+    for before, key, (mean, half, p), corrected in zip(keys, keys[1:], tests, adjusted):
+        rows.append([f"{key} minus {before}", f"{mean:+.3f} ± {half:.3f}", p_text(p), p_text(corrected)])
+    return rows
+
+
 def slope(xs, ys):
     us, vs = [math.log(x) for x in xs], [math.log(y) for y in ys]
     u, v = sum(us) / len(us), sum(vs) / len(vs)
@@ -204,6 +218,8 @@ def table(folder, words):
         rows = metric_table(results, rest)
     elif kind == "paired":
         rows = paired_table(results, rest[0], rest[2])
+    elif kind == "gains":
+        rows = gains_table(results, rest[0], rest[1:])
     elif kind == "exponents":
         rows = exponent_table(results, rest[:-2], int(rest[-1]))
     else:
