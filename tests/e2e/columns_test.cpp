@@ -83,7 +83,8 @@ TEST_CASE("tables, lists and help fit a terminal of 80 columns") {
     for (const std::string& line : on_terminal(folder.path(), command)) {
       INFO(command[0] << " " << command.back() << ": " << line);
       const bool is_one_word = line.find(' ', line.find_first_not_of(' ')) == std::string::npos;  // a path
-      CHECK((text_columns(line) <= kColumns || is_one_word));
+      const bool has_reason = line.find("without a usable GPU (") != std::string::npos;  // a driver's, of any length
+      CHECK((text_columns(line) <= kColumns || is_one_word || has_reason));
     }
   }
 }
