@@ -68,7 +68,7 @@ if [ "${1:-}" = --program ]; then  # of nothing that another machine may lack: o
   command -v ninja >/dev/null && generator=(-G Ninja)
   cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DHEBB_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="${2:-90a}-real" -DHEBB_NATIVE=OFF -DHEBB_PROCESSOR_LEVELS=OFF "${arch[@]}" \
     -DCMAKE_INCLUDE_PATH="$deps" -DCMAKE_LIBRARY_PATH="$deps" -DCMAKE_PREFIX_PATH="$deps" \
-    -DHEBB_ZLIB_LIBRARY= -DHEBB_ZSTD_LIBRARY= -DHEBB_SENTENCEPIECE_LIBRARY= || exit
+    -DHEBB_SERVE=OFF -DHEBB_ZLIB_LIBRARY= -DHEBB_ZSTD_LIBRARY= -DHEBB_SENTENCEPIECE_LIBRARY= || exit
   cmake --build "$build" -j "$(nproc)" --target hebb test_device || exit
   strip "$build/hebb" "$build/tests/test_device"
   brought "$build/hebb"
