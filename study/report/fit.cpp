@@ -80,7 +80,7 @@ Table coefficients_table(const std::vector<FitGroup>& groups, bool has_offset) {
     std::vector<Json>& row = table.rows.emplace_back(std::vector<Json>{g.name});
     if (!g.fit) {
       row.resize(table.columns.size() - 1);
-      row.emplace_back("no " + g.problem);  // which begins with "fit: "
+      row.emplace_back(g.problem);
       continue;
     }
     const PowerLawFit& f = *g.fit;
