@@ -46,8 +46,9 @@ bool is_new(const fs::path& folder) {
 
 /// A folder of this sweep has a sweep.json of the same name that shares a run with it.
 void require_own_folder(const Sweep& sweep, const fs::path& folder) {
+  const bool has_files = !is_new(folder);  // before sweep.json: a start at the same time writes that first
   if (!is_ladder(folder)) {
-    if (!is_new(folder)) { refuse(folder, "files without sweep.json"); }
+    if (has_files) { refuse(folder, "files without sweep.json"); }
     return;
   }
   const LadderFolder old = read_ladder(folder);
