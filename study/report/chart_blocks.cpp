@@ -6,6 +6,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "core/progress.h"
 #include "study/report/chart.h"
 
 namespace hebb {
@@ -30,6 +31,36 @@ void put_box(std::ostream& s, double x, double y, double width, double height, c
 std::string shade(double share) {
   const auto part = [&](double end) { return static_cast<int>(std::lround(255 + (end - 255) * share)); };
   return fmt::format("#{:02x}{:02x}{:02x}", part(16), part(70), part(140));
+}
+
+struct Box {
+  double left = 0, top = 0, right = 0, bottom = 0;
+
+  double overlap(const Box& other) const {
+    return std::max(0.0, std::min(right, other.right) - std::max(left, other.left)) *
+           std::max(0.0, std::min(bottom, other.bottom) - std::max(top, other.top));
+  }
+};
+
+/// A place for a name of that width beside the point (x, y): the nearest of those that cover least of `taken`.
+Box place_of_name(double x, double y, double width, const Box& frame, const std::vector<Box>& taken) {
+  constexpr double kHigh = 13, kBeside = 8;
+  Box best;
+  double least = INFINITY;
+  for (const double shift : {0.0, -13.0, 13.0, -26.0, 26.0, -39.0, 39.0, -52.0, 52.0, -65.0, 65.0}) {
+    for (const double from : {x + kBeside, x - kBeside - width}) {
+      const Box box{from, y + shift - kHigh / 2, from + width, y + shift + kHigh / 2};
+      const bool is_inside = box.left >= frame.left && box.right <= frame.right && box.top >= frame.top - kHigh / 2 &&
+                             box.bottom <= frame.bottom;
+      double covered = is_inside ? 0 : 1e6;
+      for (const Box& other : taken) { covered += box.overlap(other); }
+      if (covered < least) {
+        least = covered;
+        best = box;
+      }
+    }
+  }
+  return best;
 }
 
 size_t longest(const std::vector<std::string>& names) {
@@ -168,6 +199,73 @@ std::string svg_intervals(const IntervalChart& chart) {
   }
   put_text(s, (left + kWidth - kRight) / 2, bottom + 38, "middle", chart.x_label);
   s << "</svg>\n";
+  return s.str();
+}
+
+std::string svg_bytes(const ByteChart& chart) {
+  constexpr double kLeft = 62, kPlot = 330;
+  const Box frame{kLeft, kTop, kWidth - kRight, kTop + kPlot};
+  double low = INFINITY, high = -INFINITY;  // powers of two
+  for (const ByteChart::Point& p : chart.points) {
+    low = std::min(low, std::log2(p.bytes) - 0.5);
+    high = std::max(high, std::log2(p.bytes) + 0.5);
+  }
+  const auto place_x = [&](double power) { return kLeft + (power - low) / (high - low) * (frame.right - kLeft); };
+  const auto place_y = [&](double share) { return frame.bottom - kPlot * (0.03 + 0.94 * std::clamp(share, 0.0, 1.0)); };
+  std::ostringstream s;
+  s << svg_begin(frame.bottom + 50, kLeft, chart.title);
+  const double step = std::max(1.0, std::ceil((high - low) / 8));
+  for (double power = std::ceil(low); power <= high; power += step) {
+    s << "<line x1=\"" << place_x(power) << "\" x2=\"" << place_x(power) << "\" y1=\"" << kTop << "\" y2=\""
+      << frame.bottom << "\" stroke=\"#e4e4e4\"/>\n";
+    put_text(s, place_x(power), frame.bottom + 16, "middle", format_bytes(std::exp2(power)), 11);
+  }
+  for (int tick = 0; tick <= 5; ++tick) {
+    const double share = tick / 5.0, y = place_y(share);
+    s << "<line x1=\"" << kLeft << "\" x2=\"" << frame.right << "\" y1=\"" << y << "\" y2=\"" << y
+      << "\" stroke=\"#e4e4e4\"/>\n";
+    put_text(s, kLeft - 8, y + 4, "end", fmt::format("{:.2g}", share), 12);
+  }
+  s << "<rect x=\"" << kLeft << "\" y=\"" << kTop << "\" width=\"" << frame.right - kLeft << "\" height=\"" << kPlot
+    << "\" fill=\"none\" stroke=\"#888\"/>\n";
+  std::vector<Box> taken;
+  for (const ByteChart::Point& p : chart.points) {
+    const double x = place_x(std::log2(p.bytes)), y = place_y(p.share);
+    taken.push_back({x - 5, y - 5, x + 5, y + 5});
+  }
+  for (size_t k = 0; k < chart.points.size(); ++k) {
+    const ByteChart::Point& p = chart.points[k];
+    const double x = place_x(std::log2(p.bytes)), y = place_y(p.share);
+    const std::string name = shortened(p.name, 200);
+    const double width = 6.6 * static_cast<double>(name.size());
+    const Box box = place_of_name(x, y, width, frame, taken);
+    const double middle = (box.top + box.bottom) / 2;
+    taken.push_back(box);
+    s << fmt::format(
+        "<g stroke=\"{0}\" fill=\"{0}\" data-name=\"{1}\" data-v=\"{2:.7g} {3:.7g}{4}\"><title>{1}: {3:.4g}{5}, "
+        "{6}</title>\n",
+        chart_colour(static_cast<int>(k)), escape_markup(p.name), p.bytes, p.share,
+        p.half ? fmt::format(" {:.7g}", *p.half) : "", p.half ? fmt::format(" ± {:.3g}", *p.half) : "",
+        format_bytes(p.bytes));
+    if (p.half) {
+      const double top = place_y(p.share + *p.half), bottom = place_y(p.share - *p.half);
+      s << fmt::format(
+          "<path fill=\"none\" stroke-width=\"1.5\" d=\"M{0:.2f} {1:.2f}V{2:.2f}M{3:.2f} {1:.2f}h8M{3:.2f} "
+          "{2:.2f}h8\"/>\n",
+          x, top, bottom, x - 4);
+    }
+    if (std::abs(middle - y) > 1) {
+      s << fmt::format(
+          "<path fill=\"none\" stroke-width=\"0.7\" stroke-opacity=\"0.6\" d=\"M{:.2f} {:.2f}L{:.2f} {:.2f}\"/>\n", x,
+          y, box.left > x ? box.left : box.right, middle);
+    }
+    s << fmt::format("<circle cx=\"{:.2f}\" cy=\"{:.2f}\" r=\"4.5\"/>\n", x, y)
+      << fmt::format("<text x=\"{:.2f}\" y=\"{:.2f}\" font-size=\"12\" stroke=\"none\">{}</text>\n</g>\n", box.left,
+                     middle + 4, escape_markup(name));
+  }
+  put_text(s, (kLeft + frame.right) / 2, frame.bottom + 40, "middle", chart.x_label + ", log scale");
+  s << "<text transform=\"translate(18 " << (kTop + frame.bottom) / 2 << ") rotate(-90)\" text-anchor=\"middle\">"
+    << escape_markup(chart.y_label) << "</text>\n</svg>\n";
   return s.str();
 }
 

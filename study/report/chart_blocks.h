@@ -37,4 +37,16 @@ struct IntervalChart {
 };
 std::string svg_intervals(const IntervalChart& chart);
 
+/// Shares (0 to 1) over bytes, a named point for each row, with its 95 % interval as far as the axis goes.
+struct ByteChart {
+  struct Point {
+    std::string name;
+    double bytes = 0, share = 0;
+    std::optional<double> half;  // of the interval
+  };
+  std::string title, x_label, y_label;
+  std::vector<Point> points;
+};
+std::string svg_bytes(const ByteChart& chart);
+
 }  // namespace hebb

@@ -109,6 +109,9 @@ ReportPart report_seeds(const std::vector<Json>& results);
 /// Paired tests of each row against the first one, of the same value of the tag `level` ("": of all). Nothing where no
 /// two rows have two seeds in common.
 std::vector<ReportPart> report_seed_tests(const std::vector<Json>& results, const std::string& level);
+/// Recall on generated rows against the state of a decoder, rows of runs that differ in seeds alone: a table of all
+/// settings, a drawing for each.
+std::vector<ReportPart> report_recall(const Results& all, const std::vector<Json>& results);
 /// Date, version, machine, device and precision of each run; no rows where no run has a log.
 Table run_details(const std::vector<ReportRun>& runs);
 

@@ -2,6 +2,7 @@
 #include "study/report/parts.h"
 
 #include <regex>
+#include <set>
 
 #include "eval/item_values.h"
 #include "study/report/chart_blocks.h"
@@ -302,4 +303,44 @@ TEST_CASE("a heat map shades from nothing to the largest value", "[fast]") {
   CHECK_THAT(svg, Contains("T &lt;1&gt;") && Contains("#ffffff") && Contains("#10468c"));
   const std::regex cell("<rect x=");
   CHECK(std::distance(std::sregex_iterator(svg.begin(), svg.end(), cell), std::sregex_iterator()) == 3);
+}
+
+TEST_CASE("recall stands over bytes of state, seeds of a row as one point with its interval", "[fast]") {
+  Runs r;
+  std::vector<Json> results;
+  const auto add = [&](const std::string& run, const std::string& setting, int seed, double share, int bytes) {
+    r.add(run, "recall",
+          R"("kind": "icr", "series": {"by_setting": [{"setting": "length 64", "length": 64, "accuracy": )" +
+              std::to_string(share) + R"(, "state_bytes": )" + std::to_string(bytes) + "}]}");
+    results.push_back(Json::object({{"id", run}, {"setting", setting}, {"seeds", std::to_string(seed)}}));
+  };
+  add("full_seed=1", "a", 1, 0.75, 16384);
+  add("full_seed=2", "a", 2, 0.85, 16384);
+  add("gdn_seed=1", "b", 1, 0.25, 4096);
+  const std::vector<ReportPart> parts = report_recall(load_evaluations(r.runs), results);
+  REQUIRE(parts.size() == 1);
+  // Two seeds: 12.706 standard deviations (0.0707) / sqrt(2).
+  CHECK_THAT(parts[0].table.markdown(), Contains("| full | recall | length 64 | 2 | 0.80 ± 0.64 | 16384 |") &&
+                                            Contains("| gdn_seed=1 | recall | length 64 | 1 | 0.25 | 4096 |"));
+  CHECK_THAT(parts[0].numbers.csv(), Contains("row,evaluation,setting,seeds,accuracy,low,high,state_bytes\n") &&
+                                         Contains("gdn_seed=1,recall,length 64,1,0.25,,,4096"));
+  REQUIRE(parts[0].charts.size() == 1);
+  CHECK(parts[0].charts[0].first == "recall_recall_length_64.svg");
+  const std::string& svg = parts[0].charts[0].second;
+  CHECK_THAT(svg, Contains("data-name=\"full\" data-v=\"16384 0.8 0.635") &&
+                      Contains("data-name=\"gdn_seed=1\" data-v=\"4096 0.25\"") &&
+                      Contains("full: 0.8 ± 0.635, 16.0 KiB") && Contains(">4.0 KiB</text>"));
+  CHECK(report_recall(load_evaluations({}), {}).empty());
+}
+
+TEST_CASE("names of points over bytes stand beside each other, not over each other", "[fast]") {
+  ByteChart chart{"T", "state", "share", {}};
+  for (int k = 0; k < 6; ++k) { chart.points.push_back({"row-" + std::to_string(k), 4096.0, 1, 0.2}); }
+  const std::string svg = svg_bytes(chart);
+  std::set<std::string> places;
+  const std::regex name("<text x=\"([0-9.]+)\" y=\"([0-9.]+)\" font-size=\"12\" stroke=");
+  for (auto it = std::sregex_iterator(svg.begin(), svg.end(), name); it != std::sregex_iterator(); ++it) {
+    places.insert((*it)[1].str() + " " + (*it)[2].str());
+  }
+  CHECK(places.size() == 6);
 }
