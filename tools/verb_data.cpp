@@ -1,4 +1,4 @@
-// hebb data encode | inspect | verify | convert | synth | synth-task
+// hebb data encode | inspect | verify | synth | synth-task
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -9,9 +9,7 @@
 #include <string>
 
 #include "core/parallel.h"
-#include "core/plural.h"
 #include "core/progress.h"
-#include "data/convert/convert.h"
 #include "data/shards/describe.h"
 #include "data/shards/ingest.h"
 #include "data/tasks/synth_corpus.h"
@@ -115,42 +113,6 @@ void add_verify(Command data) {
     print(report.text());
     return static_cast<int>(report.ok() ? ExitCode::kDone : ExitCode::kData);
   });
-}
-
-struct ConvertArguments {
-  ConvertOptions options;
-  std::string out;
-};
-
-void run_convert(const Command& verb, const ConvertArguments& arguments) {
-  const ConvertOptions& options = arguments.options;
-  if (!options.template_file.empty() && !options.name.starts_with("longbench")) {
-    throw ConfigError("--template", options.name, "longbench or longbench-fewshot, whose wording can be replaced");
-  }
-  if (verb.is_given("--shots") && options.name != "mmlu") {
-    throw ConfigError("--shots", options.name, "mmlu; solved examples of other sets are an evaluation's \"fewshot\"");
-  }
-  LineOutput out(arguments.out);
-  const auto progress = arguments.out == "-" ? std::make_unique<Progress>() : stderr_progress();
-  const int64_t records = convert_records(options, *progress, [&](std::string_view line) { out.line(line); });
-  out.finish();
-  if (arguments.out != "-") { print(plural(records, "record") + " in " + arguments.out + "\n"); }
-}
-
-void add_convert(Command data) {
-  Command verb = data.verb("convert", "Writes the records of hebb eval from a data set's own files");
-  const auto arguments = std::make_shared<ConvertArguments>();
-  std::vector<std::string> names;
-  for (const Converter& converter : converters()) { names.push_back(converter.name); }
-  verb.option("NAME", arguments->options.name, "Data set").required().one_of(names).type_name("NAME");
-  verb.option("RAW", arguments->options.raw, "Its own file, or a quoted pattern; mmlu: the folder with dev and test")
-      .required()
-      .type_name("PATH");
-  verb.option("OUT", arguments->out, "File to write; - = standard output").required().type_name("FILE");
-  verb.option("--template", arguments->options.template_file, "longbench: wording (JSON) in place of the built-in one")
-      .type_name("FILE");
-  verb.option("--shots", arguments->options.shots, "mmlu: solved examples in front of each question").at_least(0);
-  verb.runs([arguments, verb] { run_convert(verb, *arguments); });
 }
 
 struct SynthArguments {
@@ -259,12 +221,10 @@ void add_synth_task(Command data) {
 }  // namespace
 
 void add_data_verb(Command program) {
-  Command data =
-      program.verb("data", "Turns text into token shards, checks them, writes synthetic data and evaluation records");
+  Command data = program.verb("data", "Turns text into token shards, checks them, writes synthetic data");
   add_encode(data);
   add_inspect(data);
   add_verify(data);
-  add_convert(data);
   add_synth(data);
   add_synth_task(data);
 }

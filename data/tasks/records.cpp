@@ -163,35 +163,11 @@ template <class R> std::vector<R> read_records(const std::string& path) {
   return records;
 }
 
-template <class R> void check_record(const R& record, const std::string& where) {
-  try {
-    const auto again = Fields::read<R>(Fields::write(record), "");
-  } catch (const ConfigError& error) { throw ConfigError(where, error.what()); }
-}
-
-template <class R> std::string record_line(const R& record) {
-  Json json = Fields::write(record);
-  auto& members = json.members();
-  std::erase_if(members,
-                [](const Json::Member& m) { return m.second.is_null() || (m.first == "id" && m.second == Json("")); });
-  if constexpr (std::is_same_v<R, GenerateRecord>) {
-    if (!record.until) { json.erase("until"); }
-    if (!record.score) { json.erase("score"); }
-    if (record.classes.empty()) { json.erase("classes"); }
-  }
-  return json.dump();
-}
-
-#define HEBB_RECORD(R)                                         \
-  template std::vector<R> read_records<R>(const std::string&); \
-  template void check_record<R>(const R&, const std::string&); \
-  template std::string record_line<R>(const R&);
-HEBB_RECORD(ChoiceRecord)
-HEBB_RECORD(PartialRecord)
-HEBB_RECORD(ClozeRecord)
-HEBB_RECORD(RollingRecord)
-HEBB_RECORD(GenerateRecord)
-HEBB_RECORD(AnswerRecord)
-#undef HEBB_RECORD
+template std::vector<ChoiceRecord> read_records<ChoiceRecord>(const std::string&);
+template std::vector<PartialRecord> read_records<PartialRecord>(const std::string&);
+template std::vector<ClozeRecord> read_records<ClozeRecord>(const std::string&);
+template std::vector<RollingRecord> read_records<RollingRecord>(const std::string&);
+template std::vector<GenerateRecord> read_records<GenerateRecord>(const std::string&);
+template std::vector<AnswerRecord> read_records<AnswerRecord>(const std::string&);
 
 }  // namespace hebb

@@ -79,10 +79,4 @@ void each_json_line(const std::string& path, const std::function<void(Json line)
 /// Errors: MissingFileError; DataError with file, line and key for what does not fit, and for files without a record.
 template <class R> std::vector<R> read_records(const std::string& path);
 
-/// What read_records would refuse. Throws ConfigError with `where` in front.
-template <class R> void check_record(const R& record, const std::string& where);
-
-/// The line that read_records reads back as the same record; keys that are not set are left out.
-template <class R> std::string record_line(const R& record);
-
 }  // namespace hebb

@@ -1,5 +1,4 @@
 // The examples of docs/data.md, docs/formats/shards.md, docs/formats/records.md and docs/verbs/data.md.
-#include "data/convert/convert.h"
 #include "data/rows/data_config.h"
 #include "data/shards/dataset.h"
 #include "data/tasks/records.h"
@@ -32,16 +31,4 @@ FOLDER_TEST("the documented records are read", "[fast]") {
   CHECK(read_records<RollingRecord>(file("rolling")).size() == 1);
   CHECK(read_records<GenerateRecord>(file("generate")).size() == 2);
   CHECK(read_records<AnswerRecord>(file("answer")).size() == 1);
-}
-
-FOLDER_TEST("the documented wording of longbench is one", "[fast]") {
-  const ConvertOptions options{
-      .name = "longbench",
-      .raw = folder.write("raw.jsonl", R"({"input": "Who?", "context": "Text", "answers": ["Ada"]})").string(),
-      .template_file = folder.write("wording.json", page_blocks("verbs/data.md")[0]).string()};
-  Progress quiet;
-  convert_records(options, quiet, [](std::string_view line) {
-    CHECK(line ==
-          R"({"context":"Read the report.\n\nText\n\n","question":"Question: Who?\nAnswer:","answers":["Ada"]})");
-  });
 }

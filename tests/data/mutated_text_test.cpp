@@ -55,18 +55,11 @@ TEST_CASE("mutated files of byte-level BPE are refused or read", "[fast]") {
   CHECK(first_failure(fuzz::tokenizer_json, seeds, kPieces, 1000) == "");
 }
 
-TEST_CASE("mutated records and files of data sets are refused or become records", "[fast]") {
+TEST_CASE("mutated records are refused or read", "[fast]") {
   const std::vector<std::string> seeds = {
       R"({"context": "c", "choices": ["a", "b"], "gold": [1], "group": "g", "_x": 1})"
       "\n",
       R"({"prompt": "p", "answers": ["a"], "until": [], "score": "f1", "classes": ["a"], "id": "x"})"
-      "\n",
-      R"({"article": "T", "question": "q", "options": ["a", "b"], "answer": "B", "text": "one two", "page": "p q"})"
-      "\n",
-      R"({"question": {"stem": "s", "choices": [{"text": "a", "label": "A"}]}, "answerKey": "A", "context": "c", "input": "q", "answers": ["a"]})",
-      R"([{"sentence": "a _ b", "option1": "x", "option2": "y", "answer": "1", "goal": "g", "sol1": "a", "sol2": "b", "label": "1"}])",
-      "a,\"b\"\"\",c\r\n\"d\ne\",f,g\n",
-      " = T = \n \n ( a ) ' b ' @-@ c \n"};
+      "\n"};
   CHECK(first_failure(fuzz::records, seeds, kPieces, 150) == "");
-  CHECK(first_failure(fuzz::convert, seeds, kPieces, 100) == "");
 }

@@ -110,39 +110,3 @@ TEST_CASE_METHOD(Files, "files that are missing are told from files that do not 
   CHECK_THROWS_AS(read_records<ClozeRecord>((folder / "none.jsonl").string()), MissingFileError);
   CHECK_THROWS_AS(read_records<ClozeRecord>((folder / "*.jsonl").string()), MissingFileError);
 }
-
-TEST_CASE_METHOD(Files, "what a record is written as is read back as the same record", "[fast]") {
-  const auto round = [&]<class R>(const R& record) {
-    const std::string line = record_line(record);
-    const R again = read<R>(line)[0];
-    CHECK_THAT(record_line(again), Contains("\"id\":\"0\""));
-    return line;
-  };
-  ChoiceRecord choice;
-  choice.context = "";
-  choice.choices = {"é", "b"};
-  choice.gold = {1};
-  CHECK(round(choice) == R"({"context":"","choices":["é","b"],"gold":1,"delimiter":" "})");
-  choice.gold = {0, 1};
-  choice.group = "g";
-  CHECK(round(choice) == R"({"context":"","choices":["é","b"],"gold":[0,1],"delimiter":" ","group":"g"})");
-  PartialRecord partial;
-  partial.contexts = {"a"};
-  partial.continuation = "b";
-  partial.gold = {0};
-  CHECK(round(partial) == R"({"contexts":["a"],"continuation":"b","gold":0,"delimiter":" "})");
-  RollingRecord rolling;
-  rolling.text = "a";
-  rolling.bytes = 5;
-  CHECK(round(rolling) == R"({"text":"a","bytes":5})");
-  GenerateRecord generate;
-  generate.prompt = "p";
-  generate.answers = {"a"};
-  CHECK(round(generate) == R"({"prompt":"p","answers":["a"]})");
-  generate.until = {{"\n"}};
-  generate.score = "f1";
-  CHECK(round(generate) == R"({"prompt":"p","answers":["a"],"until":["\n"],"score":"f1"})");
-  AnswerRecord answer;
-  answer.answers = {"a"};
-  CHECK(round(answer) == R"({"context":"","question":"","answers":["a"]})");
-}

@@ -59,9 +59,9 @@ FOLDER_TEST("each error of a configuration has a line on stderr", "[fast]") {
 
 TEST_CASE("usage errors are one line on stderr and exit code 2", "[fast]") {
   check_usage_error("data encod x",
-                    "hebb data: unknown verb \"encod\"; did you mean encode? (known: encode, inspect, verify, convert, "
+                    "hebb data: unknown verb \"encod\"; did you mean encode? (known: encode, inspect, verify, "
                     "synth, synth-task)");
-  check_usage_error("data", "hebb data: no verb given (known: encode, inspect, verify, convert, synth, synth-task)");
+  check_usage_error("data", "hebb data: no verb given (known: encode, inspect, verify, synth, synth-task)");
   CHECK(run_hebb(TempFolder(), "help train").out == run_hebb(TempFolder(), "train --help").out);
   CHECK(run_hebb(TempFolder(), "help").out == run_hebb(TempFolder(), "--help").out);
   check_refused("data inspect", "", "PATH is required");

@@ -272,25 +272,6 @@ FOLDER_TEST("progress is plain lines where there is no terminal", "[fast]") {
   CHECK_THAT(result.err, StartsWith("encode: 0 B of 4 B (0%)\nencode: 4 B of 4 B (100%)"));
 }
 
-FOLDER_TEST("a data set becomes records, and what is none of it leaves no file", "[fast]") {
-  folder.write("raw.jsonl", "{\"question\": \"is it\", \"passage\": \"P.\", \"answer\": true}\n");
-  CHECK(output_of(folder, "data convert boolq raw.jsonl boolq.jsonl") == "1 record in boolq.jsonl\n");
-  const std::string line =
-      "{\"context\":\"P.\\nQuestion: is it?\\nAnswer:\",\"choices\":[\"no\",\"yes\"],\"gold\":1,\"delimiter\":\" \"}\n";
-  CHECK(read_file(folder / "boolq.jsonl") == line);
-  CHECK(run_hebb(folder, "data convert boolq raw.jsonl -").out == line);
-
-  check_error(folder, "data convert arc raw.jsonl arc.jsonl", 3,
-              Contains("error: raw.jsonl:1:1: choices: found nothing, expected options with labels"));
-  CHECK_FALSE(fs::exists(folder / "arc.jsonl"));
-  CHECK(run_hebb(folder, "data convert arc none.jsonl arc.jsonl").code == 3);
-  CHECK(run_hebb(folder, "data convert glue raw.jsonl out.jsonl").code == 2);
-  check_error(folder, "data convert boolq raw.jsonl out.jsonl --template t.json", 2,
-              Contains("--template: found boolq, expected longbench or longbench-fewshot"));
-  check_error(folder, "data convert boolq raw.jsonl out.jsonl --shots 3", 2,
-              Contains("--shots: found boolq, expected mmlu"));
-}
-
 FOLDER_TEST("errors of data that is opened say where its key was written") {
   output_of(folder, "data synth --documents 40 -o docs.jsonl");
   output_of(folder, "data encode docs.jsonl -t bytes -o set --val-documents 3");

@@ -21,7 +21,12 @@ ChoiceRecord record(const std::string& context, const std::vector<std::string>& 
 Outcome choose(const TextModel& model, const std::vector<ChoiceRecord>& records, const std::string& keys = "",
                int64_t training_length = 64) {
   std::string lines;
-  for (const ChoiceRecord& r : records) { lines += record_line(r) + "\n"; }
+  for (const ChoiceRecord& r : records) {
+    Json line = Fields::write(r);
+    if (r.id.empty()) { line.erase("id"); }
+    if (!r.group) { line.erase("group"); }
+    lines += line.dump() + "\n";
+  }
   return model.run_on(lines, R"("kind": "choice")" + keys, training_length);
 }
 

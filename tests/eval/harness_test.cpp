@@ -1,7 +1,7 @@
-// Numbers of lm-evaluation-harness 0.4.13 (tests/reference/lm_eval_tasks.py).
+// Numbers of lm-evaluation-harness 0.4.13 (tests/reference/lm_eval_tasks.py). tools/records.py made the records;
+// tests/check_records.py holds it to that.
 #include "core/files.h"
 #include "core/json.h"
-#include "data/convert/convert.h"
 #include "data/tasks/answer_scores.h"
 #include "data/tasks/records.h"
 #include "eval/fewshot.h"
@@ -19,20 +19,11 @@ std::vector<std::string> texts(const Json& list) {
   return all;
 }
 
-/// The records that `hebb data convert` makes of the golden rows.
-fs::path converted(const TempFolder& folder, const std::string& data_set, const std::string& rows) {
-  Progress quiet;
-  std::string text;
-  convert_records({.name = data_set, .raw = harness(rows + ".jsonl").string()}, quiet,
-                  [&](std::string_view line) { (text += line) += "\n"; });
-  return folder.write("records.jsonl", text);
-}
-
 }  // namespace
 
 FOLDER_TEST("prompts of generated tasks, their ends and their scores are the harness's", "[fast]") {
   struct Task {
-    const char *golden, *rows, *data_set;
+    const char *golden, *rows;
     bool has_split;  // of solved examples, so that none is taken for the one that is asked
     InFront front;
     std::vector<std::pair<const char*, const char*>> filters;  // of the harness, and our metric
@@ -42,23 +33,13 @@ FOLDER_TEST("prompts of generated tasks, their ends and their scores are the har
   two.k = joined.k = 2;
   joined.separator = "\n";
   for (const Task& task :
-       {Task{"triviaqa", "triviaqa", "triviaqa", false, {"", two}, {{"remove_whitespace", "exact"}}},
-        Task{"nq_open", "nq_open", "naturalquestions", false, {open, joined}, {{"remove_whitespace", "nq_open"}}},
-        Task{"nq_open-0",
-             "nq_open",
-             "naturalquestions",
-             false,
-             {open, std::nullopt},
-             {{"remove_whitespace", "nq_open"}}},
-        Task{"gsm8k",
-             "gsm8k",
-             "gsm8k",
-             true,
-             {"", two},
-             {{"strict-match", "gsm8k"}, {"flexible-extract", "gsm8k_flexible"}}}}) {
+       {Task{"triviaqa", "triviaqa", false, {"", two}, {{"remove_whitespace", "exact"}}},
+        Task{"nq_open", "nq_open", false, {open, joined}, {{"remove_whitespace", "nq_open"}}},
+        Task{"nq_open-0", "nq_open", false, {open, std::nullopt}, {{"remove_whitespace", "nq_open"}}},
+        Task{"gsm8k", "gsm8k", true, {"", two}, {{"strict-match", "gsm8k"}, {"flexible-extract", "gsm8k_flexible"}}}}) {
     INFO(task.golden);
     const Json golden = parse_json_file(harness("answers.json").string()).at(task.golden);
-    const fs::path file = converted(folder, task.data_set, task.rows);
+    const fs::path file = harness(std::string(task.rows) + ".records.jsonl");
     InFront front = task.front;
     if (front.fewshot) {
       front.fewshot->file = task.has_split ? folder.write("shots.jsonl", read_file(file)).string() : file.string();
@@ -82,9 +63,9 @@ FOLDER_TEST("prompts of generated tasks, their ends and their scores are the har
   }
 }
 
-FOLDER_TEST("race asks what the harness asks", "[fast]") {
+TEST_CASE("race asks what the harness asks", "[fast]") {
   const Json golden = parse_json_file(harness("answers.json").string()).at("race");
-  const auto records = read_records<ChoiceRecord>(converted(folder, "race", "race").string());
+  const auto records = read_records<ChoiceRecord>(harness("race.records.jsonl").string());
   size_t pair = 0;
   REQUIRE(records.size() == golden.at("gold").items().size());
   for (size_t i = 0; i < records.size(); ++i) {
