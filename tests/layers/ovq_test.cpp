@@ -203,19 +203,3 @@ TEST_CASE("broken ovq configurations are explained", "[ovq][fast]") {
   CHECK_THROWS_WITH(read(R"("centroid_lr": "fast")"), Contains("\"mean\" or a number > 0, <= 1"));
   CHECK_THROWS_WITH(read(R"("qk_conv": 1)"), Contains("0 or an integer >= 2"));
 }
-
-TEST_CASE("ovq models have the published numbers of parameters", "[ovq][fast]") {
-  const auto count = [](int64_t vocab, int64_t d, int64_t layers, int64_t heads, int64_t mlp) {
-    const std::string mixer = R"("num_heads": )" + std::to_string(heads) + R"(, "head_dim": 128)";
-    return count_trained(R"({"vocab_size": )" + std::to_string(vocab) + R"(, "hidden_size": )" + std::to_string(d) +
-                         R"(, "num_layers": )" + std::to_string(layers) + R"(, "norm": "rms", "tie_embeddings": false,
-                   "layers": {"sw": {"type": "attention", "window": 128, "rope": {"theta": 10000.0},
-                     "qk_norm": "l2", )" +
-                         mixer + R"(}, "ovq": {"type": "ovq", "max_centroids": 2048, )" + mixer +
-                         R"(}, "mlp": {"type": "swiglu", "intermediate_size": )" + std::to_string(mlp) +
-                         R"(}}, "pattern": [{"mixer": "sw", "ffn": "mlp"}, {"mixer": "ovq", "ffn": "mlp"}]})");
-  };
-  CHECK(count(10000, 768, 8, 6, 2304) == 76714800);
-  CHECK(count(32000, 1024, 17, 8, 2304) == 257199240);
-  CHECK(count(32768, 1280, 21, 10, 3200) == 479614930);
-}
