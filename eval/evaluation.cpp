@@ -90,7 +90,8 @@ std::vector<Evaluation> read_list(const Json& json, const std::string& path) {
 
 using MakeTask = std::unique_ptr<EvalTask>();  // one a kind, defined in its file
 MakeTask make_adapt, make_answer_ppl, make_choice, make_cloze, make_efficiency, make_generate, make_icl, make_icr,
-    make_memory_stats, make_mqar, make_niah, make_partial, make_position_ppl, make_rolling, make_ruler, make_stream_ppl;
+    make_memory_stats, make_mqar, make_niah, make_partial, make_position_ppl, make_rolling, make_ruler, make_selection,
+    make_stream_ppl;
 
 const std::vector<EvalKind>& eval_kinds() {
   static const std::vector<EvalKind> kinds = {
@@ -106,6 +107,7 @@ const std::vector<EvalKind>& eval_kinds() {
       {"mqar", make_mqar},
       {"adapt", make_adapt},
       {"memory_stats", make_memory_stats},
+      {"selection", make_selection},
       {"generate", make_generate},
       {"niah", make_niah},
       {"ruler", make_ruler},

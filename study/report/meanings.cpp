@@ -47,7 +47,7 @@ const char* page_of(const std::string& kind) {
       {"answer_ppl", "likelihood"}, {"generate", "generation"},     {"niah", "niah"},
       {"ruler", "ruler"},           {"icr", "synthetic-tasks"},     {"icl", "synthetic-tasks"},
       {"mqar", "synthetic-tasks"},  {"adapt", "memories"},          {"memory_stats", "memories"},
-      {"efficiency", "cost"}};
+      {"selection", "memories"},    {"efficiency", "cost"}};
   const auto at = pages.find(kind);
   return at != pages.end() ? at->second : nullptr;
 }

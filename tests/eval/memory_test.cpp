@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "core/random.h"
 #include "inspect/trace.h"
 #include "tests/eval/eval_fixture.h"
 #include "tests/test.h"
@@ -394,4 +395,66 @@ TEST_CASE("rows take every token, and what cannot be read is said", "[fast]") {
   Probe plain("mixer", R"({"type": "attention", "num_heads": 2, "head_dim": 6})");
   CHECK_THROWS_WITH(plain.run(R"("kind": "memory_stats", "length": 48)"),
                     Contains("memory_stats: found a model without layers that report statistics"));
+}
+
+TEST_CASE("selection: scores and shares of needles, of what repeats and of what is behind a needle", "[fast]") {
+  Probe f("mixer", R"({"type": "ham", "rnn": {"num_heads": 2, "key_head_dim": 6, "value_head_dim": 6},
+    "kv": {"num_heads": 2, "key_head_dim": 6, "value_head_dim": 6}, "threshold": {"mode": "fixed", "tau": 0.4}})");
+  ScoringModel s = f.load();
+  const EvalResult r =
+      evaluate(s, R"("kind": "selection", "seed": 5, "length": 40, "rows": 3, "pattern": 4, "needles": 2, "needle": 3,
+    "after": 2, "first_id": 2)");
+  REQUIRE(r.status == "ok");
+  const std::vector<std::string> names{"first", "repeated", "needle", "after"};
+  std::vector<double> score(4), kept(4);  // means over rows of blocks.1
+  for (uint64_t k = 0; k < 3; ++k) {
+    Rng rng(5, "selection", k);
+    const std::vector<uint32_t> ids = rng.sample(21, 10);
+    std::vector<uint32_t> places = rng.sample(34 - 8 - 2, 2);
+    std::sort(places.begin(), places.end());
+    std::vector<int32_t> tokens;
+    std::vector<size_t> groups;
+    for (uint32_t i = 0; i < 34; ++i) {
+      for (size_t j = 0; j < 2; ++j) {
+        for (size_t n = 0; n < 3 && i == 8 + places[j]; ++n) {
+          tokens.push_back(static_cast<int32_t>(2 + ids[4 + 3 * j + n]));
+          groups.push_back(2);
+        }
+      }
+      const bool is_after = (i >= 8 + places[0] && i < 10 + places[0]) || (i >= 8 + places[1] && i < 10 + places[1]);
+      tokens.push_back(static_cast<int32_t>(2 + ids[i % 4]));
+      groups.push_back(i < 4 ? 0 : is_after ? 3 : 1);
+    }
+    REQUIRE(tokens.size() == 40);
+    TraceOptions options;
+    options.inside = true;
+    const auto inside =
+        trace(s.model(), s.stream(), s.arena(), {1, 40, {tokens.begin(), tokens.end()}, {}, {}}, options).inside;
+    for (size_t g = 0; g < 4; ++g) {
+      double n = 0, of_score = 0, of_kept = 0;
+      for (size_t t = 0; t < 40; ++t) {
+        if (groups[t] != g) { continue; }
+        n += 1;
+        of_score += inside.at("blocks.1.mixer.score").reals[t];
+        of_kept += static_cast<double>(inside.at("blocks.1.mixer.mask").integers[t]);
+      }
+      score[g] += of_score / n / 3;
+      kept[g] += of_kept / n / 3;
+    }
+  }
+  for (size_t g = 0; g < 4; ++g) {
+    INFO(names[g]);
+    CHECK(group(r, "blocks.1.mixer", "score." + names[g]) == Approx(score[g]).epsilon(1e-12));
+    CHECK(group(r, "blocks.1.mixer", "kept." + names[g]) == Approx(kept[g]).epsilon(1e-12));
+    CHECK(metric(r, ("kept." + names[g]).c_str()) ==
+          Approx((kept[g] + group(r, "blocks.0.mixer", "kept." + names[g])) / 2).epsilon(1e-12));
+  }
+  CHECK_THROWS_WITH(evaluate(s, R"("kind": "selection", "length": 38)"),
+                    Contains("length: found 38, expected at least 42"));
+  CHECK_THROWS_WITH(evaluate(s, R"("kind": "selection", "length": 48, "first_id": 4)"),
+                    Contains("first_id: found 4, expected at most 3: 20 ids are drawn"));
+  Probe plain("mixer", R"({"type": "attention", "num_heads": 2, "head_dim": 6})");
+  ScoringModel without = plain.load();
+  CHECK_THROWS_WITH(evaluate(without, R"("kind": "selection", "length": 48)"),
+                    Contains("selection: found a model without layers that select tokens"));
 }
