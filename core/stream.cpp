@@ -29,6 +29,15 @@ int64_t shared_bytes();
 }  // namespace cuda
 #endif
 
+namespace {
+
+/// Of what is no kernel of an operation.
+void note(Stream& stream, const char* name, int64_t bytes) {
+  if (stream.profile != nullptr) { stream.profile->begin(stream, {name, 0, static_cast<double>(bytes)}); }
+}
+
+}  // namespace
+
 void copy_to_device(Stream& stream, const Tensor& device, const void* host) {
   if (stream.counting() || device.bytes() == 0) { return; }
 #ifdef HEBB_HAVE_CUDA
@@ -54,6 +63,7 @@ void copy_to_host(Stream& stream, const std::vector<HostCopy>& copies) {
 void copy(Stream& stream, const Tensor& to, const Tensor& from) {
   HEBB_ASSERT(to.bytes() == from.bytes());
   if (stream.counting() || to.bytes() == 0) { return; }
+  note(stream, "copy", 2 * to.bytes());
 #ifdef HEBB_HAVE_CUDA
   if (stream.device == DeviceKind::cuda) { return cuda::move_bytes(stream, to.data, from.data, to.bytes()); }
 #endif
@@ -62,6 +72,7 @@ void copy(Stream& stream, const Tensor& to, const Tensor& from) {
 
 void fill_zero(Stream& stream, const Tensor& tensor) {
   if (stream.counting() || tensor.bytes() == 0) { return; }
+  note(stream, "fill_zero", tensor.bytes());
 #ifdef HEBB_HAVE_CUDA
   if (stream.device == DeviceKind::cuda) { return cuda::zero_bytes(stream, tensor.data, tensor.bytes()); }
 #endif
@@ -71,6 +82,7 @@ void fill_zero(Stream& stream, const Tensor& tensor) {
 void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
   HEBB_ASSERT(y.numel() == x.numel() && y.dtype == x.dtype);
   if (stream.counting()) { return; }
+  note(stream, "add_to", 3 * y.bytes());
 #ifdef HEBB_HAVE_CUDA
   if (stream.device == DeviceKind::cuda) { return cuda::add_to(stream, y, x); }
 #endif
@@ -101,6 +113,7 @@ void convert(Stream& stream, const Tensor& to, const Tensor& from) {
   HEBB_ASSERT(to.numel() == from.numel());
   HEBB_ASSERT(rounds || widens || is(DType::f32, DType::f64) || is(DType::f64, DType::f32));
   if (stream.counting()) { return; }
+  note(stream, "convert", to.bytes() + from.bytes());
 #ifdef HEBB_HAVE_CUDA
   if (stream.device == DeviceKind::cuda) { return cuda::convert(stream, to, from); }
 #endif

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/fp32_operands.h"
+#include "core/launch_profile.h"
 #include "core/tensor.h"
 
 namespace hebb {
@@ -26,6 +27,7 @@ struct Stream {
   bool allows_tf32 = false;
   DeviceKind counted = DeviceKind::cpu;  // count: the device that the dry run stands for
   ProductList* products = nullptr;       // count: takes the matrix products (kernels/gemm/product_list.h)
+  LaunchProfile* profile = nullptr;      // takes the time of each kernel
 
   bool counting() const { return device == DeviceKind::count; }
   bool on_gpu() const { return (counting() ? counted : device) == DeviceKind::cuda; }
@@ -58,10 +60,29 @@ int64_t scratch_slots(const Stream& stream, int64_t tasks);
 /// Raised when a kernel without CUDA code is asked to run there.
 [[noreturn]] void no_cuda_kernel(const char* name);
 
+/// For a profile of the stream. An operation whose FLOPs follow from its args says more before HEBB_KERNEL.
+template <class Args> LaunchWork work_of(const Args&) { return {}; }
+
 namespace detail {
-inline bool launch(Stream& stream, const char* name) {
+template <class Args> double operand_bytes(const Args& args) {
+  struct {
+    double bytes = 0;
+    void operator()(const Tensor& tensor) { bytes += tensor.defined() ? static_cast<double>(tensor.bytes()) : 0; }
+    void operator()(DType) {}
+  } sum;
+  for_each_operand(args, sum);
+  return sum.bytes;
+}
+
+template <class Args> bool launch(Stream& stream, const char* name, const Args& args) {
   stream.last_kernel = name;
   ++stream.launches;
+  if (stream.profile != nullptr) {
+    LaunchWork work = work_of(args);
+    if (work.name.empty()) { work.name = name; }
+    work.bytes = operand_bytes(args);
+    stream.profile->begin(stream, work);
+  }
   return !stream.counting();
 }
 }  // namespace detail
@@ -93,7 +114,7 @@ template <class Args> void count(Stream&, const Args&) {}
   void run(Stream& stream, const Args& args);         \
   }                                                   \
   inline void run(Stream& stream, const Args& args) { \
-    if (!detail::launch(stream, #Args)) {             \
+    if (!detail::launch(stream, #Args, args)) {       \
       count(stream, args);                            \
     } else if (stream.device == DeviceKind::cuda) {   \
       cuda::run(stream, args);                        \
@@ -104,14 +125,14 @@ template <class Args> void count(Stream&, const Args&) {}
 #else
 #define HEBB_KERNEL(Args) HEBB_KERNEL_EMULATED(Args) HEBB_KERNEL_CPU(Args)
 #endif
-#define HEBB_KERNEL_CPU(Args)                                           \
-  namespace cpu {                                                       \
-  void run(Stream& stream, const Args& args);                           \
-  }                                                                     \
-  inline void run(Stream& stream, const Args& args) {                   \
-    if (!detail::launch(stream, #Args)) { return count(stream, args); } \
-    if (stream.device == DeviceKind::cuda) { no_cuda_kernel(#Args); }   \
-    HEBB_RUN_ON_CPU(stream, args);                                      \
+#define HEBB_KERNEL_CPU(Args)                                                 \
+  namespace cpu {                                                             \
+  void run(Stream& stream, const Args& args);                                 \
+  }                                                                           \
+  inline void run(Stream& stream, const Args& args) {                         \
+    if (!detail::launch(stream, #Args, args)) { return count(stream, args); } \
+    if (stream.device == DeviceKind::cuda) { no_cuda_kernel(#Args); }         \
+    HEBB_RUN_ON_CPU(stream, args);                                            \
   }
 
 /// Calls f with a float or double value according to dtype; other dtypes are programmer errors.

@@ -78,7 +78,7 @@ class Workspace {
     Stream& stream = workspace.stream();                                                                        \
     const auto planned = [&](const Args& operands, auto&& launch) {                                             \
       const Args##Scratch scratch = plan(workspace, operands);                                                  \
-      if (detail::launch(stream, #Args)) { launch(operands, scratch); }                                         \
+      if (detail::launch(stream, #Args, args)) { launch(operands, scratch); }                                   \
     };                                                                                                          \
     if (workspace.on_gpu()) {                                                                                   \
       planned(args, [&](const auto& operands, const auto& scratch) { HEBB_RUN_ON_GPU(Args); });                 \

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
 
 #include "core/elapsed.h"
 #include "core/parallel.h"
@@ -85,6 +86,14 @@ class Steps {
     training_.finish_step(step_++, tokens_, false);
     return {ms_since(start), ms_since(behind)};
   }
+  /// [ms]
+  double profiled(LaunchProfile& profile) {
+    training_.stream.profile = &profile;
+    const double ms = step(false).all;
+    profile.end(training_.stream);
+    training_.stream.profile = nullptr;
+    return ms;
+  }
   double forward() {
     const auto start = Clock::now();
     run_micro_batch(training_.model, training_.stream, training_.work, batch_, settings_, training_.row_loss);
@@ -138,6 +147,41 @@ ModelSpeed measure_model(ModelConfig config, const Compute& compute, const Bench
   speed.peak_bytes = bench.peak_bytes();
   speed.plain_cores = log.lines();
   return speed;
+}
+
+StepProfile profile_model(ModelConfig config, Compute compute, const BenchSteps& steps) {
+  compute.cuda_graphs = false;
+  const RunConfig run = bench_run(std::move(config), compute, steps);
+  ProductList products;
+  const MemoryPlan plan = fitting_plan(run, products);
+  if (compute.device == DeviceKind::cuda && steps.autotune) {
+    autotune(products, {}, nullptr, [](const std::string&) {});
+  }
+  Steps bench(run, plan);
+  for (int64_t s = 0; s < steps.warmup; ++s) { bench.step(false); }
+  StepProfile profile;
+  profile.rest_ms = std::numeric_limits<double>::infinity();
+  std::map<std::string, OperationSpeed> best;
+  for (int64_t s = 0; s < steps.steps; ++s) {
+    LaunchProfile launches;
+    double rest = bench.profiled(launches);
+    for (const auto& [name, o] : launches.operations()) {
+      const double ms = 1e3 * o.seconds;
+      rest -= ms;
+      OperationSpeed& speed = best[name];
+      const double least = speed.launches == 0 ? ms : std::min(speed.ms, ms);
+      speed = {.name = name, .ms = least, .flops = o.flops, .bytes = o.bytes, .launches = o.launches};
+    }
+    profile.rest_ms = std::min(profile.rest_ms, rest);
+  }
+  profile.step_ms = profile.rest_ms;
+  for (const auto& [name, speed] : best) {
+    profile.operations.push_back(speed);
+    profile.step_ms += speed.ms;
+  }
+  std::sort(profile.operations.begin(), profile.operations.end(),
+            [](const OperationSpeed& a, const OperationSpeed& b) { return a.ms > b.ms; });
+  return profile;
 }
 
 DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, int64_t context) {

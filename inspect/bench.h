@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "inspect/bench_operations.h"
 #include "layers/model.h"
 #include "train/autotune.h"
 #include "train/choose_device.h"
@@ -36,6 +37,15 @@ struct BenchSteps {
 };
 /// Sizes >= 1 but `warmup` >= 0. Errors: MemoryError where a step does not fit.
 ModelSpeed measure_model(ModelConfig config, const Compute& compute, const BenchSteps& steps);
+
+/// Where the time of a training step goes: of each part the best of the measured steps.
+struct StepProfile {
+  double step_ms = 0;                      // the sum of the parts
+  double rest_ms = 0;                      // between operations
+  std::vector<OperationSpeed> operations;  // the longest first; products know their FLOPs
+};
+/// Steps as measure_model's, but every kernel is launched by itself and waited for.
+StepProfile profile_model(ModelConfig config, Compute compute, const BenchSteps& steps);
 
 /// Speed of the generator at a context length: `context` random tokens read, then steps of one token a row, the
 /// median of 64 after 8 (docs/evaluations/cost.md, Speed).

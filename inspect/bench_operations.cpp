@@ -139,10 +139,14 @@ class Suite {
  public:
   Suite(Bench& bench, int64_t tokens) : bench_(bench), tokens_(tokens) {}
 
-  OperationSpeeds run() {
+  OperationSpeeds bounds() {
     measure_copy();
     for (const int64_t d : {int64_t{256}, int64_t{1024}}) { measure_products(d); }
     for (const OperationSpeed& p : out_.products) { out_.best_tflops = std::max(out_.best_tflops, p.tflops()); }
+    return out_;
+  }
+  OperationSpeeds run() {
+    bounds();
     measure_norm(1024);
     measure_swiglu(2816);
     measure_attention(64);
@@ -345,6 +349,11 @@ class Suite {
 };
 
 }  // namespace
+
+OperationSpeeds measure_bounds(const Compute& compute, int64_t tokens, double seconds) {
+  Bench bench(compute, seconds);
+  return Suite(bench, tokens).bounds();
+}
 
 OperationSpeeds measure_operations(const Compute& compute, int64_t tokens, double seconds) {
   const FallbackLog log;

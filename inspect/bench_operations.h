@@ -13,6 +13,7 @@ struct OperationSpeed {
   double ms = 0, flops = 0, bytes = 0;
   double bound_ms = 0;
   bool memory_bound = false;
+  int64_t launches = 0;  // of a step; 0: measured by itself
 
   double share() const { return bound_ms / ms; }
   double tflops() const { return flops / ms * 1e-9; }
@@ -26,6 +27,8 @@ struct OperationSpeeds {
   std::vector<std::string> plain_cores;  // as in Plan
 };
 
+/// What bounds are taken from: the copy and the products alone.
+OperationSpeeds measure_bounds(const Compute& compute, int64_t tokens, double seconds);
 /// Measures matrix products, norms, activations, attention, the gated delta rule, cross-entropy and AdamW with `tokens`
 /// tokens on the device, in fp32 or bf16, spending about `seconds` on each. The best repetition counts.
 OperationSpeeds measure_operations(const Compute& compute, int64_t tokens, double seconds);

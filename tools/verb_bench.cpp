@@ -35,7 +35,7 @@ struct Options {
   DeviceOptions device;
   std::optional<int64_t> tokens;
   std::string against;
-  bool json = false, kernels = false, decode = false, layers = false;
+  bool json = false, kernels = false, decode = false, layers = false, profile = false;
   bool comm = false;  // what follows is of --comm
   int ranks = 0;
   std::string engine;
@@ -120,6 +120,35 @@ Json kernel_rates(const OperationSpeeds& speeds, bool quiet) {
                        {"plain_cores", plain_cores(speeds.plain_cores, quiet)}});
 }
 
+/// Operations of one training step; those of less than a hundredth of it together.
+Json step_profile(const StepProfile& profile, bool quiet) {
+  std::vector<std::vector<std::string>> table = {{"", "launches", "ms", "of step", "GFLOP/s", "GB/s"}};
+  Json rows = Json::array();
+  const auto row = [&](const std::string& name, int64_t launches, double ms) -> std::vector<std::string>& {
+    table.push_back({name, launches > 0 ? std::to_string(launches) : "", fmt::format("{:.3f}", ms),
+                     fmt::format("{:.1f}%", 100 * ms / profile.step_ms), "", ""});
+    return table.back();
+  };
+  double small_ms = 0;
+  int64_t small = 0;
+  for (const OperationSpeed& o : profile.operations) {
+    if (o.ms >= 0.01 * profile.step_ms) {
+      std::vector<std::string>& cells = row(o.name, o.launches, o.ms);
+      if (o.flops > 0) { cells[4] = fmt::format("{:.1f}", 1e3 * o.tflops()); }
+      cells[5] = fmt::format("{:.1f}", o.gb_per_s());
+    } else {
+      small_ms += o.ms;
+      small += o.launches;
+    }
+    rows.push(Json::object(
+        {{"name", o.name}, {"launches", o.launches}, {"ms", o.ms}, {"flops", o.flops}, {"bytes", o.bytes}}));
+  }
+  if (small > 0) { row("others", small, small_ms); }
+  row("between operations", 0, profile.rest_ms);
+  if (!quiet) { print_text(text_table(table, stdout_columns())); }
+  return Json::object({{"step_ms", profile.step_ms}, {"rest_ms", profile.rest_ms}, {"operations", rows}});
+}
+
 constexpr int kDefaultRanks = 4;
 
 CommBench comm_bench(const Options& o) {
@@ -187,6 +216,12 @@ int run_bench(Options o) {
     const int64_t tokens = o.tokens.value_or(compute.device == DeviceKind::cpu ? 2048 : 16384);
     out.set("kernels", kernel_rates(measure_operations(compute, tokens, 0.2), o.json));
   }
+  if (o.profile) {
+    const OperationSpeeds bounds = measure_bounds(compute, compute.device == DeviceKind::cpu ? 2048 : 16384, 0.1);
+    line("copy %.1f GB/s; best product %.1f GFLOP/s\n", bounds.copy_gb_per_s, 1e3 * bounds.best_tflops);
+    out.set("copy_gb_per_s", bounds.copy_gb_per_s);
+    out.set("best_tflops", bounds.best_tflops);
+  }
   Json list = Json::array();
   for (const std::string& name : o.models) {
     double baseline = 0;  // tokens/s, measured just before: speeds drift
@@ -224,6 +259,7 @@ int run_bench(Options o) {
       j.set("prefill_tokens_per_s", d.prefill_tokens_per_s);
       j.set("decode_ms_per_token", d.ms_per_token);
     }
+    if (o.profile) { j.set("profile", step_profile(profile_model(find_model(name), compute, o.work), o.json)); }
     list.push(j);
   }
   out.set("models", list);
@@ -251,6 +287,7 @@ void add_bench_verb(Command program) {
       .default_text("");
   verb.option("--bucket", o->bucket_mib, "Also measure this size, that of train.comm.bucket_mib [MiB]").at_least(1);
   verb.option("--seconds", o->seconds, "Time for each collective and size, at least 5 times [s]").above(0);
+  verb.flag("--profile", o->profile, "Also the time of each operation of a step, each kernel launched by itself");
   verb.flag("--decode", o->decode, "Also prefill and decoding speed");
   verb.option("--context", o->context, "Context of --decode [tokens]").at_least(1);
   verb.option("--rows", o->work.rows, "Rows per step").at_least(1);

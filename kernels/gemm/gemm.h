@@ -17,6 +17,8 @@ struct Gemm {
 };
 /// Adds it to the list of the stream, if there is one.
 void count(Stream& stream, const Gemm& product);
+/// "product NT 2048 x 768 x 256", m x n x k.
+LaunchWork work_of(const Gemm& product);
 HEBB_KERNEL(Gemm)
 
 }  // namespace hebb

@@ -1,5 +1,7 @@
 #include "kernels/gemm/product_list.h"
 
+#include <fmt/core.h>
+
 namespace hebb {
 namespace {
 
@@ -37,6 +39,12 @@ void ProductList::add(const Stream& stream, const Gemm& product) {
 
 void count(Stream& stream, const Gemm& product) {
   if (stream.products != nullptr) { stream.products->add(stream, product); }
+}
+
+LaunchWork work_of(const Gemm& g) {
+  const double size = static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
+  return {.name = fmt::format("product {}{} {} x {} x {}", g.trans_a ? 'T' : 'N', g.trans_b ? 'T' : 'N', g.m, g.n, g.k),
+          .flops = 2 * size};
 }
 
 }  // namespace hebb
