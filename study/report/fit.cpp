@@ -55,7 +55,7 @@ void add_fit(FitGroup& group, const Curve& points, const std::vector<Json>& held
     at.push_back(std::exp(std::log(low) + (std::log(high) - std::log(low)) * i / (kBandPoints - 1)));
   }
   try {
-    group.fit = fit_power_law(points.x, points.y, at, {.offset = config.offset, .seed = config.seed});
+    group.fit = fit_power_law(points.x, points.y, at, config.offset);
   } catch (const ConfigError& error) {
     group.problem = error.what();
     return;
@@ -186,7 +186,6 @@ void fields(Fields& f, FitConfig& c) {
   f.field("fit_ids", c.fit_ids).not_empty().help("Runs that are fitted (patterns).");
   f.field("predict_ids", c.predict_ids).help("Runs that are predicted and compared (patterns).");
   f.field("offset", c.offset).help("Fit a x^-b + c.");
-  f.field("seed", c.seed).help("Seed of the bootstrap.");
 }
 
 std::vector<FitGroup> fit_groups(const std::vector<Json>& results, const FitConfig& config) {

@@ -18,7 +18,6 @@ struct FitConfig {
   std::string level = "level";  // tag: rows of the report's table of y with a column for each value of `by`
   std::vector<std::string> fit_ids{"*"}, predict_ids;  // patterns with * and ?
   bool offset = false;
-  uint64_t seed = 0;
 };
 
 void fields(Fields& f, FitConfig& config);

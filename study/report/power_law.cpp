@@ -4,42 +4,35 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "core/error.h"
-#include "core/quantile.h"
-#include "core/random.h"
 
 namespace hebb {
 namespace {
 
 /// Least squares v = intercept + slope u.
 struct Line {
-  double intercept = 0, slope = 0, mean_u = 0, spread = 0;  // spread: sum of (u - mean)^2
-  double sum_squares = 0;                                   // of residuals
-
-  double at(double u) const { return intercept + slope * u; }
-  double leverage(double u, size_t n) const {
-    return 1.0 / static_cast<double>(n) + (u - mean_u) * (u - mean_u) / spread;
-  }
+  double intercept = 0, slope = 0, sum_squares = 0;  // of residuals
 };
 
 Line fit_line(const std::vector<double>& u, const std::vector<double>& v) {
   const auto n = static_cast<double>(u.size());
-  Line line;
-  double mean_v = 0, product = 0;
+  double mean_u = 0, mean_v = 0, spread = 0, product = 0;
   for (size_t i = 0; i < u.size(); ++i) {
-    line.mean_u += u[i] / n;
+    mean_u += u[i] / n;
     mean_v += v[i] / n;
   }
   for (size_t i = 0; i < u.size(); ++i) {
-    line.spread += (u[i] - line.mean_u) * (u[i] - line.mean_u);
-    product += (u[i] - line.mean_u) * (v[i] - mean_v);
+    spread += (u[i] - mean_u) * (u[i] - mean_u);
+    product += (u[i] - mean_u) * (v[i] - mean_v);
   }
-  line.slope = product / line.spread;
-  line.intercept = mean_v - line.slope * line.mean_u;
+  Line line;
+  line.slope = product / spread;
+  line.intercept = mean_v - line.slope * mean_u;
   for (size_t i = 0; i < u.size(); ++i) {
-    const double e = v[i] - line.at(u[i]);
+    const double e = v[i] - line.intercept - line.slope * u[i];
     line.sum_squares += e * e;
   }
   return line;
@@ -51,84 +44,6 @@ std::vector<double> logs(const std::vector<double>& values, double offset = 0) {
   return result;
 }
 
-/// value - q(97.5 %) se ... value - q(2.5 %) se.
-Interval studentised(double value, double se, std::vector<double> t) {
-  std::sort(t.begin(), t.end());
-  return t.empty() ? Interval{value, value}
-                   : Interval{value - quantile(t, 0.975) * se, value - quantile(t, 0.025) * se};
-}
-
-Interval exponentiated(Interval i) { return {std::exp(i.low), std::exp(i.high)}; }
-
-/// Standard errors over s, the residual standard deviation.
-struct ErrorFactors {
-  double intercept, slope;
-  std::vector<double> predictions;
-};
-
-ErrorFactors error_factors(const Line& line, size_t n, const std::vector<double>& u0) {
-  ErrorFactors f{std::sqrt(1.0 / static_cast<double>(n) + line.mean_u * line.mean_u / line.spread),
-                 1 / std::sqrt(line.spread),
-                 {}};
-  for (const double u : u0) { f.predictions.push_back(std::sqrt(1 + line.leverage(u, n))); }
-  return f;
-}
-
-void bootstrap_residuals(PowerLawFit& fit, const Line& line, const std::vector<double>& u, const std::vector<double>& v,
-                         const std::vector<double>& u0, const PowerLawOptions& options) {
-  const size_t n = u.size();
-  std::vector<double> e(n);
-  double mean = 0;
-  for (size_t i = 0; i < n; ++i) {
-    // A point that fixes the line by itself has leverage 1 and a residual of 0, up to rounding.
-    const double free = 1 - line.leverage(u[i], n);
-    e[i] = free < 1e-9 ? 0.0 : (v[i] - line.at(u[i])) / std::sqrt(free);
-    mean += e[i] / static_cast<double>(n);
-  }
-  for (double& r : e) { r -= mean; }
-  const auto deviation = [&](const Line& l) { return std::sqrt(l.sum_squares / static_cast<double>(n - 2)); };
-  const double s = deviation(line);
-  const ErrorFactors f = error_factors(line, n, u0);
-  std::vector<double> t_intercept, t_slope;
-  std::vector<std::vector<double>> t_predictions(u0.size());
-  for (int64_t k = 0; k < options.resamples; ++k) {
-    Rng rng(options.seed, "bootstrap", static_cast<uint64_t>(k));
-    std::vector<double> w(n);
-    for (size_t i = 0; i < n; ++i) { w[i] = line.at(u[i]) + e[rng.below(static_cast<uint32_t>(n))]; }
-    const Line again = fit_line(u, w);
-    const double s_again = deviation(again);
-    if (s_again == 0) { continue; }
-    t_intercept.push_back((again.intercept - line.intercept) / (s_again * f.intercept));
-    t_slope.push_back((again.slope - line.slope) / (s_again * f.slope));
-    for (size_t p = 0; p < u0.size(); ++p) {
-      const double observed = line.at(u0[p]) + e[rng.below(static_cast<uint32_t>(n))];
-      t_predictions[p].push_back((again.at(u0[p]) - observed) / (s_again * f.predictions[p]));
-    }
-  }
-  fit.interval_method = "studentised residual bootstrap";
-  fit.a_interval = exponentiated(studentised(line.intercept, s * f.intercept, t_intercept));
-  const Interval slope = studentised(line.slope, s * f.slope, t_slope);
-  fit.b_interval = Interval{-slope.high, -slope.low};
-  for (size_t p = 0; p < u0.size(); ++p) {
-    fit.predictions[p].interval = exponentiated(studentised(line.at(u0[p]), s * f.predictions[p], t_predictions[p]));
-  }
-}
-
-void student_intervals(PowerLawFit& fit, const Line& line, size_t n, const std::vector<double>& u0) {
-  const double t = student_quantile(static_cast<double>(n - 2));
-  const double s = std::sqrt(line.sum_squares / static_cast<double>(n - 2));
-  const ErrorFactors f = error_factors(line, n, u0);
-  const auto around = [&](double value, double factor) {
-    return Interval{value - t * s * factor, value + t * s * factor};
-  };
-  fit.interval_method = "student t";
-  fit.a_interval = exponentiated(around(line.intercept, f.intercept));
-  fit.b_interval = around(-line.slope, f.slope);
-  for (size_t p = 0; p < u0.size(); ++p) {
-    fit.predictions[p].interval = exponentiated(around(line.at(u0[p]), f.predictions[p]));
-  }
-}
-
 struct OffsetFit {
   double a, b, c, error;
 };
@@ -137,7 +52,7 @@ OffsetFit with_offset(const std::vector<double>& u, const std::vector<double>& y
   const Line line = fit_line(u, logs(y, c));
   OffsetFit fit{std::exp(line.intercept), -line.slope, c, 0};
   for (size_t i = 0; i < u.size(); ++i) {
-    const double e = std::log(y[i]) - std::log(std::exp(line.at(u[i])) + c);
+    const double e = std::log(y[i]) - std::log(std::exp(line.intercept + line.slope * u[i]) + c);
     fit.error += e * e;
   }
   return fit;
@@ -177,35 +92,57 @@ OffsetFit best_offset(const std::vector<double>& u, const std::vector<double>& y
   return with_offset(u, y, (low + high) / 2);
 }
 
-void bootstrap_pairs(PowerLawFit& fit, const std::vector<double>& u, const PowerLawOptions& options) {
-  const size_t n = u.size();
-  std::vector<double> as, bs;
-  std::vector<std::vector<double>> predictions(fit.predictions.size());
-  for (int64_t k = 0; k < options.resamples; ++k) {
-    Rng rng(options.seed, "bootstrap", static_cast<uint64_t>(k));
-    std::vector<double> ru(n), ry(n);
-    for (size_t i = 0; i < n; ++i) {
-      const uint32_t j = rng.below(static_cast<uint32_t>(n));
-      ru[i] = u[j];
-      ry[i] = fit.y[j];
-    }
-    if (std::set<double>(ru.begin(), ru.end()).size() < 3) { continue; }
-    const OffsetFit f = best_offset(ru, ry);
-    as.push_back(f.a);
-    bs.push_back(f.b);
-    for (size_t p = 0; p < predictions.size(); ++p) {
-      predictions[p].push_back(f.a * std::pow(fit.predictions[p].x, -f.b) + f.c);
+/// d ln y / d (ln a, b, c) at x; without c where `count` is 2.
+std::vector<double> slopes_at(const PowerLawFit& fit, double x, size_t count) {
+  const double power = fit.a * std::pow(x, -fit.b), y = power + fit.c;
+  std::vector<double> slopes{power / y, -power / y * std::log(x), 1 / y};
+  slopes.resize(count);
+  return slopes;
+}
+
+/// z with M z = r, by Gauss-Jordan steps; M is symmetric and positive definite.
+std::vector<double> solved(std::vector<std::vector<double>> m, std::vector<double> r) {
+  for (size_t p = 0; p < r.size(); ++p) {
+    for (size_t i = 0; i < r.size(); ++i) {
+      const double factor = i == p ? 0 : m[i][p] / m[p][p];
+      for (size_t j = p; j < r.size(); ++j) { m[i][j] -= factor * m[p][j]; }
+      r[i] -= factor * r[p];
     }
   }
-  fit.interval_method = "percentile pairs (too narrow for few points)";
-  if (as.empty()) { return; }
-  const auto interval = [](std::vector<double> v) {
-    std::sort(v.begin(), v.end());
-    return Interval{quantile(v, 0.025), quantile(v, 0.975)};
+  for (size_t p = 0; p < r.size(); ++p) { r[p] /= m[p][p]; }
+  return r;
+}
+
+/// Student's t around the law, which is taken as linear in its coefficients near the best ones.
+void set_intervals(PowerLawFit& fit, double sum_squares, size_t count) {
+  const double freedom = static_cast<double>(fit.x.size() - count);
+  const double width = student_quantile(freedom) * std::sqrt(sum_squares / freedom);
+  std::vector<std::vector<double>> normal(count, std::vector<double>(count));
+  for (const double x : fit.x) {
+    const std::vector<double> g = slopes_at(fit, x, count);
+    for (size_t i = 0; i < count; ++i) {
+      for (size_t j = 0; j < count; ++j) { normal[i][j] += g[i] * g[j]; }
+    }
+  }
+  const auto around = [&](double value, const std::vector<double>& g, double own) -> std::optional<Interval> {
+    const std::vector<double> z = solved(normal, g);
+    const double half = width * std::sqrt(own + std::inner_product(g.begin(), g.end(), z.begin(), 0.0));
+    return std::isfinite(half) ? std::optional(Interval{value - half, value + half}) : std::nullopt;
   };
-  fit.a_interval = interval(as);
-  fit.b_interval = interval(bs);
-  for (size_t p = 0; p < predictions.size(); ++p) { fit.predictions[p].interval = interval(predictions[p]); }
+  const auto exponentiated = [](std::optional<Interval> i) {
+    return i ? std::optional(Interval{std::exp(i->low), std::exp(i->high)}) : i;
+  };
+  const auto unit = [&](size_t i) {
+    std::vector<double> g(count);
+    g[i] = 1;
+    return g;
+  };
+  fit.interval_method = "student t";
+  fit.a_interval = exponentiated(around(std::log(fit.a), unit(0), 0));
+  fit.b_interval = around(fit.b, unit(1), 0);
+  for (PowerLawFit::Prediction& p : fit.predictions) {
+    p.interval = exponentiated(around(std::log(p.y), slopes_at(fit, p.x, count), 1));
+  }
 }
 
 void require_points(const std::vector<double>& x, const std::vector<double>& y, bool offset) {
@@ -226,19 +163,19 @@ Json interval_json(const std::optional<Interval>& i) { return i ? Json::array({J
 double PowerLawFit::at(double x_value) const { return a * std::pow(x_value, -b) + c; }
 
 PowerLawFit fit_power_law(const std::vector<double>& x, const std::vector<double>& y,
-                          const std::vector<double>& predict_x, const PowerLawOptions& options) {
+                          const std::vector<double>& predict_x, bool has_offset) {
   HEBB_ASSERT(x.size() == y.size());
-  require_points(x, y, options.offset);
+  require_points(x, y, has_offset);
   PowerLawFit fit;
   fit.x = x;
   fit.y = y;
-  const size_t coefficients = options.offset ? 3 : 2;
+  const size_t coefficients = has_offset ? 3 : 2;
   const bool is_free = x.size() > coefficients;
   fit.interval_method = is_free ? "none" : "none: no degree of freedom is left";
-  const std::vector<double> u = logs(x), v = logs(y), u0 = logs(predict_x);
+  const std::vector<double> u = logs(x), v = logs(y);
   const Line line = fit_line(u, v);
   double error = line.sum_squares, spread = 0, mean = 0;
-  if (options.offset) {
+  if (has_offset) {
     const OffsetFit best = best_offset(u, y);
     fit.a = best.a;
     fit.b = best.b;
@@ -252,14 +189,7 @@ PowerLawFit fit_power_law(const std::vector<double>& x, const std::vector<double
   for (const double value : v) { spread += (value - mean) * (value - mean); }
   if (is_free) { fit.r2 = spread > 0 ? 1 - error / spread : 1; }
   for (const double px : predict_x) { fit.predictions.push_back({px, fit.at(px), std::nullopt}); }
-  if (!is_free) { return fit; }
-  if (options.offset) {
-    bootstrap_pairs(fit, u, options);
-  } else if (x.size() >= 5) {
-    bootstrap_residuals(fit, line, u, v, u0, options);
-  } else {
-    student_intervals(fit, line, x.size(), u0);
-  }
+  if (is_free) { set_intervals(fit, error, coefficients); }
   return fit;
 }
 

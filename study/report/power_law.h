@@ -14,7 +14,7 @@ struct PowerLawFit {
   double a = 0, b = 0, c = 0;
   std::optional<double> r2;     // none without degrees of freedom: the curve goes through its points, whatever they are
   std::vector<double> x, y;     // the points
-  std::string interval_method;  // "studentised residual bootstrap", "student t", "percentile pairs", "none"
+  std::string interval_method;  // "student t", "none: ..."
   std::optional<Interval> a_interval, b_interval;
   struct Prediction {
     double x = 0, y = 0;
@@ -26,17 +26,11 @@ struct PowerLawFit {
   Json json() const;
 };
 
-struct PowerLawOptions {
-  bool offset = false;  // fit c too
-  uint64_t seed = 0;
-  int64_t resamples = 1000;
-};
-
-/// Fits the points (positive, at least two distinct x; three with an offset) and predicts at `predict_x`. Without an
-/// offset: studentised residual bootstrap from five points on, Student's t for three and four. With one: percentiles of
-/// resampled pairs, which are too narrow for few points. As many points as coefficients leave no degree of freedom: no
-/// R^2 and no intervals. Errors: ConfigError for too few points or values that are not positive.
+/// Fits the points (positive, at least two distinct x; three with an offset c) and predicts at `predict_x`. Intervals
+/// are Student's t; with an offset the law is taken as linear near the best coefficients. As many points as
+/// coefficients leave no degree of freedom: no R^2 and no intervals. Errors: ConfigError for too few points or values
+/// that are not positive.
 PowerLawFit fit_power_law(const std::vector<double>& x, const std::vector<double>& y,
-                          const std::vector<double>& predict_x, const PowerLawOptions& options);
+                          const std::vector<double>& predict_x, bool has_offset);
 
 }  // namespace hebb
