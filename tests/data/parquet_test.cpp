@@ -3,6 +3,7 @@
 #include "core/json.h"
 #include "data/parquet/codec.h"
 #include "data/text/text_input.h"
+#include "tests/data/compress.h"
 #include "tests/mutate.h"
 #include "tests/paths.h"
 #include "tests/temp_folder.h"
@@ -218,6 +219,17 @@ TEST_CASE("snappy: literals, copies of each kind, and damage", "[fast]") {
     CHECK_THROWS_AS(unpack(bytes, bytes.empty() ? 1 : static_cast<unsigned char>(bytes[0])), DataError);
   }
 }
+
+#if HEBB_HAVE_ZLIB
+TEST_CASE("a page that goes on behind its size is refused, also where memory for it has just been filled", "[fast]") {
+  for (const size_t size : {size_t{9}, size_t{1} << 16, size_t{1} << 17, (size_t{1} << 17) + 1}) {
+    const std::string text(size, 'x');
+    CHECK(decompress(ParquetCodec::gzip, gzip(text), size, "x") == text);
+    CHECK_THROWS_WITH(decompress(ParquetCodec::gzip, gzip(text + "y"), size, "x"), Contains("found more, expected"));
+    CHECK_THROWS_WITH(decompress(ParquetCodec::gzip, gzip(text), size + 1, "x"), Contains("another length"));
+  }
+}
+#endif
 
 FOLDER_TEST("data sets of other programs are refused with the line that converts them", "[fast]") {
   const auto refused = [](const fs::path& path) {

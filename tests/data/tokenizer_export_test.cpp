@@ -73,6 +73,11 @@ TEST_CASE("BOS in front of documents becomes a template of tokenizer.json", "[fa
   CHECK(adds_special_tokens(with));
   CHECK_FALSE(adds_special_tokens(without));
   CHECK(with.at("post_processor").at("special_tokens").at("<s>").at("ids") == Json::array({1}));
+  CHECK(with.at("post_processor").at("single").dump() ==
+        R"([{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}])");
+  CHECK(with.at("post_processor").at("pair").dump() ==
+        R"([{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}},)"
+        R"({"SpecialToken":{"id":"<s>","type_id":1}},{"Sequence":{"id":"B","type_id":1}}])");
 }
 #endif
 

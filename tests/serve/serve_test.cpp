@@ -356,6 +356,11 @@ TEST_CASE("offsets count characters, and an echoed prompt is text", "[fast]") {
   const Delta cut = answers_of(model, body + R"(, "logprobs": 0, "stop": "éd"})")[0];
   CHECK(cut.text == "éb");
   CHECK(cut.tokens.back().offset == 2);
+  // A prompt that ends inside a character shows a replacement, which counts.
+  const Delta broken =
+      answers_of(model, R"({"prompt": [98, 195], "temperature": 0, "max_tokens": 1, "echo": true, "logprobs": 0})")[0];
+  CHECK(broken.text.starts_with("b\uFFFD"));
+  CHECK(broken.tokens.back().offset == 2);
 }
 
 TEST_CASE("ids get BOS in front where they have none, and no array shows it", "[fast]") {
