@@ -279,8 +279,11 @@ TEST_CASE("choices of one prompt read it once, and give what they give one after
         R"({"prompt": [")" + prompt + "\", \"" + other + R"("], "n": 3, "ignore_eos": true, "seed": 4, )" + rest + "}";
     int64_t read = 0;
     const auto answers = [&](int64_t max_batch) {
-      return answers_of(model, {body}, {.max_batch = max_batch},
-                        [&](const Engine& engine) { read = engine.counts().prompt_tokens; })[0];
+      return answers_of(model, {body}, {.max_batch = max_batch}, [&](const Engine& engine) {
+        read = engine.counts().prompt_tokens;
+        CHECK(engine.counts().streams >= 0);
+        CHECK(engine.counts().streams <= max_batch);  // three tokens make no room for others
+      })[0];
     };
     const std::vector<Delta> apart = answers(1), together = answers(6);
     const bool reads = std::string(rest) != R"("max_tokens": 0)";
