@@ -43,7 +43,7 @@ std::string fold(std::string_view line, int columns, size_t hang) {
   return text;
 }
 
-std::string text_table(const std::vector<std::vector<std::string>>& rows, int columns) {
+std::string text_table(const std::vector<std::vector<std::string>>& rows, int columns, const std::set<size_t>& left) {
   HEBB_ASSERT(!rows.empty() && !rows[0].empty());
   const size_t count = rows[0].size();
   std::vector<size_t> widths(count);
@@ -62,7 +62,10 @@ std::string text_table(const std::vector<std::vector<std::string>>& rows, int co
     if (from > 1) { text += "\n"; }
     for (const std::vector<std::string>& row : rows) {
       std::string line = row[0] + std::string(widths[0] - text_columns(row[0]), ' ');
-      for (size_t i = from; i < to; ++i) { line += std::string(2 + widths[i] - text_columns(row[i]), ' ') + row[i]; }
+      for (size_t i = from; i < to; ++i) {
+        const std::string space(widths[i] - text_columns(row[i]), ' ');
+        line += "  " + (left.count(i) > 0 ? row[i] + space : space + row[i]);
+      }
       line.erase(line.find_last_not_of(' ') + 1);
       text += line + "\n";
     }

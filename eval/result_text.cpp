@@ -30,13 +30,6 @@ std::string rest_text(size_t rows) {
   return rows > kMostRows ? fmt::format("\n    and {:d} more rows in the file", rows - kMostRows) : "";
 }
 
-std::vector<std::string> split_lines(const std::string& text) {
-  std::istringstream all(text);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(all, line);) { lines.push_back(line); }
-  return lines;
-}
-
 std::string table(const std::string& name, const std::vector<Json>& points) {
   std::vector<std::string> keys;
   for (const Json& point : points) {
@@ -49,30 +42,16 @@ std::string table(const std::string& name, const std::vector<Json>& points) {
     rows.emplace_back();
     for (const std::string& key : keys) { rows.back().push_back(cell(points[i].find(key))); }
   }
+  std::set<size_t> left;
+  for (size_t k = 0; k < keys.size(); ++k) {
+    const Json* first = points[0].find(keys[k]);
+    if (first != nullptr && first->is_string()) { left.insert(k); }
+  }
   const int columns = terminal_columns(STDOUT_FILENO, 0);
-  const bool is_numbers = std::none_of(points[0].members().begin(), points[0].members().end(),
-                                       [](const auto& member) { return member.second.is_string(); });
-  if (columns > kIndent && is_numbers) {  // columns that do not fit stand below
-    std::string text = "  " + name, lines = text_table(rows, columns - kIndent);
-    lines.pop_back();  // the last line break
-    for (const std::string& line : split_lines(lines)) {
-      text += "\n" + (line.empty() ? "" : std::string(kIndent, ' ') + line);
-    }
-    return text + rest_text(points.size());
-  }
-  std::vector<size_t> widths(keys.size());
-  for (const auto& row : rows) {
-    for (size_t k = 0; k < row.size(); ++k) { widths[k] = std::max(widths[k], row[k].size()); }
-  }
+  std::istringstream lines(text_table(rows, std::max(0, columns - kIndent), left));
   std::string text = "  " + name;
-  for (const auto& row : rows) {
-    text += "\n   ";
-    for (size_t k = 0; k < row.size(); ++k) {
-      const Json* first = points[0].find(keys[k]);
-      const std::string space(widths[k] - row[k].size(), ' ');
-      const bool is_text = first != nullptr && first->is_string(), is_last = k + 1 == row.size();
-      text += " " + (!is_text ? space + row[k] : is_last ? row[k] : row[k] + space);
-    }
+  for (std::string line; std::getline(lines, line);) {
+    text += "\n" + (line.empty() ? "" : std::string(kIndent, ' ') + line);
   }
   return text + rest_text(points.size());
 }

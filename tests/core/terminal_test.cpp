@@ -27,5 +27,9 @@ TEST_CASE("a table that is wider than the terminal goes on below with its first 
         "a-long-name      10\n");
   CHECK(text_table(rows, 1) == text_table(rows, 24));  // a column is never cut
   CHECK(text_table({{"run"}, {"a"}}, 80) == "run\na\n");
+  CHECK(text_table({{"n", "task", "reason"}, {"1", "a", "too long"}, {"10", "bc", "short"}}, 0, {1, 2}) ==
+        "n   task  reason\n"
+        "1   a     too long\n"
+        "10  bc    short\n");
   CHECK(terminal_columns(-1, 7) == 7);
 }
