@@ -5,12 +5,11 @@
 // Gradients of attention on tensor cores, bf16 with fp32 sums. One kernel is for the queries, one for keys, values and
 // biases. Each computes the probabilities again, 7 products of a pair instead of 5: every sum has one owner and a fixed
 // order, without atomics. Before both: delta = d_o . o and lse in units of log 2, memory bound.
-// FLOPs: 4 (d + dv) a pair for the keys, 4 d + 2 dv for the queries. Bound: tensor cores at mma.sync's rate, about 1.6
-// cycles an SM and 16 x 8 x 16 product; beside it shared memory, 1.4 cycles a product for the keys and 1.7 for the
-// queries. At width 128 a warp of the keys kernel starts the copies of a tile of rows in about 200 instructions beside
-// 256 products, where groups have 1, 2, 4 or 8 heads; otherwise in 660 (counted in the SASS). Both kernels write
-// nothing but results. Width 128: 255 registers, 106 KB (queries) and 113 KB shared, 2 blocks an SM; 64: 168 and 3
-// blocks, 230 and 2. No spills.
+// FLOPs: 4 (d + dv) a pair for the keys, 4 d + 2 dv for the queries. Bound: tensor cores; for the queries shared
+// memory (docs/design/gpu-kernels.md). At width 128 a warp of the keys kernel starts the copies of a tile of rows in
+// about 200 instructions beside 256 products, where groups have 1, 2, 4 or 8 heads; otherwise in 660 (counted in the
+// SASS). Both kernels write nothing but results. Width 128: 255 registers, 106 KB (queries) and 113 KB shared, 2 blocks
+// an SM; 64: 168 and 3 blocks, 230 and 2. No spills.
 namespace hebb::HEBB_DEVICE::attention_mma {
 namespace {
 

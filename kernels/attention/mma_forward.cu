@@ -3,10 +3,9 @@
 // Flash attention on tensor cores, bf16 with fp32 sums: 128 stacked rows a block, 32 a warp, so that a fragment of keys
 // or values from shared memory serves two products. Tiles of 64 keys, double buffered by cp.async, one barrier a tile;
 // probabilities stay in registers as the left operand of the second product. FLOPs: 2 (d + dv) a pair of the tiles that
-// hold a visible one. Bound: tensor cores at mma.sync's rate, about 1.6 cycles an SM and 16 x 8 x 16 product; beside it
-// shared memory, 1.5 cycles for a product of queries and keys and 1 for one with values, and one exponential a pair (16
-// a cycle). HBM: q, k, v and o once if a section's keys and values stay in L2. Width 64: 168 registers, 61 KB shared, 3
-// blocks an SM; 128: 255, 109 KB, 2 blocks. No spills.
+// hold a visible one. Bound: tensor cores; beside them shared memory and one exponential a pair
+// (docs/design/gpu-kernels.md). HBM: q, k, v and o once if a section's keys and values stay in L2. Width 64: 168
+// registers, 61 KB shared, 3 blocks an SM; 128: 255, 109 KB, 2 blocks. No spills.
 namespace hebb::HEBB_DEVICE::attention_mma {
 namespace {
 

@@ -8,7 +8,7 @@
 // the slots a second kernel adds the parts. Bound: as the forward pass. Slots: 64 a block, 16 a warp, which holds the
 // gradients of both in registers from beginning to end; tiles of 32 queries. Where the block can take back what a step
 // did to its slots (Undo), it scans all steps of a launch; a slot that a step touched passes through memory.
-// Bound: shared memory, 2.5 cycles a product of 16 x 8 x 16; with a launch a step and L G = 128 the gradients in HBM, 8
+// Bound: shared memory; with a launch a step and L G = 128 the gradients in HBM, 8
 // (D + Dv) bytes a slot and unit. Width 128: 252 (queries) and 246 registers, 107 and 70 KB shared, 2 blocks an SM; 64:
 // 168 and 3 blocks, 194 and 2. No spills.
 namespace hebb::HEBB_DEVICE::slots {

@@ -7,7 +7,7 @@
 // reading, step and backward; bound by those), with elementwise kernels between them: HBM, their operands once. With
 // bf16 tokens the library may round operands to TF32 (docs/layers/fwmlp.md, Precision), with fp32 ones only where
 // allow_tf32 says so. The published model (3 layers of 512 x 512 x 512, chunks of 512) on 8 x 4,096 tokens: 1.4 TFLOP a
-// step with its backward pass; counted for an H200, 28 ms in fp32 at 50 TFLOP/s, 5 ms in TF32 at 300.
+// step with its backward pass.
 namespace hebb::HEBB_DEVICE {
 namespace {
 

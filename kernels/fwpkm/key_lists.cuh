@@ -4,8 +4,8 @@
 // One block makes the lists of 8 sub-keys of a codebook. It reads all entries of the codebook twice: R k numbers from
 // L2, 128 KB for 4,096 tokens with 8 entries. It counts those of its keys and of the keys before them, and writes each
 // list in place. Nothing is sorted, and no block waits for another. The cost grows with n, as that of the scores. For
-// 512 sub-keys the blocks of a chunk are one wave of 128. Bound: instructions, about 12 for 32 entries and pass, 4 us
-// on an H200; a radix sort takes eight launches, 2 to 3 us each.
+// 512 sub-keys the blocks of a chunk are one wave of 128. Bound: instructions, about 12 for 32 entries and
+// pass. A radix sort would take eight launches.
 #include "kernels/common/cuda/scan.cuh"
 #include "kernels/fwpkm/fast_chunk.cuh"
 

@@ -4,7 +4,7 @@
 
 // Entries: one block ranks all sub-keys of a codebook for some tokens (ranks.cuh); the ranks stay in shared memory.
 // Then one warp a token: k rounds of n / 32 comparisons, and the k chosen are scored again from differences; about
-// 1,600 instructions a warp at n = 512, k = 8, 12 us of an H200's for 4,096 tokens. Slots: one warp a head of a token,
+// 1,600 instructions a warp at n = 512, k = 8. Slots: one warp a head of a token,
 // k rounds over the k heads of the sorted pair lists.
 namespace hebb::HEBB_DEVICE {
 namespace {

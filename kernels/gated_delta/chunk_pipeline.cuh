@@ -5,10 +5,9 @@
 // adds up its gates. So what does not depend on the state is never waited for, and a chunk has one barrier. A state
 // warp holds 8 or 16 channels of all keys in registers, as sums of mma; nothing passes between state warps. As a right
 // operand the state is split and transposed in registers (movmatrix). Three warps a quarter of an SM leave 168
-// registers. Bound: the chain of dependent products of the one state warp on each quarter; by the stall counts in the
-// SASS (an estimate) a chunk of 64 tokens with keys of 64 and slices of 32 takes about 1,700 cycles forward and 2,800
-// back. Shared memory: 154 and 166 KB for keys of 64, 203 and 215 KB for keys of 128, so one block an SM. A copy from
-// HBM has the time of a chunk.
+// registers. Bound: the chain of dependent products of the one state warp on each quarter; estimates
+// are in docs/design/gpu-kernels.md. Shared memory: 154 and 166 KB for keys of 64, 203 and 215 KB for keys of 128, so
+// one block an SM. A copy from HBM has the time of a chunk.
 #include "kernels/common/cuda/block.cuh"
 #include "kernels/common/cuda/fast_divide.cuh"
 #include "kernels/gated_delta/tiles.cuh"

@@ -12,9 +12,9 @@
 // that leaves an error of 1.4e-3 (rms) in dg, as much as the rounding of d_q, d_k and d_v to bf16 in those, and none
 // that shows in parameters' gradients (bf16_test.cpp). FLOPs of a chunk of 64 tokens and a value head: 2 64 (5 64 dv +
 // 3 dk dv + 5 64 dk) on tensor cores, and 4 64 64 dk a key head. HBM: d_o, 2 bytes for each of S, dS1 and 4 for E, X a
-// value head; q, k, d_q, d_k a key head; 208 KB a chunk for a head of 128 x 128. Bound: HBM, 6.4 us a chunk and SM of
-// an H200; tensor cores and operands from shared memory 4 us. 128 registers, no spills; 187 KB shared for keys of more
-// than 64, 150 KB for others: one block of 16 warps an SM.
+// value head; q, k, d_q, d_k a key head; 208 KB a chunk for a head of 128 x 128. HBM is the bound
+// (docs/design/gpu-kernels.md). 128 registers, no spills; 187 KB shared for keys of more than 64, 150 KB for others:
+// one block of 16 warps an SM.
 namespace hebb::HEBB_DEVICE::delta_mma {
 namespace {
 

@@ -6,8 +6,7 @@
 // cores (tiles_mma.cuh), bound by the tiles' operands from L2.
 //
 // The published model (12 layers, 4 heads of h = D = 192, C = 512) on 8 x 4,096 tokens: 80 GFLOP a layer forward, 255
-// back, 4.0 TFLOP in all. Counted for an H200: 120 ms on CUDA cores at 33 TFLOP/s; 19 GB from L2 a layer on tensor
-// cores, 41 ms at 5.5 TB/s, with shared loads at 24 ms and mma.sync at 16 ms beside it.
+// back, 4.0 TFLOP in all, and 19 GB from L2 a layer on tensor cores.
 namespace hebb::HEBB_DEVICE {
 namespace {
 

@@ -8,7 +8,7 @@
 // H D (4 W + 2 R) a token. HBM: 2 W + R slots of D numbers, fp32 or bf16, a token and head where the table exceeds L2.
 // A token waits for one round of loads, from L2 since it was asked for them two tokens before (what it writes together
 // with what the token before it reads), and for two barriers. At W = R = 64 a warp issues 600 instructions a token with
-// bf16 slots: 1,200 cycles of an SM, as many as HBM takes with one block an SM. The index is a radix sort of all (slot,
+// bf16 slots. The index is a radix sort of all (slot,
 // time) of a row and head: HBM, about 70 bytes a slot and token.
 namespace hebb::HEBB_DEVICE {
 namespace {
