@@ -49,7 +49,7 @@ std::string sealed(const Json& state) {
   return fmt::format("{},\n \"crc32\": {:d}\n}}\n", text, crc32(text.data(), text.size()));
 }
 
-/// How such a text differs from its checksum; empty where it does not. Former checkpoints have none.
+/// How such a text differs from its checksum; empty where it does not, or where there is none.
 std::string seal_difference(const std::string& text, const Json& state) {
   const Json* stored = state.is_object() ? state.find("crc32") : nullptr;
   if (stored == nullptr) { return ""; }
@@ -146,12 +146,6 @@ FileRecord write_optimizer(const fs::path& path, Stream& stream, DeviceReader& r
 
 std::string memory_file(int lane) { return fmt::format("fast.lane{:d}.safetensors", lane); }
 
-/// The file of a lane in a checkpoint, which may have its former name, fast.rankN.safetensors.
-fs::path stored_memory(const fs::path& checkpoint, int lane) {
-  const fs::path path = checkpoint / memory_file(lane);
-  return fs::exists(path) ? path : checkpoint / fmt::format("fast.rank{:d}.safetensors", lane);
-}
-
 FileRecord write_memory(const fs::path& path, Stream& stream, DeviceReader& reader, LaneMemories& memories, int lane) {
   TensorList tensors(stream);
   memories.visit(stream, lane, [&](const Param& p, const Tensor& values) { tensors.add_copy(p.name(), values); });
@@ -161,7 +155,7 @@ FileRecord write_memory(const fs::path& path, Stream& stream, DeviceReader& read
 /// Memories of lanes in a checkpoint.
 int count_memories(const fs::path& checkpoint) {
   int count = 0;
-  while (fs::exists(stored_memory(checkpoint, count))) { ++count; }
+  while (fs::exists(checkpoint / memory_file(count))) { ++count; }
   return count;
 }
 
@@ -169,7 +163,7 @@ int count_memories(const fs::path& checkpoint) {
 void load_memories(const fs::path& checkpoint, int count, Stream& stream, LaneMemories& memories) {
   memories.start(stream);
   for (int lane = 0; count > 0 && lane < memories.own_lanes(); ++lane) {
-    const WeightSource file(stored_memory(checkpoint, (memories.first_lane() + lane) % count));
+    const WeightSource file(checkpoint / memory_file((memories.first_lane() + lane) % count));
     std::vector<ExpectedTensor> expected;
     for (const LaneMemories::Memory& m : memories.of(lane)) {
       expected.push_back({m.param->name(), m.param->spec.shape});

@@ -165,17 +165,6 @@ FOLDER_TEST("each lane has fast weights of its own, whatever rank it is on", "[f
 FOLDER_TEST("lanes of a run that goes on with other lanes take the memories in turn", "[fast]") {
   REQUIRE(run_split(folder / "run", [&] { return memory_run(folder, changes(folder, 2, R"({"steps": 3})")); },
                     {.ranks = 2}) == 0);
-  if (GENERATE(false, true)) {  // the files' former names
-    const fs::path checkpoint = checkpoint_in(folder / "run", 3);
-    make_former(checkpoint);
-    std::string state = read_file(checkpoint / "state.json");
-    for (const char* lane : {"0", "1"}) {
-      const std::string name = std::string("fast.lane") + lane, former = std::string("fast.rank") + lane;
-      fs::rename(checkpoint / (name + ".safetensors"), checkpoint / (former + ".safetensors"));
-      state.replace(state.find(name), name.size(), former);
-    }
-    folder.write("run/checkpoints/step_00000003/state.json", state);
-  }
   Heard heard;
   REQUIRE(run_split(
               folder / "run", [&] { return memory_run(folder, changes(folder, 3)); }, {.ranks = 3}, heard) == 0);
