@@ -232,12 +232,13 @@ std::string svg_bytes(const ByteChart& chart) {
   for (const ByteChart::Point& p : chart.points) {
     const double x = place_x(std::log2(p.bytes)), y = place_y(p.share);
     taken.push_back({x - 5, y - 5, x + 5, y + 5});
+    if (p.half) { taken.push_back({x - 3, place_y(p.share + *p.half), x + 3, place_y(p.share - *p.half)}); }
   }
   for (size_t k = 0; k < chart.points.size(); ++k) {
     const ByteChart::Point& p = chart.points[k];
     const double x = place_x(std::log2(p.bytes)), y = place_y(p.share);
     const std::string name = shortened(p.name, 200);
-    const double width = 6.6 * static_cast<double>(name.size());
+    const double width = 7.2 * static_cast<double>(name.size());
     const Box box = place_of_name(x, y, width, frame, taken);
     const double middle = (box.top + box.bottom) / 2;
     taken.push_back(box);
@@ -260,8 +261,9 @@ std::string svg_bytes(const ByteChart& chart) {
           y, box.left > x ? box.left : box.right, middle);
     }
     s << fmt::format("<circle cx=\"{:.2f}\" cy=\"{:.2f}\" r=\"4.5\"/>\n", x, y)
-      << fmt::format("<text x=\"{:.2f}\" y=\"{:.2f}\" font-size=\"12\" stroke=\"none\">{}</text>\n</g>\n", box.left,
-                     middle + 4, escape_markup(name));
+      << fmt::format(
+             "<text x=\"{:.2f}\" y=\"{:.2f}\" font-size=\"12\" stroke=\"none\" text-anchor=\"{}\">{}</text>\n</g>\n",
+             box.left > x ? box.left : box.right, middle + 4, box.left > x ? "start" : "end", escape_markup(name));
   }
   put_text(s, (kLeft + frame.right) / 2, frame.bottom + 40, "middle", chart.x_label + ", log scale");
   s << "<text transform=\"translate(18 " << (kTop + frame.bottom) / 2 << ") rotate(-90)\" text-anchor=\"middle\">"

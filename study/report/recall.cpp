@@ -47,7 +47,7 @@ std::vector<ReportPart> report_recall(const Results& all, const std::vector<Json
                   {},
                   "recall.csv"};
   for (const Asked& asked : settings) {
-    ByteChart chart{"Recall: " + asked.label + (asked.setting.empty() ? "" : " " + asked.setting),
+    ByteChart chart{"Recall, " + (asked.setting.empty() ? asked.label : asked.setting + " (" + asked.label + ")"),
                     "state of a decoder",
                     "share of right answers",
                     {}};
