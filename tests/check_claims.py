@@ -6,6 +6,7 @@ check_claims.py SOURCE HEBB
 import glob
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -49,12 +50,23 @@ with tempfile.TemporaryDirectory() as folder:
         with open(path, "w") as file:
             file.write(right)
 
+# The figure has the numbers of the results, too: a point for each row, its bytes, its mean and half of its interval.
+with open(os.path.join(SOURCE, "docs/images/claims-map.svg")) as file:
+    drawn = {name: [float(number) for number in numbers.split()] for name, numbers in re.findall(r'data-name="([^"]*)" data-v="([^"]*)"', file.read())}
+rows = claims.Results(os.path.join(SOURCE, "docs/claims/map.json"))
+assert sorted(drawn) == sorted(rows.models), drawn
+for name, (size, share, half) in drawn.items():
+    mean, of_mean = claims.mean_and_half(rows.values(name, "accuracy.256"))
+    assert abs(share - mean) < 1e-6 and abs(half - of_mean) < 1e-6 and size == rows.values(name, "bytes.256")[0], (name, mean, of_mean)
+
 
 def small(value):
     """The same configuration with few steps and short, few rows to evaluate."""
     for evaluation in value["eval"]["evaluations"]:
         if evaluation["kind"] == "efficiency":
             evaluation["positions"] = [position // 64 for position in evaluation["positions"] if position // 64 > 0] or [16]
+        elif evaluation["kind"] == "selection":
+            evaluation["rows"] = 1
         else:
             evaluation["samples"] = 1
             evaluation.pop("min_distance", None)  # one row may have no far question
