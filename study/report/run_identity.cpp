@@ -63,25 +63,30 @@ std::pair<std::string, std::string> data_set_of(const std::string& path) {
   return is_in_it ? std::pair{whole.parent_path().string(), whole.filename().string()} : std::pair{path, std::string()};
 }
 
-/// A source without what does not change its text: seeds, name, the place of its files.
-Json source_text(Json source, const std::map<std::string, std::string>& prints, bool is_validation) {
-  for (const char* key : {"seed", "name", "allow_training_data"}) { source.erase(key); }
+/// What the files of a source are, wherever they lie.
+std::string data_text(const std::string& path, const std::map<std::string, std::string>& prints, bool is_validation) {
+  for (const auto& [of_training, print] : prints) {
+    if (!is_validation && of_training == path) { return print; }
+    const auto [folder, name] = data_set_of(path);
+    if (is_validation && data_set_of(of_training).first == folder) {  // of the same data set
+      return print + " " + (name.empty() ? "val_*.bin" : name);
+    }
+  }
+  return files_text(path);
+}
+
+Json with_data_text(Json source, const std::map<std::string, std::string>& prints, bool is_validation) {
   const Json* written = source.find("path");
   if (written == nullptr || !written->is_string()) { return source; }
   const std::string path = written->as_string();
-  for (const auto& [of_training, print] : prints) {
-    if (!is_validation && of_training == path) {
-      source.set("path", print);
-      return source;
-    }
-    const auto [folder, name] = data_set_of(path);
-    if (is_validation && data_set_of(of_training).first == folder) {  // of the same data set
-      source.set("path", print + " " + (name.empty() ? "val_*.bin" : name));
-      return source;
-    }
-  }
-  source.set("path", files_text(path));
+  source.set("path", data_text(path, prints, is_validation));
   return source;
+}
+
+/// A source without what does not change its text: seeds, name, the place of its files.
+Json source_text(Json source, const std::map<std::string, std::string>& prints, bool is_validation) {
+  for (const char* key : {"seed", "name", "allow_training_data"}) { source.erase(key); }
+  return with_data_text(std::move(source), prints, is_validation);
 }
 
 void flatten(const Json& json, const std::string& path, std::map<std::string, std::string>& values,
@@ -183,6 +188,20 @@ void add_identity(Json& result, const Json& config, const RunPlace& place) {
     }
   }
   result.set("seeds", seeds);
+}
+
+Json without_data_places(Json config, const RunPlace& place) {
+  const std::map<std::string, std::string> prints = fingerprints_of(place, config);
+  Json* data = config.find("data");
+  if (data == nullptr || !data->is_object()) { return config; }
+  for (const char* key : {"sources", "validation"}) {
+    if (Json* list = data->find(key); list != nullptr && list->is_array()) {
+      for (Json& source : list->items()) {
+        source = with_data_text(std::move(source), prints, key == std::string_view("validation"));
+      }
+    }
+  }
+  return config;
 }
 
 std::string evaluation_data(const Json& result_file, bool per_token) {

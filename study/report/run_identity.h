@@ -15,6 +15,9 @@ namespace hebb {
 /// source; and the tokenizer) and "seeds", all seeds of the run.
 void add_identity(Json& result, const Json& config, const RunPlace& place);
 
+/// A configuration in which the data's paths are what the files there are, by the same rule.
+Json without_data_places(Json config, const RunPlace& place);
+
 /// What an evaluation was measured on, from its result file: data and configuration; with the tokenizer where
 /// `per_token`.
 std::string evaluation_data(const Json& result_file, bool per_token);

@@ -247,7 +247,8 @@ Json result_of(const RunPlace& place, const std::string& id, const Json& tags) {
   }
   const int64_t tokens = metrics.tokens.empty() ? 0 : static_cast<int64_t>(metrics.tokens.back());
   // Checkpoints at different steps are no repetitions of each other.
-  result.set("setting", setting_of(config) + (place.step ? fmt::format(":{:d}", *place.step) : ""));
+  result.set("setting",
+             setting_of(without_data_places(config, place)) + (place.step ? fmt::format(":{:d}", *place.step) : ""));
   result.set("step", metrics.loss.x.empty() ? int64_t{0} : static_cast<int64_t>(metrics.loss.x.back()));
   result.set("tokens", tokens);
   add_plan(result, config, tokens);

@@ -666,15 +666,17 @@ FOLDER_TEST("runs have the same data where the fingerprints of their checkpoints
                        R"("}], "validation": [{"name": "held", "path": ")" + data + R"(/val_*.bin"}]}})",
                    "config.json");
     add_identity(result, config, {folder / run});
-    return std::pair{result.at("loss@data"), result.at("val.held@data")};
+    return std::tuple{result.at("loss@data"), result.at("val.held@data"),
+                      setting_of(without_data_places(config, {folder / run}))};
   };
   folder.write("here/train_00000.bin", "x");  // what lies at a path says nothing
   const auto a = identity("a", "/gone/corpus", "00aa"), b = identity("b", (folder / "here").string(), "00aa"),
              c = identity("c", "/gone/corpus", "00cc");
   CHECK(a == b);
-  CHECK(a.first != c.first);
-  CHECK(a.second != c.second);
-  CHECK(a.first != a.second);
+  CHECK(std::get<0>(a) != std::get<0>(c));
+  CHECK(std::get<1>(a) != std::get<1>(c));
+  CHECK(std::get<2>(a) != std::get<2>(c));
+  CHECK(std::get<0>(a) != std::get<1>(a));
 }
 
 FOLDER_TEST("memory statistics of runs stand side by side, and their drawings too", "[fast]") {
