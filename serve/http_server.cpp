@@ -155,7 +155,7 @@ struct HttpServer::Impl {
   Engine& engine;
   ServerOptions options;
   httplib::Server server{};
-  int port = 0;
+  int port = 0, listener = -1;
   int64_t created = std::time(nullptr);
   std::atomic<bool> refuses = false;
   std::atomic<int64_t> running = 0, answers = 0;
@@ -462,7 +462,7 @@ HttpServer::HttpServer(Engine& engine, ServerOptions options)
   server.set_keep_alive_timeout(60);
   server.set_read_timeout(kWaitSeconds);
   server.set_write_timeout(kWaitSeconds);
-  server.set_socket_options(set_options);
+  server.set_socket_options([this](int socket) { set_options(impl_->listener = socket); });
   server.set_payload_max_length(static_cast<size_t>(impl_->options.max_payload));
   server.new_task_queue = [] { return new ConnectionThreads; };
   impl_->routes();
@@ -477,6 +477,8 @@ HttpServer::HttpServer(Engine& engine, ServerOptions options)
     throw ConfigError("--port", fmt::format("{}:{:d}, where this machine cannot listen", o.host, o.port),
                       "an address of this machine and a port that is free (0: any)");
   }
+  // The library lets five clients wait to be let in, and a client that finds no place tries again after a second.
+  ::listen(impl_->listener, kMostConnections);
   impl_->thread = std::thread([this] { impl_->server.listen_after_bind(); });
 }
 

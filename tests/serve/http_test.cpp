@@ -2,9 +2,11 @@
 #if HEBB_HAVE_SERVE
 #include <httplib.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <thread>
 
 #include "core/utf8.h"
@@ -67,6 +69,27 @@ TEST_CASE("every route answers, and errors are those of the protocol", "[fast]")
   CHECK_THAT(s.post("/v1/completions", std::string(30000, ' '), 413).at("error").at("message").as_string(),
              Contains("20000 bytes"));
   s.post("/v1/chat/completions", "{}", 400);
+}
+
+TEST_CASE("clients that come at the same time all have room to wait for their connections", "[fast]") {
+  const Service s;
+  int room = 0;  // of the socket that listens at the server's port
+  for (int fd = 0; fd < 1024; ++fd) {
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) { continue; }
+    sockaddr_in own{};
+    size = sizeof own;
+    tcp_info info{};
+    socklen_t info_size = sizeof info;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0 && ntohs(own.sin_port) == s.server->port() &&
+        ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &info_size) == 0) {
+      room = static_cast<int>(info.tcpi_sacked);
+    }
+  }
+  int most = 0;
+  std::ifstream("/proc/sys/net/core/somaxconn") >> most;
+  CHECK(room == std::min(1024, most));
 }
 
 TEST_CASE("a key is asked for where there is one", "[fast]") {
