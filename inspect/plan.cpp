@@ -44,16 +44,16 @@ void add_layer(Plan& plan, const Model& model, const ModelConfig& config, const 
 }
 
 /// The largest micro-batch (a divisor of the batch) whose plan fits.
-Fit largest_fitting(const RunConfig& config, const std::string& recompute, double memory_gib) {
+Fit largest_fitting(const RunConfig& config, const std::string& recompute, double memory_gib, int ranks) {
   const double limit = memory_gib * 1024.0 * 1024.0 * 1024.0;
   Fit best{.recompute = recompute};
   for (int64_t micro = 1; micro <= config.train.batch_size; ++micro) {
-    if (config.train.batch_size % micro != 0) { continue; }
+    if (config.train.batch_size % (micro * config.train.lanes.value_or(1)) != 0) { continue; }
     Json json = to_json(config);
     apply_override(json, fmt::format("train.micro_batch_size={:d}", micro));
     apply_override(json, "train.recompute=" + recompute);
     const auto other = Fields::read<RunConfig>(json, "");
-    const int64_t bytes = plan_memory(other).total_bytes();
+    const int64_t bytes = plan_rank_memory(other, ranks).total_bytes();
     if (static_cast<double>(bytes) > limit) { break; }
     best.micro_batch = micro;
     best.bytes = bytes;
@@ -146,13 +146,14 @@ Plan plan_run(const RunConfig& config, const PlanOptions& options) {
   }
   Plan plan = plan_model(config.model, config.train.sequence_length);
   plan.name = config.name;
+  plan.ranks = options.ranks;
   plan.micro_batch = *config.train.micro_batch_size;
   plan.batch = config.train.batch_size;
   plan.steps = config.train.steps;
   plan.tokens = plan.steps * config.train.tokens_per_step();
   {
     const FallbackLog log;
-    plan.memory = plan_memory(config);
+    plan.memory = plan_rank_memory(config, options.ranks);
     plan.plain_cores = log.lines();
   }
   const Compute compute = choose_compute(config.train.device, config.train.precision.value_or(""), "train", false);
@@ -168,11 +169,13 @@ Plan plan_run(const RunConfig& config, const PlanOptions& options) {
   plan.kept_checkpoints = config.train.checkpoint.keep;
   if (memory_gib) {
     for (const char* recompute : {"none", "mixer", "ffn", "block"}) {
-      plan.fits.push_back(largest_fitting(config, recompute, *memory_gib));
+      plan.fits.push_back(largest_fitting(config, recompute, *memory_gib, options.ranks));
       if (recompute == config.train.recompute) { plan.largest_micro_batch = plan.fits.back().micro_batch; }
     }
   }
-  if (options.tokens_per_s) { plan.hours = static_cast<double>(plan.tokens) / *options.tokens_per_s / 3600.0; }
+  if (options.tokens_per_s) {
+    plan.hours = static_cast<double>(plan.tokens) / (*options.tokens_per_s * plan.ranks) / 3600.0;
+  }
   if (!options.gpu.empty() && !options.tokens_per_s && !tflops) {
     const PlannedGpu& gpu = planned_gpu(options.gpu);
     const bool is_tf32 = compute.dtype == DType::f32 && config.train.allow_tf32;
@@ -181,7 +184,7 @@ Plan plan_run(const RunConfig& config, const PlanOptions& options) {
     plan.speed = fmt::format("an estimate: {:.0f} % of the {} peak of {:.0f} TFLOP/s", 100 * kPlannedShareOfPeak,
                              gpu.name, peak);
   }
-  if (tflops) { plan.hours = plan.training_flops() / (*tflops * 1e12) / 3600.0; }
+  if (tflops) { plan.hours = plan.training_flops() / (*tflops * 1e12 * plan.ranks) / 3600.0; }
   if (options.open_data) { plan.data = data_plan(config); }
   return plan;
 }

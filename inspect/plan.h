@@ -56,6 +56,7 @@ struct Plan {
   std::vector<std::string> plain_cores;
   std::string device, precision;                       // that the memory is for
   int64_t checkpoint_bytes = 0, kept_checkpoints = 0;  // of one on disk, about; how many stay
+  int ranks = 1;                                       // that train it together; memory is that of one of them
   int64_t micro_batch = 0, batch = 0, steps = 0, tokens = 0;
   std::optional<int64_t> largest_micro_batch;  // that fits a given memory
   std::vector<Fit> fits;                       // the same for every setting of train.recompute
@@ -70,11 +71,12 @@ struct Plan {
 
 struct PlanOptions {
   std::optional<double> memory_gib{};    // find the largest micro-batches that fit
-  std::optional<double> tokens_per_s{};  // for the hours
+  std::optional<double> tokens_per_s{};  // of a rank, for the hours
   std::optional<double> tflops{};        // the same, in TFLOP/s
   std::optional<int64_t> length{};       // row length for a configuration without `train`
   std::string gpu{};                     // a key of planned_gpu(): its device, memory, and speed where none is given
   bool open_data = true;
+  int ranks = 1;  // that train the run together; the configuration is resolved for so many
 };
 
 /// What the data of a resolved run give: rows, passes, documents. Errors: DataError where they cannot be opened.

@@ -84,6 +84,7 @@ Json Plan::json() const {
     j.set("plain_cores", list_of(plain_cores));
     j.set("device", device);
     j.set("precision", precision);
+    if (ranks > 1) { j.set("ranks", ranks); }
     j.set("micro_batch_size", micro_batch);
     j.set("batch_size", batch);
     j.set("steps", steps);
@@ -136,6 +137,7 @@ std::string Plan::text(int columns) const {
     t += fmt::format("\nbatch {} rows of {} tokens in micro-batches of {}; {} steps, {} tokens, {:.3e} FLOPs\n\n",
                      batch, length, micro_batch, grouped(steps), grouped(tokens), training_flops());
     t += "device " + device + ", precision " + precision + "; train.device and train.precision choose others\n";
+    if (ranks > 1) { t += fmt::format("by {} ranks; the memory is that of one\n", ranks); }
     t += describe(*memory) + memory_limit;
     for (const std::string& operation : plain_cores) { t += "runs on plain cores: " + operation + "\n"; }
     t += fmt::format("disk: {} checkpoints of about {} while one is saved\n", kept_checkpoints + 1,
@@ -174,6 +176,7 @@ std::vector<Column> columns_of_plans() {
       {"tokens", [](const Plan& p) { return count_or_nothing(static_cast<double>(p.tokens)); }},
       {"train FLOPs",
        [](const Plan& p) { return p.tokens > 0 ? fmt::format("{:.3e}", p.training_flops()) : std::string(); }},
+      {"ranks", [](const Plan& p) { return p.ranks > 1 ? std::to_string(p.ranks) : std::string(); }},
       {"micro-batch", [](const Plan& p) { return p.micro_batch > 0 ? std::to_string(p.micro_batch) : std::string(); }},
       {"device", [](const Plan& p) { return p.device; }},
       {"precision", [](const Plan& p) { return p.precision; }},

@@ -32,7 +32,7 @@ RunConfig resolved(Json source, int ranks) {
   if (!config.train.micro_batch_size && config.train.batch_size % lanes == 0) {
     config.train.micro_batch_size = config.train.batch_size / lanes;
   }
-  resolve(config, 1, false);
+  resolve(config, ranks, false);
   return config;
 }
 
@@ -53,12 +53,14 @@ bool is_sweep_file(const std::string& path) {
 
 /// The plans of the files. One sweep alone means its runs; among other files it is left out, with a line that says so.
 std::vector<Plan> plan_files(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
-                             const PlanOptions& options) {
+                             int ranks, const PlanOptions& options) {
   if (files.size() == 1 && is_sweep_file(files[0])) {
     if (!overrides.empty()) {
       throw ConfigError("hebb plan", "a sweep with " + overrides[0], "changes in the sweep itself (\"set\")");
     }
-    return plan_runs(read_sweep(files[0]), options);
+    LadderOptions ladder;
+    ladder.ranks = ranks;
+    return plan_runs(read_sweep(files[0]), ladder, options);
   }
   std::vector<Plan> plans;
   for (const std::string& file : files) {
@@ -95,12 +97,12 @@ void run_plan(Options o) {
     if (files.size() > 1) {
       throw ConfigError("hebb plan", "--ranks with " + std::to_string(files.size()) + " files", "one file");
     }
-    return print_ranks(o, files[0], overrides);
+    if (!is_sweep_file(files[0])) { return print_ranks(o, files[0], overrides); }
   }
   std::optional<PlannedSharedMemory> gpu;
   if (o.shared_memory) { gpu.emplace(*o.shared_memory * 1024); }
   o.plan.open_data = !o.skip_data;
-  const std::vector<Plan> plans = plan_files(files, overrides, o.plan);
+  const std::vector<Plan> plans = plan_files(files, overrides, o.ranks, o.plan);
   if (o.json) {
     Json list = Json::array();
     for (const Plan& p : plans) { list.push(p.json()); }
@@ -134,7 +136,8 @@ void add_plan_verb(Command program) {
   verb.option("--gpu", o->plan.gpu,
               "Plan for this GPU, on any machine: h100, h200, a100; what fits, and the time at an estimated speed");
   verb.option("--length", o->plan.length, "Row length for a model without a run (default 4096) [tokens]").at_least(1);
-  verb.option("--ranks", o->ranks, "Plan data parallel over so many ranks, and over fewer")
+  verb.option("--ranks", o->ranks,
+              "Plan data parallel over so many ranks, and over fewer; a sweep: its runs by so many")
       .at_least(1)
       .default_text("");
   verb.option("--ranks-per-host", o->ranks_per_host, "Ranks on a host (default: all)").at_least(1).default_text("");

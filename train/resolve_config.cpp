@@ -233,9 +233,13 @@ void resolve_split(RunConfig& config, int ranks, std::optional<StoredSplit> stor
   }
   const int64_t fast_batch = reads_all_rows ? group : *train.micro_batch_size;
   if (train.fast_batch && *train.fast_batch != fast_batch) {
-    throw config.error("train.fast_batch", std::to_string(*train.fast_batch),
-                       fmt::format("{:d}, the rows of a micro-batch{}", fast_batch,
-                                   reads_all_rows && ranks > 1 ? " of all ranks" : ""));
+    const int64_t needed =
+        *train.fast_batch % *train.micro_batch_size == 0 ? *train.fast_batch / *train.micro_batch_size : 0;
+    throw config.error(
+        "train.fast_batch", std::to_string(*train.fast_batch),
+        fmt::format(
+            "{:d}, the rows of a micro-batch{}{}", fast_batch, reads_all_rows && ranks > 1 ? " of all ranks" : "",
+            reads_all_rows && needed > 1 ? fmt::format("; {:d} ranks have {:d}", needed, *train.fast_batch) : ""));
   }
 }
 

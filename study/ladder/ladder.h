@@ -31,14 +31,14 @@ struct LadderOptions {
 /// folder of something else, or in use, or whose runs a launcher's jobs train).
 int run_ladder(const Sweep& sweep, const LadderOptions& options, const Console& console);
 
-/// The plans of a sweep's runs, without their data. Errors: ConfigError.
-std::vector<Plan> plan_runs(const Sweep& sweep, const PlanOptions& options);
+/// The plans of a sweep's runs, each for the ranks that train it, without their data. Errors: ConfigError.
+std::vector<Plan> plan_runs(const Sweep& sweep, const LadderOptions& ladder, const PlanOptions& options);
 
 /// Seconds until the last of the runs ends that start in their order, so many at a time.
 double schedule_seconds(const std::vector<double>& run_seconds, int64_t at_a_time);
 
 /// What the sweep would cost: one line per run, the sum, and the runs that cannot start, here or with a launcher by
-/// their data alone. plan: the GPU and the speed (of each of the runs at a time), which adds the time.
+/// their data alone. plan: the GPU and the speed (of each rank), which adds the time.
 /// columns: of the table at most; 0: any.
 std::string describe_ladder(const Sweep& sweep, const LadderOptions& options, const PlanOptions& plan = {},
                             int columns = 0);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <span>
 
 #include "core/join.h"
@@ -115,14 +114,15 @@ std::string start_problems(const Sweep& sweep, const LadderOptions& options) {
 
 }  // namespace
 
-std::vector<Plan> plan_runs(const Sweep& sweep, const PlanOptions& options) {
-  PlanOptions without_data = options;
-  without_data.open_data = false;
+std::vector<Plan> plan_runs(const Sweep& sweep, const LadderOptions& ladder, const PlanOptions& options) {
+  PlanOptions own = options;
+  own.open_data = false;
   std::vector<Plan> plans;
   for (const SweepRun& run : sweep.runs) {
     SweepRun planned = run;
     set_planned_device(planned.config, options);
-    plans.push_back(plan_run(resolved_run(planned, 1), without_data));
+    own.ranks = ranks_of(run, sweep, ladder);
+    plans.push_back(plan_run(resolved_run(planned, own.ranks), own));
   }
   return plans;
 }
@@ -141,14 +141,18 @@ std::string describe_ladder(const Sweep& sweep, const LadderOptions& ladder, con
     if (folder.empty() || read_status(folder).state != "done") { left.push_back(i); }
   }
   require_resolved(sweep, ladder, left, [&](size_t i) { return folder_of(sweep.runs[i], ladder); });
-  const std::vector<Plan> plans = plan_runs(sweep, options);
+  const std::vector<Plan> plans = plan_runs(sweep, ladder, options);
   std::string solved;
   double flops = 0, tokens = 0;
   std::vector<double> seconds;
+  double gpu_hours = 0;
   for (const Plan& plan : plans) {
     flops += plan.training_flops();
     tokens += static_cast<double>(plan.tokens);
-    if (plan.hours) { seconds.push_back(*plan.hours * 3600); }
+    if (plan.hours) {
+      seconds.push_back(*plan.hours * 3600);
+      gpu_hours += *plan.hours * plan.ranks;
+    }
   }
   for (const SweepRun& run : sweep.runs) {
     for (const Solved& s : run.solved) {
@@ -163,13 +167,13 @@ std::string describe_ladder(const Sweep& sweep, const LadderOptions& ladder, con
   std::string text = compare_plans(plans, columns) + (solved.empty() ? "" : "\n" + solved);
   text += fmt::format("\n{} runs, {:.4g} tokens, {:.4e} FLOPs", plans.size(), tokens, flops);
   if (!seconds.empty()) {
-    const std::string speed =
-        plans[0].speed.empty() ? fmt::format("{:.4g} FLOP/s", *options.tflops * 1e12) : plans[0].speed;
+    const bool has_ranks = std::any_of(plans.begin(), plans.end(), [](const Plan& plan) { return plan.ranks > 1; });
+    const std::string speed = plans[0].speed.empty()
+                                  ? fmt::format("{:.4g} FLOP/s{}", *options.tflops * 1e12, has_ranks ? " a rank" : "")
+                                  : plans[0].speed;
     text += fmt::format(", {} at {} with {} at a time", format_duration(schedule_seconds(seconds, at_a_time)), speed,
                         at_a_time);
-    if (!options.gpu.empty()) {
-      text += fmt::format("; {:.3g} GPU hours", std::accumulate(seconds.begin(), seconds.end(), 0.0) / 3600);
-    }
+    if (!options.gpu.empty()) { text += fmt::format("; {:.3g} GPU hours", gpu_hours); }
   }
   const std::string problems = options.gpu.empty() ? start_problems(sweep, ladder) : "";
   return text + "\n" + (problems.empty() ? "" : "\n" + problems);

@@ -84,6 +84,12 @@ FOLDER_TEST("plan takes a sweep, leaves sweeps out among other files, and plans 
   CHECK_THAT(run_hebb(folder, "plan run.json --gpu h100 --tflops 100").out, Contains("time at the given speed"));
   CHECK_THAT(run_hebb(folder, "plan sweep.json --gpu h100").out, Contains("time: an estimate: 40 %"));
   CHECK_THAT(run_hebb(folder, "plan run.json --ranks 4 --tflops 1e-6").out, Contains("GPU hours"));
+  CHECK_THAT(run_hebb(folder, "plan sweep.json --ranks 2").out, Contains("ranks") && Contains("batch_size=24"));
+  folder.write("memory.json",
+               R"({"extends": "run.json", "train": {"fast_batch": 8, "micro_batch_size": 4}, "model": {"layers": {
+    "w": {"type": "fwpkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 4, "top_k": 2, "chunk_size": 4}}, "at": {"0": {"memory": "w"}}}})");
+  CHECK_THAT(run_hebb(folder, "plan memory.json --ranks 2").out, Contains("for 2 lanes: 2;"));
+  check_error(folder, "plan memory.json", 2, Contains("expected 4, the rows of a micro-batch; 2 ranks have 8"));
   check_error(folder, "plan run.json --ranks 8 train.micro_batch_size=2", 2,
               Contains("with 8 lanes micro-batches of 1 row do"));
   CHECK_THAT(run_hebb(folder, "ladder sweep.json --dry-run --gpu h100 --parallel 2").out,

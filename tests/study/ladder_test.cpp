@@ -421,6 +421,26 @@ TEST_CASE("what a killed ladder had begun in the folder of a run goes at the nex
   CHECK(fs::exists(notes));
 }
 
+TEST_CASE("runs are planned for the ranks that train them", "[fast]") {
+  const SweepFolder folder;
+  folder.write("memory.json", R"({"extends": "base.json", "train": {"fast_batch": 4}, "model": {
+    "layers": {"m": {"type": "fwpkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 4, "top_k": 2, "chunk_size": 4}}, "at": {"1": {"memory": "m"}}}})");
+  const Sweep sweep = read_sweep(
+      folder.write("sweep.json", R"({"name": "s", "base": "memory.json", "ranks": 2, "runs": [{"id": "a"}]})"));
+  const PlanOptions speed{.tflops = 1e-6};
+  const Plan plan = plan_runs(sweep, {}, speed).at(0);
+  CHECK((plan.ranks == 2 && plan.micro_batch == 2));
+  CHECK(*plan.hours == Approx(plan.training_flops() / 2e6 / 3600));
+  CHECK_THAT(plan.text(), Contains("by 2 ranks; the memory is that of one"));
+  CHECK_THAT(describe_ladder(sweep, {}, speed),
+             Contains("ranks") && Contains(" at 1e+06 FLOP/s a rank with 1 at a time"));
+  LadderOptions one;
+  one.ranks = 1;
+  CHECK_THROWS_WITH(plan_runs(sweep, one, {}),
+                    Contains("train.fast_batch: found 4, expected 2, the rows of a micro-batch; 2 ranks have 4") &&
+                        Contains("in the run a"));
+}
+
 TEST_CASE("a schedule is never below its longest run", "[fast]") {
   CHECK(schedule_seconds({}, 3) == 0);
   CHECK(schedule_seconds({1, 2, 3}, 1) == 6);
