@@ -1,11 +1,16 @@
 // What a sweep says of the fit over its results.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
+#include <set>
 
 #include "core/fields.h"
 #include "core/suggest.h"
 #include "eval/evaluation.h"
 #include "study/ladder/sweep_file.h"
 #include "study/report/name_pattern.h"
+#include "study/report/run_results.h"
 
 namespace hebb {
 namespace {
@@ -115,6 +120,37 @@ void require_matches(const Sweep& sweep, const char* name) {
   }
 }
 
+/// Errors: ConfigError for a fit of which a group will have too few points, where the plan of a run has its x.
+void check_points(const Sweep& sweep) {
+  const FitConfig& fit = *sweep.fit;
+  std::vector<std::string> groups;
+  std::vector<std::set<double>> points;
+  for (const SweepRun& run : sweep.runs) {
+    if (!matches_any(fit.fit_ids, run.id) || matches_any(fit.predict_ids, run.id)) { continue; }
+    const double x = result_number(run.tags.find(fit.x) != nullptr ? run.tags : planned_result(run), fit.x);
+    if (std::isnan(x)) { return; }  // of what the run will have measured
+    const Json* tag = fit.by.empty() ? nullptr : run.tags.find(fit.by);
+    const std::string group = tag != nullptr ? tag->text() : "";
+    const auto at = std::find(groups.begin(), groups.end(), group) - groups.begin();
+    if (at == std::ssize(groups)) {
+      groups.push_back(group);
+      points.emplace_back();
+    }
+    points[static_cast<size_t>(at)].insert(x);
+  }
+  const size_t needed = fit.offset ? 3 : 2;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (points[i].size() >= needed) { continue; }
+    const Json& place = sweep.source.at("fit");
+    fail_at(
+        place.origin(), "fit",
+        fmt::format("{} of {}{}", points[i].size() == 1 ? "one value" : fmt::format("{:d} values", points[i].size()),
+                    fit.x, groups[i].empty() ? "" : fmt::format(" in the group {} = \"{}\"", fit.by, groups[i])),
+        fmt::format("at least {:d} in each group; \"fit_ids\" chooses runs, \"by\" and \"x\" groups and points",
+                    needed));
+  }
+}
+
 }  // namespace
 
 void check_published(const Sweep& sweep) {
@@ -139,6 +175,7 @@ void complete_fit(Sweep& sweep, const std::vector<Dimension>& dimensions) {
   if (sweep.source.at("fit").find("level") == nullptr && others.size() == 1 && !sweep.fit->by.empty()) {
     sweep.fit->level = others[0];
   }
+  check_points(sweep);
 }
 
 }  // namespace hebb

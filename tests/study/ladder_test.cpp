@@ -12,7 +12,7 @@ namespace {
 const char* const kTwoSizes = R"("runs": [
   {"id": "s", "tags": {"arch": "full", "level": 1}}, {"id": "m", "set": {"model.hidden_size": 24}, "tags": {"arch": "full", "level": 2}},
   {"id": "g", "set": {"model.pattern.0.mixer": "gdn"}, "tags": {"arch": "gdn", "level": 1}}],
-  "evals": "eval.json", "fit": {"by": "arch"})";
+  "evals": "eval.json", "fit": {"by": "arch", "fit_ids": ["s", "m"], "predict_ids": ["g"]})";
 
 }  // namespace
 

@@ -256,7 +256,7 @@ TEST_CASE("a fit that speaks of what the sweep does not have is refused before a
   const auto fit = [&](const std::string& members) {
     return problem(folder, R"("runs": [{"id": "a", "tags": {"arch": "full"}}, {"id": "b"}], "fit": {)" + members + "}");
   };
-  CHECK(fit(R"("by": "arch", "x": "params.total", "y": "val.held", "fit_ids": ["*"], "predict_ids": ["b"])") == "");
+  CHECK(fit(R"("x": "seconds", "y": "val.held", "fit_ids": ["*"], "predict_ids": ["b"])") == "");
   CHECK_THAT(fit(R"("by": "arhc")"),
              Contains("sweep.json:1:") && Contains("fit.by: found \"arhc\"") && Contains("\"arch\""));
   CHECK_THAT(fit(R"("level": "size")"), Contains("fit.level"));
@@ -267,4 +267,22 @@ TEST_CASE("a fit that speaks of what the sweep does not have is refused before a
              Contains("fit.fit_ids: found an empty list, expected a list of strings with at least one element"));
   CHECK_THAT(fit(R"("fit_ids": ["c*"])"), Contains("fit.fit_ids: found \"c*\"") && Contains("\"a\", \"b\""));
   CHECK_THAT(fit(R"("predict_ids": ["a", "c"])"), Contains("fit.predict_ids: found \"c\""));
+}
+
+TEST_CASE("a group of a fit with too few values of x is named before anything runs", "[fast]") {
+  const SweepFolder folder;
+  const auto fit = [&](const std::string& members) {
+    return problem(folder, R"("axes": {"arch": {"full": {}, "gdn": {"set": {"model.pattern.0.mixer": "gdn"}}},
+                                       "size": {"s": {"tags": {"n": 1}}, "m": {"set": {"train.steps": 24}, "tags": {"n": 2}}}},
+                              "grid": {"train.seed": [1, 2]}, "fit": {)" +
+                               members + "}");
+  };
+  CHECK(fit(R"("by": "arch")") == "");
+  CHECK(fit(R"("by": "arch", "x": "n")") == "");
+  CHECK(fit(R"("by": "arch", "x": "loss.final")") == "");  // is known when the runs have been trained
+  CHECK_THAT(fit(R"("by": "arch", "fit_ids": ["full*", "gdn-s*"])"),
+             Contains("sweep.json:3:") &&
+                 Contains("fit: found one value of flops.total in the group arch = \"gdn\", expected at least 2"));
+  CHECK_THAT(fit(R"("by": "arch", "predict_ids": ["full-m*"])"), Contains("arch = \"full\""));
+  CHECK_THAT(fit(R"("x": "n", "offset": true)"), Contains("fit: found 2 values of n, expected at least 3"));
 }

@@ -70,9 +70,9 @@ FOLDER_TEST("the documented sweep composes", "[fast]") {
   folder.write("eval.json",
                R"({"evaluations": [{"name": "e", "kind": "stream_ppl", "data": {"path": "held-out.bin"}}]})");
   const Sweep sweep = read_sweep(folder.write("sweep.json", page_blocks("verbs/ladder.md")[0]));
-  REQUIRE(sweep.runs.size() == 12);
+  REQUIRE(sweep.runs.size() == 18);
   CHECK(sweep.runs[0].id == "full-small_seed=1");
-  const SweepRun& last = sweep.runs[11];
+  const SweepRun& last = sweep.runs[17];
   CHECK(last.id == "gdn-large_seed=3");
   CHECK(last.config.at("model").at("layers").at("gdn").at("key_head_dim").as_int() == 32);
   CHECK(last.solved.at(0).reached == Approx(last.solved.at(0).target).epsilon(0.02));
