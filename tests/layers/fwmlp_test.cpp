@@ -42,17 +42,8 @@ TEST_CASE("clipped steps of fwmlp move by at most lr clip", "[fast]") {
   CHECK(largest == Approx(0.5 * 0.01).epsilon(1e-12));
 }
 
-TEST_CASE("fwmlp refuses impossible configurations and has the published number of parameters", "[fast]") {
+TEST_CASE("fwmlp refuses impossible configurations", "[fast]") {
   CHECK_THROWS_WITH(TestModel(model(R"("chunk_size": 2, "lookahead": 2)")),
                     Contains("lookahead: found 2, expected less than chunk_size (2)"));
   CHECK_THROWS_WITH(TestModel(model(R"("value_dim": 1)")), Contains("expected at least 2 with value_norm"));
-  const ModelConfig config = read_model(R"({"vocab_size": 2, "hidden_size": 768, "num_layers": 1,
-    "layers": {"a": {"type": "attention", "num_heads": 12, "head_dim": 64}, "f": {"type": "swiglu", "intermediate_size": 8}, "m": {"type": "fwmlp"}},
-    "pattern": [{"memory": "m", "mixer": "a", "ffn": "f"}]})");
-  Model m(config);
-  int64_t count = 0;
-  for (const auto& p : m.params().all()) {
-    count += p->name().find(".memory.") != std::string::npos ? p->spec.shape.numel() : 0;
-  }
-  CHECK(count == 1978376);
 }

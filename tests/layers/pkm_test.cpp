@@ -131,10 +131,3 @@ TEST_CASE("pkm refuses impossible configurations", "[fast]") {
   CHECK_THROWS_WITH(TestModel(model(R"("num_subkeys": 4, "top_k": 5)")),
                     Contains("model.layers.p.top_k: found 5, expected at most num_subkeys (4)"));
 }
-
-TEST_CASE("pkm has the published number of parameters", "[fast]") {
-  CHECK(count_trained(R"({"vocab_size": 2, "hidden_size": 768, "num_layers": 1,
-    "layers": {"a": {"type": "attention", "num_heads": 12, "head_dim": 64}, "p": {"type": "pkm"}},
-    "pattern": [{"mixer": "a", "ffn": "p"}]})",
-                      "blocks.0.ffn.") == 137630976);
-}
