@@ -1,5 +1,6 @@
 // hebb trace: decisions written by one call and taken as given by another; its file is whole or the one before.
 #include "core/files.h"
+#include "core/safetensors.h"
 #include "tests/e2e/command.h"
 #include "tests/train/faults.h"
 
@@ -17,6 +18,9 @@ FOLDER_TEST("decisions of a trace, forced upon another, give the same file", "[f
   output_of(folder, trace_of("ham-1", "--inside --grads --out made"));
   output_of(folder, trace_of("ham-1", "--inside --grads --force made --out forced"));
   CHECK(read_file(folder / "made") == read_file(folder / "forced"));
+  output_of(folder, trace_of("ham-1", "--precision fp32 --out narrow"));
+  CHECK(SafetensorsFile(folder / "made").find("logits")->dtype_text == "F64");
+  CHECK(SafetensorsFile(folder / "narrow").find("logits")->dtype_text == "F32");
 }
 
 FOLDER_TEST("decisions that a trace cannot use are refused", "[fast]") {
