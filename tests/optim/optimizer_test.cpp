@@ -196,6 +196,18 @@ TEST_CASE("a group with its own clip_norm has its own norm and leaves the global
   CHECK(f.get(f.param("b.exempt").m)[0] == Catch::Approx(0.1 * b[0] * 0.25 / (norm_of({b}) + 1e-6)).epsilon(1e-12));
 }
 
+TEST_CASE("neighbours of a clip set are summed by one launch", "[fast]") {
+  const auto launches = [](const std::string& groups) {
+    Fixture f(read(R"({"lr": 0.1, "groups": [)" + groups + "]}"));
+    f.set_grads(0);
+    const int64_t before = f.stream.launches;
+    f.optimizer->step(f.stream, 0);
+    return f.stream.launches - before;
+  };
+  CHECK(launches("") == 1 + 1 + 3);  // sums, decision, AdamW of three parameters
+  CHECK(launches(R"({"match": "^b", "clip_norm": 2})") == 3 + 1 + 3);
+}
+
 TEST_CASE("weight decay can follow the learning rate", "[fast]") {
   ScheduleConfig schedule;
   schedule.warmup_steps = 4;
