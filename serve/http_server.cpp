@@ -120,7 +120,7 @@ Json choice_of(const Delta& delta, bool has_logprobs) {
                        {"logprobs", has_logprobs ? logprobs_of(delta.tokens) : Json()}});
 }
 
-/// The answer to a completion request as it grows.
+/// An answer to a completion request, while it grows.
 struct Answer {
   CompletionRequest request;
   std::shared_ptr<Job> job;

@@ -23,11 +23,12 @@ struct AttentionBackwardTask {
   bool accumulate_q, accumulate_k, accumulate_v, accumulate_bias;
 };
 
-/// delta of a query that sees one key: its weight is 1 whatever the score, which gets a gradient of exactly 0.
+/// The delta of a query that sees one key. Its weight is 1 whatever the score is, so the score has a gradient of
+/// exactly 0.
 constexpr float kLoneKey = INFINITY;
 
-/// Of one line: lse in units of log 2, +inf where it is -inf, so that 2^(score - lse) is 0 there; delta = d_o . o, or
-/// kLoneKey.
+/// Reads and writes the statistics of one line. lse is in units of log 2. It is +inf where it was -inf, so that
+/// 2^(score - lse) is 0 there. delta is d_o . o, or kLoneKey.
 struct Statistics {
   float *to_lse, *to_delta;
   const bf16 *d_o, *o;
@@ -231,13 +232,13 @@ __device__ __forceinline__ void pack_in_place(Scores& scores) {
   }
 }
 
-/// The left operand of the next product, for 16 rows of the tile, from packed results.
+/// Makes the left operand of the next product of packed results, for 16 rows of the tile.
 __device__ __forceinline__ Word4 operand_of(const Scores& packed, int m, int step) {
   return {{__float_as_uint(packed[m][2 * step][0]), __float_as_uint(packed[m][2 * step][1]),
            __float_as_uint(packed[m][2 * step + 1][0]), __float_as_uint(packed[m][2 * step + 1][1])}};
 }
 
-/// Scores become probabilities. bias: of the warp's keys in units of log 2; first_key: of the warp.
+/// Turns scores into probabilities. `bias` is that of the warp's keys in units of log 2, `first_key` the warp's first.
 template <int kWidth>
 __device__ __forceinline__ void weigh(Scores& scores, const Shared<kWidth>& s, int buffer,
                                       const float (&bias)[2 * kKeyTiles], float scale, int first_key, bool all_see) {

@@ -71,7 +71,7 @@ __device__ __forceinline__ void copy_parts(TileOf<kRows, kChannels> (&to)[kParts
   }
 }
 
-/// The products of keys, and of queries and keys, below the diagonal: 16 rows by 32 columns a warp.
+/// Multiplies keys, and queries with keys, below the diagonal. A warp has 16 rows by 32 columns.
 template <int kWidth> __device__ __forceinline__ void multiply_keys(Shared<kWidth>& s) {
   const int first_row = warp_number() % 4 * 16, first_column = warp_number() / 4 % 2 * 32;
   const bool is_query = warp_number() >= 8;
@@ -214,7 +214,7 @@ __device__ __forceinline__ void weigh_pairs(Shared<kWidth>& s, const Sums& sums,
   }
 }
 
-/// dg_i = sum_{j>=i} dgam_j, by one warp. d_g: the chunk's first token.
+/// One warp writes dg_i = sum_{j>=i} dgam_j. `d_g` points to the chunk's first token.
 template <int kWidth>
 __device__ __forceinline__ void write_gates(const Shared<kWidth>& s, float* d_g, int64_t stride, int length) {
   const int lane = lane_number();
@@ -248,7 +248,7 @@ __device__ __forceinline__ void write_gates(const Shared<kWidth>& s, float* d_g,
   }
 }
 
-/// Part of <S, dS1> over 32 channels, by the 128 threads of a group.
+/// The 128 threads of a group sum their parts of <S, dS1> over 32 channels.
 template <int kWidth> __device__ __forceinline__ float multiply_states(const Stage<kWidth>& stage, int dk) {
   using attention_mma::load_pair;
   float sum = 0;

@@ -25,7 +25,7 @@ template <class T> struct Convolution {
   int64_t length, channels;
   int taps;
 
-  /// Taps of a token that lie in its document, and in the row unless inputs are carried.
+  /// How many taps of a token lie in its document, and in the row unless inputs are carried.
   __device__ int available(int64_t t, int32_t start) const {
     const int64_t inside = t + 1 - (previous != nullptr || start > 0 ? start : 0);
     return static_cast<int>(inside < taps ? inside : taps);
@@ -47,18 +47,18 @@ template <class T> struct Convolution {
   }
 };
 
-/// d silu'(z).
+/// Multiplies d with the derivative of silu at z.
 __device__ __forceinline__ float through_silu(float d, float z) {
   const float s = sigmoid(z);
   return d * s * (1.0f + z * (1.0f - s));
 }
 
-/// What lies under a filter of kTaps taps in channels c, ..., c + N - 1, token after token. Tap l: of the token l
-/// before the last one.
+/// Holds what lies under a filter of kTaps taps in channels c, ..., c + N - 1 and moves from token to token. Tap l
+/// belongs to the token l before the last one.
 template <class T, int kTaps, int N> struct Window {
   float weight[kTaps][N], x[kTaps][N], bias[N] = {};
 
-  /// Of the tokens before token t of the row.
+  /// Begins with the tokens before token t of the row.
   __device__ Window(const Convolution<T>& in, int64_t row, int64_t t, int64_t c) {
     constexpr bool kVector = N > 1;
     float filter[kTaps * N];  // in the order of memory
@@ -363,16 +363,16 @@ template <int kPacked, class F> bool dispatch_scan(const Tensor& weight, bool pa
   return true;
 }
 
-/// Heads whose norm a scan with N channels a thread takes along: those of a power of two of threads up to a warp; none
-/// else.
+/// A scan with N channels a thread takes the norm along where a head has a power of two of threads, at most a warp.
+/// Otherwise there are no heads.
 template <int N, class Args> Heads heads_of(const Args& a, bool packed) {
   const int64_t lanes = a.scale.defined() ? a.head_dim / N : 0;
   if (!packed || lanes * N != a.head_dim || lanes < 1 || lanes > 32 || (lanes & (lanes - 1)) != 0) { return {}; }
   return {.scale = a.scale.template as<float>(), .heads = a.x.size(2) / a.head_dim, .lanes = static_cast<int>(lanes)};
 }
 
-/// The gradients of weights and bias from the blocks' sums. in_order: they lie as BackwardScan leaves them, else by
-/// taps.
+/// Adds the blocks' sums to the gradients of weights and bias. in_order: the sums lie as BackwardScan leaves them,
+/// otherwise by taps.
 void add_partials(Stream& stream, const ShortConvBackward& a, const Tensor& sums, int64_t taps, bool in_order) {
   const int64_t channels = a.x.size(2), blocks = a.x.size(0) * ShortConvBlocks::count(a.x.size(1)),
                 stride = (taps + 1) * channels;

@@ -35,7 +35,7 @@ template <class Stored> struct Inputs {
   bool decays_by_key;
 };
 
-/// One multiplication in place of the three of 64 bits.
+/// Takes one multiplication. A product of 64 bits would take three.
 __device__ __forceinline__ int64_t product(uint32_t a, int b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint32_t>(b));
 }
@@ -73,14 +73,14 @@ Inputs<Stored> inputs_of(const SparseDeltaInputs& in, const Tensor& table, const
           .decays_by_key = in.decays_by_key()};
 }
 
-/// Threads of a block: of as many warps as share a token's slots.
+/// A block has as many warps as share a token's slots.
 template <class Stored> unsigned threads_for(int64_t writes, int64_t reads) {
   const int64_t most = writes > reads ? writes : reads,
                 warps = (most + Tiling<Stored>::kEntries - 1) / Tiling<Stored>::kEntries;
   return static_cast<unsigned>(32 * (warps < Tiling<Stored>::kWarps ? warps : Tiling<Stored>::kWarps));
 }
 
-/// First of the sequences (ascending) that does not lie before `row` of the batch.
+/// Finds the first of the ascending sequences that does not lie before `row` of the batch.
 __device__ __forceinline__ int64_t first_sequence(const SparseDeltaSequence* sequences, int64_t count, int64_t row) {
   return first_where(count, [&](int64_t i) { return sequences[i].row >= row; });
 }
@@ -106,7 +106,7 @@ template <int C> struct alignas(8) Channels {
   }
 };
 
-/// Of vectors that belong to a token: two channels a lane. Of slots: as the lane holds them.
+/// A lane holds two channels of a vector that belongs to a token. Of a slot it holds a part.
 using Pair = Channels<2>;
 template <class Stored> using Part = Channels<Tiling<Stored>::kChannels>;
 /// The same as stored.
@@ -181,7 +181,7 @@ template <class Stored> struct BlockSlice {
   }
   /// The head of token t of the batch, below 2^31.
   __device__ __forceinline__ uint32_t token(int t) const { return static_cast<uint32_t>(t * heads + head); }
-  /// Channels of the lane's pair in the slice: in bf16 those that fold() leaves.
+  /// Where the lane's pair lies in the slice. In bf16 these are the channels that fold() leaves.
   __device__ __forceinline__ int offset(int i) const {
     return Tile::kNarrow ? lane % 8 * 8 + lane / 8 * 2 + i : lane + 32 * i;
   }
@@ -229,7 +229,7 @@ template <class Stored> struct BlockSlice {
     if constexpr (Tile::kNarrow) { sum_over_lanes<16, 8>(sum.x); }
     return {{sum.x[0], sum.x[1]}};
   }
-  /// `slot` points to the slice of a slot, if it `exists`; else zeros.
+  /// Loads the slice of a slot, or zeros where none `exists`.
   __device__ __forceinline__ Held<Stored> load_slot(const Stored* slot, bool exists) const {
     if constexpr (Tile::kNarrow) {
       return exists && has_part ? load_16_bytes(slot + part_offset(0)) : Word4{};
@@ -297,17 +297,17 @@ template <class Stored> struct Memory {
     HEBB_UNROLL
     for (int j = 0; j < Tiling<Stored>::kHeld; ++j) { held[j] = at.load_slot(source(codes[j]), has(codes[j])); }
   }
-  /// To the slot of a code, or nowhere if it is kNoSlot.
+  /// Writes to the slot of a code. kNoSlot has none.
   __device__ __forceinline__ void store(const BlockSlice<Stored>& at, int32_t code, const Held<Stored>& value) const {
     at.store_slot(slot_of(code), code != kNoSlot, value);
   }
 };
 
-/// Slots on their way into L2 while other tokens are computed, one a thread: latency and bandwidth of HBM want those of
-/// two tokens under way.
+/// Asks for slots, one a thread, while other tokens are computed. Those of two tokens are on their way into L2: latency
+/// and bandwidth of HBM want as many.
 class Prefetch {
  public:
-  /// Codes of a token, needed when issue() is called. `first_use`: entries that add to sums, or null.
+  /// Takes the codes of a token for issue(). `first_use` has the entries that add to sums, or is null.
   template <class Stored>
   __device__ __forceinline__ void choose(const Inputs<Stored>& in, bool exists, uint32_t token, const int32_t* writes,
                                          const int32_t* reads, const int32_t* first_use = nullptr) {
@@ -320,7 +320,7 @@ class Prefetch {
       first_use_ = first_use != nullptr ? (first_use + product(token, in.writes + in.reads))[i] : kNotFirst;
     }
   }
-  /// sums: of the head, the slice of slot 0 of [slots, dim].
+  /// `sums` is the slice of the head's slot 0 in [slots, dim].
   template <class Stored>
   __device__ __forceinline__ void issue(const Memory<Stored>& memory, const BlockSlice<Stored>& at,
                                         const float* sums = nullptr, int dim = 0) const {
@@ -340,7 +340,7 @@ class Prefetch {
   int32_t code_ = kNoSlot, first_use_ = kNotFirst;
 };
 
-/// The lane's entries of a list of `count`; past its end `none`.
+/// Loads the lane's entries of a list of `count`. Past its end they are `none`.
 template <class Stored, class T>
 __device__ __forceinline__ void load_entries(T (&out)[Tiling<Stored>::kHeld], const BlockSlice<Stored>& at,
                                              const T* list, int first, int count, T none) {
@@ -357,7 +357,7 @@ template <class Stored> struct Writes {
   int32_t code[kHeld];
   float k[kHeld], decay[kHeld];
 
-  /// count: 0 where there is no such token.
+  /// `count` is 0 where there is no such token.
   __device__ __forceinline__ void load(const Inputs<Stored>& in, const BlockSlice<Stored>& at, const int32_t* codes,
                                        uint32_t token, int first, int count) {
     const int64_t begin = product(token, in.writes);
@@ -373,7 +373,7 @@ template <class Stored> struct Writes {
   }
 };
 
-/// The same of its reads.
+/// The lane's entries of the reads of a token.
 template <class Stored> struct Reads {
   int32_t code[Tiling<Stored>::kHeld];
   float q[Tiling<Stored>::kHeld];
@@ -386,8 +386,8 @@ template <class Stored> struct Reads {
   }
 };
 
-/// use(first) for the warp's groups of `count` entries of a token; load(first) before, but for the first group where it
-/// `is_loaded`.
+/// Calls load(first) and use(first) for the warp's groups of a token's `count` entries. Where the first group
+/// `is_loaded`, it is only used.
 template <class Stored, class Load, class Use>
 __device__ __forceinline__ void each_group(const BlockSlice<Stored>& at, int count, bool is_loaded, Load&& load,
                                            Use&& use) {
@@ -397,7 +397,7 @@ __device__ __forceinline__ void each_group(const BlockSlice<Stored>& at, int cou
   }
 }
 
-/// to[place of entry j] = the sum of dots[j] over the lanes of its slot; places below 0: nowhere.
+/// Writes the sum of dots[j] over the lanes of its slot to the place of entry j. A place below 0 is none.
 template <class Stored>
 __device__ __forceinline__ void store_dots(float* to, const BlockSlice<Stored>& at,
                                            float (&dots)[Tiling<Stored>::kHeld],

@@ -66,7 +66,7 @@ Tensor FwpkmLog::usage(int64_t c) const {
 
 namespace {
 
-/// What the kernels of a chunk hand on to each other, and the norms of keys to the next chunk.
+/// The kernels of a chunk hand these on to each other. The norms of keys go on to the next chunk.
 struct StepBuffers {
   StepBuffers(Arena& arena, const FwpkmOptions& o, const FwpkmLog& log, DType dtype)
       : key_norms(arena, {o.heads, 2, o.subkeys}, dtype, "key norms"),
@@ -109,7 +109,7 @@ double negative_entropy(Stream& stream, const FwpkmLog& log, const FwpkmOptions&
   return sum / static_cast<double>(log.count());
 }
 
-/// One row of chunks, or one update: what it reads and writes.
+/// What a row of chunks, or one update, reads and writes.
 struct Updates {
   Stream& stream;
   Arena& arena;
@@ -149,7 +149,7 @@ struct Updates {
                                 .chunk = log.chunks().at(c),
                                 .pairs = pairs});
   }
-  /// log.keys(c + 1) from log.keys(c). counted: the tokens in the chunk's statistics; pair_count: its pairs.
+  /// Makes log.keys(c + 1) of log.keys(c). `counted` tokens are in the chunk's statistics; it has `pair_count` pairs.
   void step_keys(int64_t c, int64_t counted, int64_t pair_count) const {
     const FastChunk chunk = log.chunks().at(c);
     if (o.key_update == KeyUpdate::entropy) {

@@ -70,7 +70,7 @@ class Ham final : public Layer {
   void declare_router(const BuildContext& c);
 
   Var project(Pass& pass, Var x, Param* weight) const { return linear(pass.tape, x, pass.param(*weight)); }
-  /// In fp32 where x is bf16: what the recurrence, its gates and the router take.
+  /// Projects in fp32 where x is bf16. The recurrence, its gates and the router take the result.
   Var project_wide(Pass& pass, Var x, Param* weight) const {
     return linear(pass.tape, x, pass.param(*weight), {}, sum_dtype(pass.tape.dtype(x)));
   }
@@ -234,7 +234,7 @@ Var Ham::convolved(Pass& pass, Var x, const Lane& lane, bool silu, const Buffer*
   return short_conv(pass, x, pass.param(*lane.conv), {}, silu, before.get());
 }
 
-/// From a raw projection to q, k or v of a path. `tail`: its carried inputs.
+/// Makes q, k or v of a path from a raw projection. `tail` holds the inputs that were carried.
 Var Ham::lane_input(Pass& pass, Var x, const Lane& lane, bool silu, const Buffer* tail) const {
   return place_ == NormPlace::post_conv ? normed(pass, convolved(pass, x, lane, silu, tail), lane)
                                         : convolved(pass, normed(pass, x, lane), lane, silu, tail);
@@ -280,7 +280,7 @@ bool Ham::wants_score(const Pass& pass) const {
   return config_.router.learned() || decision().selecting == Selecting::threshold || looks;
 }
 
-/// The score [N] of every token; learned routers hand it to the next layer with EDA.
+/// Returns the score [N] of every token. With EDA a learned router hands it to the next layer.
 Var Ham::route(Pass& pass, Var x, const DeltaProbe& probe) {
   Tape& tape = pass.tape;
   const bool takes_max = config_.aggregate == "max";
@@ -315,7 +315,7 @@ Ham::Reading Ham::recur(Pass& pass, Var x, const Projections& raw, HamState* s) 
   return r;
 }
 
-/// Attention to the selected tokens, [N, dV], in the given type.
+/// Attends to the selected tokens. The result [N, dV] has the given type.
 Var Ham::attend(Pass& pass, const Projections& raw, DType dtype, Var factor, const HamSelection& selection,
                 HamState* s) const {
   const HamHeads& h = kv_.heads;
@@ -341,7 +341,7 @@ Var Ham::attend(Pass& pass, const Projections& raw, DType dtype, Var factor, con
                    selection.visible(), scale);
 }
 
-/// In the given type, which z and gate have; o may be fp32.
+/// Norms o and multiplies it with its gates. The result has the given type, as z and gate have; o may be fp32.
 Var Ham::gated(Pass& pass, Var o, Var z, Var gate, const Path& path, DType dtype) const {
   const Var y = gated_norm(pass.tape, o,
                            {.z = z,
@@ -438,14 +438,15 @@ std::unique_ptr<LayerState> Ham::make_state(Arena& arena, int64_t rows, DType dt
   return s;
 }
 
-/// Mean share of the tokens that the list holds, as far as the configuration says: learned thresholds meet their
-/// target, and constant ones are taken from learned ones.
+/// How many of so many tokens the list holds, as far as the configuration says. A learned threshold meets its target.
+/// A constant one is counted as if it were learned.
 double Ham::selected_tokens(int64_t tokens) const {
   const HamThresholdConfig& t = config_.threshold;
   return static_cast<double>(tokens) * (t.mode == "all" ? 1.0 : t.mode == "none" ? 0.0 : t.target);
 }
 
-/// Matrix products, convolutions, the chunked recurrence with its predictions, scores, and pairs of the attention.
+/// Counts matrix products, convolutions, the chunked recurrence with its predictions, scores, and pairs of the
+/// attention.
 double Ham::flops_per_token(int64_t length) const {
   const auto real = [](int64_t n) { return static_cast<double>(n); };
   const double d = real(d_), keys = real(delta_.key_channels()), values = real(delta_.value_channels());
