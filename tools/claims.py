@@ -5,11 +5,12 @@ tools/claims.py collect RUNS RESULTS    RUNS: the folder of a ladder (runs/claim
 tools/claims.py render PAGE             writes the tables into the page, between <!-- TABLE --> and <!-- end -->
 tools/claims.py render PAGE --check     writes nothing; exit code 1 where the page differs from the results
 
-TABLE is `NAME metric KEY...`, `NAME paired KEY against ROW`, `NAME gains ROW KEY...` (of each key over the one before) or
-`NAME exponents QUANTITY... from LENGTH`; NAME is a file of results in the page's folder claims/. A run has values by key:
+TABLE is `NAME metric KEY...`, `NAME paired KEY against ROW`, `NAME gains ROW KEY...` (of each key over the one before),
+`NAME difference KEY minus KEY` (of each row) or `NAME exponents QUANTITY... from LENGTH`; NAME is a file of results in the
+page's folder claims/. A run has values by key:
 accuracy.LENGTH and bytes.LENGTH (state of a decoder) of in-context recall, accuracy.LENGTH.READINGS of associative recall,
 flops.LENGTH, seconds.LENGTH (the best of an evaluation) and bytes.LENGTH of prefill, loss.recall, kept (share of HAM's
-keys, mean over the last quarter of the logged steps).
+keys, mean over the last quarter of the logged steps), kept.GROUP and score.GROUP (of an evaluation of kind selection).
 Intervals are Student's t at 95 % over seeds; tests are paired by seed, two-sided, with Holm's correction over a table.
 """
 import glob
@@ -100,7 +101,7 @@ def values_of(run):
             result = json.load(file)
         if result.get("status", "ok") != "ok":
             sys.exit(f"{path}: the evaluation has status {result['status']}")
-        series, metrics = result["series"], result["metrics"]
+        series, metrics = result.get("series", {}), result["metrics"]
         for point in series.get("by_setting", []):
             readings = f".{result['config']['readings']}" if "readings" in result["config"] else ""
             values[f"accuracy.{point['length']}{readings}"] = point["accuracy"]
@@ -109,6 +110,8 @@ def values_of(run):
             if point["position"] >= 1024:  # shorter ones are too short to time
                 seconds, key = point["position"] / point["prefill_tokens_per_s"], f"seconds.{point['position']}"
                 values[key] = min(seconds, values.get(key, math.inf))
+        if result["kind"] == "selection":
+            values.update({name: metric["value"] for name, metric in metrics.items()})
         if result["kind"] == "efficiency":
             length = result["config"].get("sequence_length")
             if length is not None:
@@ -192,6 +195,15 @@ def gains_table(results, model, keys):
     return rows
 
 
+def difference_table(results, key, other):
+    tests = [paired(results.values(model, key), results.values(model, other)) for model in results.models]
+    adjusted = holm([p for _, _, p in tests])
+    rows = [[f"{key} minus {other}", "difference, 95 %", "p", "p, Holm"], ["---", "---:", "---:", "---:"]]
+    for model, (mean, half, p), corrected in zip(results.models, tests, adjusted):
+        rows.append([f"`{model}`", f"{mean:+.3f} ± {half:.3f}", p_text(p), p_text(corrected)])
+    return rows
+
+
 def slope(xs, ys):
     us, vs = [math.log(x) for x in xs], [math.log(y) for y in ys]
     u, v = sum(us) / len(us), sum(vs) / len(vs)
@@ -220,6 +232,8 @@ def table(folder, words):
         rows = paired_table(results, rest[0], rest[2])
     elif kind == "gains":
         rows = gains_table(results, rest[0], rest[1:])
+    elif kind == "difference":
+        rows = difference_table(results, rest[0], rest[2])
     elif kind == "exponents":
         rows = exponent_table(results, rest[:-2], int(rest[-1]))
     else:
