@@ -21,38 +21,51 @@ template <class S> inline constexpr int kColumns = 2 * Vec<S>::width;
 /// Elements from one step of k to the next in a packed panel of A: kRows rounded up to whole vectors.
 template <class S> inline constexpr int kLeftStep = (kRows + Vec<S>::width - 1) / Vec<S>::width* Vec<S>::width;
 
-/// Asks for the memory of the next panel of A, a line or two every kSteps steps of k: the multiply-adds hide the wait
+/// `rows` rows of memory of `width` elements.
+template <class S> struct Region {
+  const S* data = nullptr;
+  int64_t stride = 0, rows = 0, width = 0;
+
+  static constexpr int64_t kLine = 64 / sizeof(S);
+  int64_t lines() const { return rows * ((width - 1 + kLine - 1) / kLine + 1); }
+};
+
+/// Asks for memory that is needed next, a few lines every kSteps steps of k: the multiply-adds hide the wait
 /// for it, while a burst of requests fills the processor's queue of misses.
 template <class S> class Prefetch {
  public:
   static constexpr int64_t kSteps = 8;
 
   Prefetch() = default;
-  /// `rows` rows of memory of `width` elements, in `times` calls of fetch.
-  Prefetch(const S* data, int64_t stride, int64_t rows, int64_t width, int64_t times)
-      : row_(data),
-        stride_(stride),
-        rows_(rows),
-        last_(width - 1),
-        share_((rows * ((last_ + kLine - 1) / kLine + 1) + times - 1) / times) {}
+  /// One region and then the other, in `times` calls of fetch.
+  Prefetch(const Region<S>& first, const Region<S>& second, int64_t times)
+      : region_(first), next_(second), share_((first.lines() + second.lines() + times - 1) / times) {}
 
   void fetch() {
-    for (int64_t i = 0; i < share_ && rows_ > 0; ++i) {
+    for (int64_t i = 0; i < share_; ++i) {
+      if (region_.rows == 0) {
+        region_ = next_;
+        next_.rows = 0;
+        if (region_.rows == 0) {
+          share_ = 0;
+          return;
+        }
+      }
       // The last element, too: rows begin anywhere in a line.
-      __builtin_prefetch(row_ + (at_ < last_ ? at_ : last_), 0, 2);
-      at_ += kLine;
-      if (at_ >= last_ + kLine) {
+      const int64_t last = region_.width - 1;
+      __builtin_prefetch(region_.data + (at_ < last ? at_ : last), 0, 2);
+      at_ += Region<S>::kLine;
+      if (at_ >= last + Region<S>::kLine) {
         at_ = 0;
-        row_ += stride_;
-        --rows_;
+        region_.data += region_.stride;
+        --region_.rows;
       }
     }
   }
 
  private:
-  static constexpr int64_t kLine = 64 / sizeof(S);
-  const S* row_ = nullptr;
-  int64_t stride_ = 0, rows_ = 0, last_ = 0, at_ = 0, share_ = 0;
+  Region<S> region_, next_;
+  int64_t at_ = 0, share_ = 0;
 };
 
 /// Where the kernel finds op(A): element (i, k) at data[i * row + k * step].
