@@ -169,7 +169,6 @@ Var fwmlp_row(Pass& pass, Var q, Var v, const FwmlpParams& params, const FwmlpOp
 void fwmlp_read(Stream& stream, Arena& arena, const FwmlpOptions& o, const Tensor& q, const FastChunk& chunk,
                 const FwmlpParams& params, const Tensor& vh) {
   FwmlpLog log(arena, o, chunk, chunk.count, sum_dtype(q.dtype), false);
-  log.pairs = {0};
   pack(stream, params, log.weights(0), false);
   run_chunks(stream, arena, o, log, q, {}, vh, 0);
 }

@@ -105,6 +105,13 @@ TEST_CASE("requests name the key that is wrong, what was found and what was expe
   CHECK(fault_of(R"({"prompt": "abcdefghij", "max_tokens": 10, "n": 1, "stop": null, "some": 1})") == "");
 }
 
+TEST_CASE("errors have the protocol's type, and only a missing key has a code", "[fast]") {
+  const auto error = [](int status) { return error_body(ApiError(status, "text")).at("error"); };
+  CHECK(error(401).at("code").as_string() == "invalid_api_key");
+  CHECK(error(401).at("type").as_string() == "authentication_error");
+  for (const int status : {400, 404, 500}) { CHECK(error(status).at("code").is_null()); }
+}
+
 TEST_CASE("scores of an answer are those of the evaluations", "[fast]") {
   const BigramModel files(random_table(5));
   ScoringModel model = files.load();
