@@ -156,7 +156,22 @@ void multiply_block(const Problem<S>& g, const Block& at, const Block& next, S* 
   }
 }
 
+/// The product of a few rows by a B that lies transposed, which is read once and in place.
+template <class S> void multiply_few(const Problem<S>& g) {
+  constexpr int64_t w = Vec<S>::width;
+  const int64_t depth = block_depth(g.k);
+  const auto kernel = gemm::find_transposed_kernel<S>(g.m);
+  for (int64_t j = 0; j < g.n; j += w) {
+    for (int64_t p = 0; p < g.k; p += depth) {
+      const gemm::Left<S> a{g.a_at(0, p), g.trans_a ? 1 : g.lda, g.trans_a ? g.lda : 1};
+      const int lanes = static_cast<int>(std::min(w, g.n - j));
+      kernel(std::min(depth, g.k - p), a, g.b_at(p, j), g.ldb, {g.c + j, g.ldc, g.alpha, g.accumulate || p > 0, lanes});
+    }
+  }
+}
+
 template <class S> void multiply(const Problem<S>& g) {
+  if (g.trans_b && g.m <= gemm::kFewRows) { return multiply_few(g); }
   const bool few_rows = g.m <= kRows;  // every panel of B is used once: memory decides
   const int64_t depth = block_depth(g.k);
   // A panel of A may not find room in L1 as it lies: its rows are far apart, or its steps are. Packing pays where it is

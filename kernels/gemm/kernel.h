@@ -245,6 +245,62 @@ void pack_panels(int64_t k, const S* source, int64_t stride, int64_t panels, Beg
   }
 }
 
+/// The kernel for `rows` rows by a vector of columns of a B that lies transposed, column j at b + j * stride: without a
+/// packed panel between, which is read once where rows are few. The sums are those of the kernel above.
+template <class S, int rows>
+void kernel_transposed(int64_t k, const Left<S>& left, const S* b, int64_t stride, const Out<S>& out) {
+  using V = Vec<S>;
+  constexpr int w = V::width;
+  V sums[rows];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i) { sums[i] = V(S(0)); }
+  vector_loop<S>(k, [&](int64_t p, auto lanes) {
+    V block[w];
+#pragma GCC unroll 16
+    for (int i = 0; i < w; ++i) {
+      block[i] = i < out.lanes ? load(b + i * stride + p, lanes) : V(S(0));
+      // Of the next columns: the rows are too many and too short for the processor to see them come.
+      __builtin_prefetch(b + (i + w) * stride + p, 0, 2);
+    }
+    transpose(block);
+#pragma GCC unroll 16
+    for (int q = 0; q < w; ++q) {
+      if constexpr (!std::is_same_v<decltype(lanes), AllLanes>) {
+        if (q >= lanes) { break; }
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < rows; ++i) {
+        sums[i] = fma(V(left.data[i * left.row + (p + q) * left.step]), block[q], sums[i]);
+      }
+    }
+  });
+  const V alpha(out.alpha);
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i) {
+    S* c = out.data + i * out.row;
+    store(c, out.add ? fma(alpha, sums[i], load(c, out.lanes)) : alpha * sums[i], out.lanes);
+  }
+}
+
+template <class S>
+using TransposedKernel = void (*)(int64_t k, const Left<S>&, const S* b, int64_t stride, const Out<S>&);
+
+#if defined(HEBB_AVX512)
+inline constexpr int kFewRows = 8;  // sums beside a block of 16 vectors in 32 registers
+#else
+inline constexpr int kFewRows = 4;  // and of 8 vectors in 16
+#endif
+template <class S, int... i>
+constexpr std::array<TransposedKernel<S>, kFewRows> transposed_kernels_of(std::integer_sequence<int, i...>) {
+  return {kernel_transposed<S, i + 1>...};
+}
+/// The kernel for `rows` (1 to kFewRows).
+template <class S> TransposedKernel<S> find_transposed_kernel(int64_t rows) {
+  static constexpr std::array<TransposedKernel<S>, kFewRows> all =
+      transposed_kernels_of<S>(std::make_integer_sequence<int, kFewRows>());
+  return all[static_cast<size_t>(rows - 1)];
+}
+
 /// Packs a [k, columns] matrix, stored as it is or transposed, into panels of `panel` columns, each
 /// [k, panel], one behind the other.
 template <class S, int panel>
