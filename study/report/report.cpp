@@ -350,8 +350,7 @@ class Report {
     }
     for (const auto& [title, drawing] : drawings) {
       chart("mean_" + file_name(title) + ".svg",
-            svg_chart(drawing.first, {title + ", mean and 95 % interval over seeds", "optimizer steps", axis},
-                      drawing.second));
+            svg_chart(drawing.first, {title + ", mean and 95 % interval", "optimizer steps", axis}, drawing.second));
     }
   }
 

@@ -1,6 +1,7 @@
 // Means over seeds with intervals, and paired tests between rows (docs/verbs/report.md, Seeds).
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/statistics.h"
@@ -82,14 +83,19 @@ ReportPart report_seeds(const std::vector<Json>& results) {
                   comparison_table(over_seeds(results)), "seeds.csv"};
   part.numbers = numbers_of(groups);
   for (const std::string& key : keys_where(groups, is_result)) {
+    double low = INFINITY, high = -INFINITY;
     IntervalChart chart{key, unit_of(key).empty() ? key : key + " [" + unit_of(key) + "]", {}};
     for (const SeedGroup& group : groups) {
       const std::vector<double> values = values_of(group, key);
       if (values.empty()) { continue; }
       const SampleMean m = sample_mean(values);
       chart.rows.push_back({group.id, m.mean, m.half, values});
+      for (const double value : values) {
+        low = std::min(low, value);
+        high = std::max(high, value);
+      }
     }
-    if (!chart.rows.empty() && part.charts.size() < kMostCharts) {
+    if (low < high && part.charts.size() < kMostCharts) {
       part.charts.emplace_back("seeds_" + file_name(key) + ".svg", svg_intervals(chart));
     }
   }

@@ -194,12 +194,14 @@ TEST_CASE("runs that differ in seeds only are one row: means with sample deviati
   const TempFolder folder;
   FitConfig fit = by_arch();
   fit.fit_ids = {"*"};
+  for (Json& result : results) { result.set("eval.e.documents", 2); }
   CHECK_THAT(report_of(folder, runs_of(results), fit),
              Contains("## Results over seeds") && Contains("| 1 | 4.6 ± 1.3 | 4 (-0.6000) |"));
   CHECK_THAT(read_file(folder / "report" / "seeds.csv"),
              StartsWith("row,statistic,unit,seeds,mean,low,high,std\ngdn,loss.final,nats per token,2,4.6,3.32") &&
                  Contains("\nfull_seed=1,loss.final,nats per token,1,4.0,,,\n"));
   CHECK_THAT(read_file(folder / "report/plots/seeds_loss.final.svg"), Contains("<title>full_seed=1: 4, one seed: no"));
+  CHECK_FALSE(fs::exists(folder / "report/plots/seeds_eval.e.documents.svg"));  // the same everywhere
   // Other settings at one level, say learning rates, are not averaged.
   results[1].set("setting", "other");
   CHECK_THAT(report_of(folder, runs_of(results), fit), Contains("| 1 | 2 settings | 4 |") &&
