@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/bfloat.h"
+#include "core/launch_profile.h"
 #include "core/parallel.h"
 
 namespace hebb {
@@ -136,10 +137,5 @@ int64_t gpu_shared_bytes() {
 }
 
 int64_t scratch_slots(const Stream& stream, int64_t tasks) { return stream.on_gpu() ? tasks : threads(); }
-
-void no_cuda_kernel(const char* name) {
-  throw Error(ExitCode::kOther, std::string("--device: this build has no CUDA code for ") + name +
-                                    " (found cuda, expected cpu for models with this layer)");
-}
 
 }  // namespace hebb

@@ -2,8 +2,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/fp32_operands.h"
-#include "core/launch_profile.h"
 #include "core/tensor.h"
 
 namespace hebb {
@@ -14,6 +12,7 @@ namespace hebb {
 enum class DeviceKind { cpu, cuda, count };
 const char* device_name(DeviceKind device);
 
+class LaunchProfile;
 class ProductList;
 
 /// An ordered queue of kernels on one device.
@@ -56,84 +55,6 @@ int64_t gpu_shared_bytes();
 /// Slots of scratch for a kernel of `tasks` tasks that go on at the same time: one a thread on the CPU, one a task on a
 /// GPU.
 int64_t scratch_slots(const Stream& stream, int64_t tasks);
-
-/// Raised when a kernel without CUDA code is asked to run there.
-[[noreturn]] void no_cuda_kernel(const char* name);
-
-/// For a profile of the stream. An operation whose FLOPs follow from its args says more before HEBB_KERNEL.
-template <class Args> LaunchWork work_of(const Args&) { return {}; }
-
-namespace detail {
-template <class Args> double operand_bytes(const Args& args) {
-  struct {
-    double bytes = 0;
-    void operator()(const Tensor& tensor) { bytes += tensor.defined() ? static_cast<double>(tensor.bytes()) : 0; }
-    void operator()(DType) {}
-  } sum;
-  for_each_operand(args, sum);
-  return sum.bytes;
-}
-
-template <class Args> bool launch(Stream& stream, const char* name, const Args& args) {
-  stream.last_kernel = name;
-  ++stream.launches;
-  if (stream.profile != nullptr) {
-    LaunchWork work = work_of(args);
-    if (work.name.empty()) { work.name = name; }
-    work.bytes = operand_bytes(args);
-    stream.profile->begin(stream, work);
-  }
-  return !stream.counting();
-}
-}  // namespace detail
-
-/// What a kernel does on the counting device: nothing, unless its header says otherwise before HEBB_KERNEL.
-template <class Args> void count(Stream&, const Args&) {}
-
-// The contract of a kernel is its args struct: tensors (outputs first), sizes, flags. `HEBB_KERNEL(Args)`
-// declares cpu::run and cuda::run and defines hebb::run, which switches on the stream's device.
-// HEBB_KERNEL_CPU(Args) is for kernels that have no CUDA code yet: there they stop with an error.
-// The CPU computes bf16 operands in fp32.
-// The emulator's tests (docs/emulator.md) see the kernels of its device as well.
-#if defined(HEBB_SIMT) && defined(HEBB_DEVICE)
-#define HEBB_KERNEL_EMULATED(Args)            \
-  namespace HEBB_DEVICE {                     \
-  void run(Stream& stream, const Args& args); \
-  }
-#else
-#define HEBB_KERNEL_EMULATED(Args)
-#endif
-#define HEBB_RUN_ON_CPU(stream, args) with_fp32_operands(args, false, [&](const auto& wide) { cpu::run(stream, wide); })
-#ifdef HEBB_HAVE_CUDA
-#define HEBB_KERNEL(Args)                             \
-  HEBB_KERNEL_EMULATED(Args)                          \
-  namespace cpu {                                     \
-  void run(Stream& stream, const Args& args);         \
-  }                                                   \
-  namespace cuda {                                    \
-  void run(Stream& stream, const Args& args);         \
-  }                                                   \
-  inline void run(Stream& stream, const Args& args) { \
-    if (!detail::launch(stream, #Args, args)) {       \
-      count(stream, args);                            \
-    } else if (stream.device == DeviceKind::cuda) {   \
-      cuda::run(stream, args);                        \
-    } else {                                          \
-      HEBB_RUN_ON_CPU(stream, args);                  \
-    }                                                 \
-  }
-#else
-#define HEBB_KERNEL(Args) HEBB_KERNEL_EMULATED(Args) HEBB_KERNEL_CPU(Args)
-#endif
-#define HEBB_KERNEL_CPU(Args)                                                 \
-  namespace cpu {                                                             \
-  void run(Stream& stream, const Args& args);                                 \
-  }                                                                           \
-  inline void run(Stream& stream, const Args& args) {                         \
-    if (!detail::launch(stream, #Args, args)) { return count(stream, args); } \
-    if (stream.device == DeviceKind::cuda) { no_cuda_kernel(#Args); }         \
-    HEBB_RUN_ON_CPU(stream, args);                                            \
-  }
 
 /// Calls f with a float or double value according to dtype; other dtypes are programmer errors.
 template <class F> void dispatch_real(DType dtype, F&& f) {

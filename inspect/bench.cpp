@@ -6,6 +6,7 @@
 #include <map>
 
 #include "core/elapsed.h"
+#include "core/launch_profile.h"
 #include "core/parallel.h"
 #include "core/quantile.h"
 #include "core/random.h"

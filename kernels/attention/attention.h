@@ -1,5 +1,5 @@
 #pragma once
-#include "core/workspace.h"
+#include "core/kernel.h"
 #include "kernels/common/cores.h"
 
 namespace hebb {

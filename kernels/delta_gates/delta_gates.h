@@ -1,7 +1,7 @@
 #pragma once
 #include <limits>
 
-#include "core/workspace.h"
+#include "core/kernel.h"
 
 namespace hebb {
 

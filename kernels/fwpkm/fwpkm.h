@@ -1,7 +1,7 @@
 #pragma once
 #include <algorithm>
 
-#include "core/workspace.h"
+#include "core/kernel.h"
 
 namespace hebb {
 

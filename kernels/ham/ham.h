@@ -1,7 +1,7 @@
 #pragma once
 // What HAM adds to the gated delta rule and attention (docs/layers/ham.md): scores of tokens, the
 // selection, and the packed list of selected keys and values.
-#include "core/stream.h"
+#include "core/kernel.h"
 
 namespace hebb {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "core/workspace.h"
+#include "core/kernel.h"
 
 namespace hebb {
 

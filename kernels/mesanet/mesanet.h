@@ -1,5 +1,5 @@
 #pragma once
-#include "core/workspace.h"
+#include "core/kernel.h"
 #include "kernels/gated_delta/chunk_grid.h"
 
 namespace hebb {

@@ -1,5 +1,5 @@
 #pragma once
-#include "core/stream.h"
+#include "core/kernel.h"
 
 namespace hebb {
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <cmath>
 
-#include "core/stream.h"
+#include "core/kernel.h"
 
 namespace hebb {
 
