@@ -219,7 +219,8 @@ def eval_scores(hebb, folder, names, precision):
              "gsm8k": {"kind": "generate", "max_new_tokens": 256, "until": ["Question:", "</s>", "<|im_end|>"]}}
     evaluations = []
     for name in names:
-        subprocess.run([hebb, "data", "convert", name.split("_")[0], f"{name}.jsonl", f"{name}-records.jsonl"], cwd=folder, check=True,
+        records = pathlib.Path(__file__).resolve().parents[2] / "tools" / "records.py"
+        subprocess.run([sys.executable, records, name.split("_")[0], f"{name}.jsonl", f"{name}-records.jsonl"], cwd=folder, check=True,
                        stdout=subprocess.DEVNULL)
         more = {} if name == "gsm8k" else {"max_length": PAGE_LENGTH}
         evaluations.append({"name": f"{name}-{precision}", "file": f"{name}-records.jsonl", **kinds[name], **more})
