@@ -80,6 +80,8 @@ void run_report(const Options& o, const std::string& fit_options) {
   std::set<fs::path> seen;
   std::vector<std::string> paths;
   for (const std::string& word : o.runs) {
+    // A pattern of a shell, checkpoints/*, names the pointer beside the checkpoints.
+    if (o.runs.size() > 1 && fs::path(word).filename() == "latest" && fs::is_regular_file(word)) { continue; }
     const std::vector<std::string> folders = run_folders(word);
     paths.insert(paths.end(), folders.begin(), folders.end());
   }

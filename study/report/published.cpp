@@ -76,7 +76,8 @@ ReportPart beside_published(const PublishedTable& table, const std::vector<Json>
               (shrunk_to.empty() ? ""
                                  : " They were shrunk to " + shrunk_to +
                                        ": they are not the paper's models and saw neither its data nor as many "
-                                       "tokens.");
+                                       "tokens. A loss counts per token of its own tokenizer: published and our "
+                                       "losses have different units.");
   part.csv_file = "published.csv";
   part.table.columns = {"run"};
   for (const PublishedColumn& column : table.columns) {

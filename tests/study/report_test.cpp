@@ -635,6 +635,13 @@ TEST_CASE("checkpoints of a run stand side by side, each with its metrics and ev
   CHECK_FALSE(has_seeds(over_seeds({early.result, late.result})));
   CHECK_FALSE(has_same_seeds(early.result, late.result));
   CHECK_THAT(report_of(folder, {early, late}), Contains("| one:4 | ") && !Contains("Left out of the means"));
+  // A pattern of a shell names the pointer, too.
+  const std::string checkpoints = (folder / "one/checkpoints").string();
+  CHECK(run_hebb({"report", checkpoints + "/latest", checkpoints + "/step_00000004", checkpoints + "/step_00000012",
+                  "-o", (folder / "page").string()},
+                 folder / "said")
+            .code == 0);
+  CHECK_THAT(read_file(folder / "page/report.md"), Contains("| one:4 | one:12 |"));
 }
 
 FOLDER_TEST("results without a run are drawn, from a folder of them or beside a checkpoint", "[fast]") {
