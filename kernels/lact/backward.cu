@@ -418,8 +418,9 @@ template <class S> void backward(Stream& stream, const LactBackward& a, const La
   S* const d_w[3] = {a.d_w0.as<S>(), a.d_w1.as<S>(), a.d_w2.as<S>()};
   for (int64_t m = 0; m < 3; ++m) {
     if (d_w[m] != nullptr) {
-      each_element("lact_weights", stream, f.heads, f.matrix(),
-                   AddSlices{d_w[m], b.d.sums + m * f.matrix(), f.batch, f.heads * f.all(), f.all(), f.matrix(), true});
+      each_element(
+          "lact_weights", stream, f.heads, f.matrix(),
+          AddSlices<S>{d_w[m], b.d.sums + m * f.matrix(), f.batch, f.heads * f.all(), f.all(), f.matrix(), true});
     }
   }
 }

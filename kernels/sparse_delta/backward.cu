@@ -379,8 +379,9 @@ void run(Stream& stream, const SparseDeltaBackward& a, const SparseDeltaBackward
     HEBB_LAUNCH(sparse_delta_adjoint_kernel<Stored>, blocks, threads, 0, stream, scratch.d_u.as<float>(), sums, out,
                 a.d_y.as<float>(), a.error.as<float>(), in);
     if (sums != nullptr) {
-      each_element("sparse_delta_memory", stream, in.heads * in.slots, in.dim,
-                   AddSlices{a.d_memory.as<float>(), sums, batch, in.heads * in.slots * in.dim, in.dim, in.dim, true});
+      each_element(
+          "sparse_delta_memory", stream, in.heads * in.slots, in.dim,
+          AddSlices<float>{a.d_memory.as<float>(), sums, batch, in.heads * in.slots * in.dim, in.dim, in.dim, true});
     }
     HEBB_LAUNCH(sparse_delta_value_kernel<Stored>, blocks, threads, 0, stream, a.d_v.as<float>(), out,
                 scratch.d_u.as<float>(), a.d_y.as<float>(), a.error.as<float>(), in, a.accumulate);
@@ -397,7 +398,7 @@ void run(Stream& stream, const SparseDeltaScan& a, const SparseDeltaScanScratch&
   double* const carry = scratch.carry.as<double>();
   const auto add_slices = [&](const char* name, float* to, const float* from, int64_t columns) {
     each_element(name, stream, 1, rows * columns,
-                 AddSlices{to, from, slices, rows * columns, 0, rows * columns, false});
+                 AddSlices<float>{to, from, slices, rows * columns, 0, rows * columns, false});
   };
   add_slices("sparse_delta_writes", by_write, by_write, 2 * writes);  // in place of the first
   add_slices("sparse_delta_reads", d_q, a.products.by_read.as<float>(), reads);
