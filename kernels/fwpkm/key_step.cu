@@ -63,7 +63,8 @@ template <class T> struct ErrorByWeight {
   float scale;
 
   __device__ void operator()(int64_t row, int lane) const {
-    const auto [token, g] = EntryOf(chunk, row, entries);
+    const EntryOf entry(chunk, row, entries);
+    const int64_t token = entry.token, g = entry.entry;  // clang 14 captures no structured binding
     const int64_t target = targets[token];
     if (target < 0) { return; }
     const float* const value = values + slots[g] * width;
