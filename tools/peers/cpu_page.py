@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Measures this machine and rewrites docs/benchmarks/cpu.md: date, commit, processor, versions, and every table of the page.
 
-  tools/peers/cpu_page.py [--hebb build/hebb] [--python PYTHON] [--text FILE] [--page docs/benchmarks/cpu.md] [--rounds 8] [--threads 2]
+  tools/peers/cpu_page.py [--hebb build/hebb] [--python PYTHON] [--text FILE --text-is NAME] [--page docs/benchmarks/cpu.md] [--rounds 8] [--threads 2]
 
---python runs the peers: one with PyTorch. --text is the text of the character model (cpu_nanogpt.py); without it that table is left out.
+--python runs the peers: one with PyTorch. --text is the text of the character model (cpu_nanogpt.py), --text-is what the page
+calls it; without a text that table is left out.
 Some minutes. On a machine with other work run it with real-time priority: chrt -f 50 tools/peers/cpu_page.py (as root).
 """
 import argparse
@@ -86,9 +87,9 @@ class Page:
         r = json.loads(run(a.python, PEERS / "cpu_nanogpt.py", pathlib.Path(a.text).resolve(), "--hebb", pathlib.Path(a.hebb).resolve(), "--threads",
                            a.threads, "--json"))
         self.add("## A character model", "",
-                 f"`tools/peers/cpu_nanogpt.py`: 4 blocks of width 128, 12 rows of 64 bytes, {r['steps']:,} steps on {r['text_bytes']:,} bytes of text, the size of "
+                 f"`tools/peers/cpu_nanogpt.py`: 4 blocks of width 128, 12 rows of 64 bytes, {r['steps']:,} steps on {r['text_bytes']:,} bytes of {a.text_is}, the size of "
                  "nanoGPT's example for a CPU. The loss is over the whole validation part.", "",
-                 table(("", "seconds", "validation loss [nats]"),
+                 table(("program", "seconds", "validation loss [nats]"),
                        [("hebb", f"{r['hebb_seconds']:.0f}", f"{r['hebb_loss']:.3f}"),
                         (f"PyTorch {r['pytorch']}", f"{r['pytorch_seconds']:.0f}", f"{r['pytorch_loss']:.3f}")]))
 
@@ -150,6 +151,7 @@ def main():
     parser.add_argument("--hebb", default=str(ROOT / "build" / "hebb"))
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--text")
+    parser.add_argument("--text-is", default="text")
     parser.add_argument("--page", default=str(ROOT / "docs" / "benchmarks" / "cpu.md"))
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
