@@ -69,7 +69,8 @@ class Page:
         a = self.args
         peers = json.loads(run(a.python, PEERS / "cpu_pytorch.py", "--hebb", pathlib.Path(a.hebb).resolve(), "--rounds", a.rounds, "--threads",
                                a.threads, "--compiled", "--json"))
-        models = {m["model"]: m for m in self.bench("transformer", "gdn-hybrid", "gdn")["models"]}
+        models = {m["model"]: m for m in self.bench("transformer", "gdn-hybrid", "gdn", "--profile")["models"]}
+        self.profiles = [(name, m["profile"]) for name, m in models.items()]
         self.add("## Training steps", "",
                  "`hebb bench`: width 256, 6 blocks, vocabulary 4,096, 4 rows of 512 tokens. The GDN hybrid has 5 GDN blocks and 1 attention block.", "",
                  table(("model", "tokens/s", "GFLOP/s", "of peak"),
@@ -108,20 +109,16 @@ class Page:
                                                         for m in models]))
 
     def small(self):
-        profiles = []
         rows = []
         for name in SMALL:
             m = self.bench(f"configs/recall/{name}.json", "--rows", "64", "--length", "128", "--profile")["models"][0]
             rows.append((f"`{name}`", f"{m['tokens_per_s']:,.0f}", f"{m['gflops']:.0f}", f"{m['gflops'] / self.peak:.0%}"))
-            profiles.append((name, m["profile"]))
+            self.profiles.append((f"recall/{name}", m["profile"]))
         self.add("## Models of width 64", "", "The models of [recall](../recall.md), 64 rows of 128 tokens.", "",
                  table(("model", "tokens/s", "GFLOP/s", "of peak"), rows))
         self.add("## Where a step's time goes", "",
                  "`hebb bench MODEL --profile`: matrix products together, with their rate, and the three longest other operations, as shares of the step.", "",
-                 table(("model", "step, ms", "products", "GFLOP/s", "others"), [self.profile_row(*p) for p in self.large_profiles() + profiles]))
-
-    def large_profiles(self):
-        return [(m["model"], m["profile"]) for m in self.bench("transformer", "gdn-hybrid", "--profile")["models"]]
+                 table(("model", "step, ms", "products", "GFLOP/s", "others"), [self.profile_row(*p) for p in self.profiles]))
 
     @staticmethod
     def profile_row(name, profile):
