@@ -537,6 +537,12 @@ FOLDER_TEST("validation data is checked when it is opened, and synthetic rows mu
   CHECK_THROWS_WITH(ValidationSource(config, 0, options),
                     "data.validation.0.seed: found 4, expected another seed than that of the training rows of mqar, or "
                     "\"allow_training_data\": true where this is meant");
+  std::string written = "data.validation.0.seed";
+  config.origin_of = [&](const std::string& path) { return path == written ? "c.json:7:3" : ""; };
+  CHECK_THROWS_WITH(ValidationSource(config, 0, options), Contains("c.json:7:3: data.validation.0.seed: found 4"));
+  written = "data.validation.0";
+  CHECK_THROWS_WITH(ValidationSource(config, 0, options), Contains("c.json:7:3: data.validation.0.seed: found 4"));
+  config.origin_of = {};
   config.validation[0].allow_training_data = true;
   CHECK(ValidationSource(config, 0, options).rows() == 3);
   config.validation[0].allow_training_data = false;

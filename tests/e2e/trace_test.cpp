@@ -64,6 +64,24 @@ FOLDER_TEST("a trace without a folder for its file is an error", "[fast]") {
   check_error(folder, trace_of("attention-1", "--out none/out"), 4, Contains("none/out: cannot create"));
 }
 
+FOLDER_TEST("a trace takes ids of the vocabulary, and -100 for a target that is ignored", "[fast]") {
+  const fs::path golden = fs::path(HEBB_SOURCE) / "tests" / "golden" / "attention-1";
+  const std::string command = "trace '" + (golden / "model.json").string() + "' --weights '" +
+                              (golden / "weights.safetensors").string() + "' --rows rows --out out";
+  const auto write = [&](std::vector<int64_t> inputs, std::vector<int64_t> targets) {
+    write_safetensors(folder / "rows", {{"inputs", {inputs.data(), DType::i64, {1, 3}}},
+                                        {"targets", {targets.data(), DType::i64, {1, 3}}}});
+  };
+  write({0, 60, 7}, {60, -100, 0});
+  CHECK_THAT(output_of(folder, command), Contains("wrote out"));
+  write({0, 60, 7}, {60, -100, 61});
+  check_error(folder, command, 3,
+              Contains("targets[2]: token id outside the vocabulary (found 61, expected 0 to 60 or -100)"));
+  write({0, -100, 7}, {60, -100, 0});
+  check_error(folder, command, 3,
+              Contains("inputs[1]: token id outside the vocabulary (found -100, expected 0 to 60)"));
+}
+
 FOLDER_TEST("damaged files of a trace are refused with their name", "[fast]") {
   const fs::path golden = fs::path(HEBB_SOURCE) / "tests" / "golden" / "attention-1";
   for (const std::string name : {"weights", "rows"}) {

@@ -444,6 +444,18 @@ TEST_CASE("efficiency counts the model and measures training, reading and genera
   CHECK(without.metrics.find("train.tokens_per_s") == nullptr);
   CHECK(metric(without, "flops.forward_per_token") == model.flops_per_token(32));
   CHECK(without.series.at("decoding").items().size() == 1);
+
+  struct Heard final : Progress {
+    void begin(std::string_view, uint64_t units, Unit, uint64_t) override { total = units; }
+    void update(uint64_t units, std::string_view) override { done = units; }
+    uint64_t total = 0, done = 0;
+  } heard;
+  const auto list = evaluations_of(R"({"name": "x", "kind": "efficiency", "training_rows": 1, "positions": [1, 2],
+                                       "batch": 2})");
+  EvalContext context{s, nullptr, 8, 42, heard, {}};
+  list[0].task->run(context);
+  CHECK(heard.total == 1 + 2 * 2);
+  CHECK(heard.done == heard.total);
 }
 
 TEST_CASE_METHOD(EvalFixture, "generation equals repeated scoring of the whole text", "[fast]") {
