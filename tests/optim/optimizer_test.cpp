@@ -13,11 +13,12 @@ OptimizerConfig read(const std::string& json) {
   return Fields::read<OptimizerConfig>(parse_json(json, "test.json"), "optimizer");
 }
 
-/// A store with a matrix, an exempt matrix and a vector, values and gradients from a stream.
+/// A store with a matrix, an exempt matrix and a vector, values and gradients from a stream. No padding follows the
+/// first.
 struct Fixture {
   explicit Fixture(const OptimizerConfig& config, DType dtype = DType::f64, const ScheduleConfig& schedule = {})
       : arena(DeviceKind::cpu) {
-    params.declare({"a.weight", {7, 5}, init::normal(1.0)});
+    params.declare({"a.weight", {8, 6}, init::normal(1.0)});
     params.declare({"b.exempt", {3, 6}, init::normal(1.0), ParamKind::trained, true});
     params.declare({"c.bias", {11}, init::normal(1.0)});
     params.declare({"d.fast", {4}, init::normal(1.0), ParamKind::fast});

@@ -1,4 +1,5 @@
 // The completions protocol without HTTP: requests, choices and the engine that answers them.
+#include <chrono>
 #include <thread>
 
 #include "serve/http_server.h"
@@ -119,6 +120,9 @@ TEST_CASE("scores of an answer are those of the evaluations", "[fast]") {
       answers_of(model, R"({"prompt": ["abc", "x"], "max_tokens": 1, "temperature": 0, "echo": true, "logprobs": 1})");
   REQUIRE(found[0].tokens.size() == 4);
   REQUIRE(found[1].tokens.size() == 2);
+  for (const size_t i : {size_t{0}, size_t{1}, size_t{2}}) {
+    CHECK(found[0].tokens[i].piece == std::string("abc").substr(i, 1));
+  }
   CHECK_FALSE(found[0].tokens[0].logprob.has_value());
   CHECK(*found[0].tokens[1].logprob == Approx(files.log_p('a', 'b')).epsilon(1e-9));
   CHECK(*found[0].tokens[2].logprob == Approx(files.log_p('b', 'c')).epsilon(1e-9));
@@ -351,6 +355,16 @@ TEST_CASE("what may begin a stop string is held back until it is none", "[fast]"
   };
   CHECK(texts_of("cd") == std::vector<std::string>{"b", "ce", "f"});
   CHECK(texts_of("ce") == std::vector<std::string>{"b", ""});
+}
+
+TEST_CASE("an engine without work asks ten times a second whether to stop", "[fast]") {
+  const BigramModel files({});
+  ScoringModel model = files.load();
+  Engine engine(model, Tokenizer::load({"bytes", "", true, true}), {});
+  int asked = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  engine.run([&] { return ++asked > 3; });
+  CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(300));
 }
 
 TEST_CASE("offsets count characters, and an echoed prompt is text", "[fast]") {
