@@ -25,6 +25,13 @@ assert claims.holm([0.01, 0.04, 0.03]) == [0.03, 0.06, 0.06]
 assert abs(claims.slope([1, 2, 4], [3, 12, 48]) - 2) < 1e-12
 
 
+# A row without a key that others have shows a dash: what has no memory has no gate.
+with tempfile.TemporaryDirectory() as folder:
+    with open(os.path.join(folder, "results.json"), "w") as file:
+        json.dump([{"model": "with", "seed": 1, "values": {"gate.1": 0.25}}, {"model": "without", "seed": 1, "values": {}}], file)
+    assert claims.metric_table(claims.Results(os.path.join(folder, "results.json")), ["gate.1"])[2:] == [["`with`", "0.250"], ["`without`", "–"]]
+
+
 def render(page):
     return subprocess.run([sys.executable, os.path.join(SOURCE, "tools/claims.py"), "render", page, "--check"], stderr=subprocess.PIPE, text=True)
 

@@ -8,7 +8,8 @@ tools/claims.py render PAGE --check     writes nothing; exit code 1 where the pa
 TABLE is `NAME metric KEY...`, `NAME paired KEY against ROW`, `NAME gains ROW KEY...` (of each key over the one before),
 `NAME difference KEY minus KEY` (of each row) or `NAME exponents QUANTITY... from LENGTH`; NAME is a file of results in the
 page's folder claims/. A run has values by key:
-accuracy.LENGTH and bytes.LENGTH (state of a decoder) of in-context recall, accuracy.LENGTH.READINGS of associative recall,
+accuracy.LENGTH and bytes.LENGTH (state of a decoder) of in-context and associative recall, accuracy.LENGTH.READINGS where
+fast weights move after each reading, gate.BLOCK, collision.BLOCK, coverage.BLOCK and kld.BLOCK of a memory (as kept),
 flops.LENGTH, seconds.LENGTH (the best of an evaluation) and bytes.LENGTH of prefill, loss.recall, kept (share of HAM's
 keys, mean over the last quarter of the logged steps), kept.GROUP and score.GROUP (of an evaluation of kind selection).
 Intervals are Student's t at 95 % over seeds; tests are paired by seed, two-sided, with Holm's correction over a table.
@@ -96,6 +97,12 @@ def values_of(run):
     if kept:
         late = kept[-(len(kept) // 4 or 1):]
         values["kept"] = sum(late) / len(late)
+    for block in sorted({block for line in lines for block in line.get("layers", {}) if block.startswith("blocks.")}):
+        logged = [line["layers"][block] for line in lines if block in line.get("layers", {})]
+        late = logged[-(len(logged) // 4 or 1):]
+        for key, name in {"gate": "gate_mean", "collision": "collision", "coverage": "coverage", "kld": "kld"}.items():
+            if name in late[0]:
+                values[f"{key}.{block.split('.')[1]}"] = sum(layer[name] for layer in late) / len(late)
     for path in sorted(glob.glob(os.path.join(run, "evals", "*", "*.json"))):
         with open(path) as file:
             result = json.load(file)
@@ -103,7 +110,7 @@ def values_of(run):
             sys.exit(f"{path}: the evaluation has status {result['status']}")
         series, metrics = result.get("series", {}), result["metrics"]
         for point in series.get("by_setting", []):
-            readings = f".{result['config']['readings']}" if "readings" in result["config"] else ""
+            readings = f".{result['config']['readings']}" if result["config"].get("update") == "end" else ""
             values[f"accuracy.{point['length']}{readings}"] = point["accuracy"]
             values[f"bytes.{point['length']}"] = point["state_bytes"]
         for point in series.get("decoding", []):
@@ -163,6 +170,11 @@ class Results:
             sys.exit(f"{model}: {key} is not there for every seed")
         return [found[seed] for seed in self.seeds]
 
+    def lacks(self, model, key):
+        """Whether other models have the key, and this one in no run."""
+        having = {run["model"] for run in self.runs if key in run["values"]}
+        return bool(having) and model not in having
+
 
 def metric_table(results, keys):
     head = ["model"] + keys
@@ -170,6 +182,9 @@ def metric_table(results, keys):
     for model in results.models:
         row = [f"`{model}`"]
         for key in keys:
+            if results.lacks(model, key):  # no memory has no gate
+                row.append("–")
+                continue
             values = results.values(model, key)
             row.append(bytes_text(sum(values) / len(values)) if key.startswith("bytes.") else with_interval(values))
         rows.append(row)
