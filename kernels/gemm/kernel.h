@@ -88,6 +88,14 @@ template <class S> struct Out {
   int lanes;
 };
 
+/// Compilers load what a few operations use anew for each of them, which takes more loads than the processor has in the
+/// time of the operations.
+template <class S> inline void keep_in_register(Vec<S>& x) {
+#if defined(__x86_64__)
+  asm("" : "+v"(x.v));
+#endif
+}
+
 /// adjacent: the rows of op(A) lie beside each other, left.row is 1.
 template <class S, int rows, int vectors, bool adjacent>
 void kernel(int64_t k, const Left<S>& left, const Right<S>& right, const Out<S>& out) {
@@ -114,7 +122,10 @@ void kernel(int64_t k, const Left<S>& left, const Right<S>& right, const Out<S>&
     }
     V bv[vectors];
 #pragma GCC unroll 2
-    for (int j = 0; j < vectors; ++j) { bv[j] = load(b + j * w); }
+    for (int j = 0; j < vectors; ++j) {
+      bv[j] = load(b + j * w);
+      if constexpr (rows > 1) { keep_in_register(bv[j]); }
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
       const V av(adjacent ? a[i] : bases[i / 3][i % 3 * a_row]);
