@@ -11,11 +11,30 @@
 
 namespace hebb::cpu {
 
-/// Selects slots for one pair of halves after the other; one object per thread.
+namespace slot_select {
+inline constexpr int64_t kGroup = 8;  // heads of tokens that are worked on together
+}
+
+/// Selects slots for pairs of halves; one object per thread.
 template <class S> class SlotSet {
  public:
-  /// The k slots that select_product_keys chooses, ascending.
-  void select(const S* s1, const S* s2, int64_t n, int64_t k, int32_t* slots) {
+  /// For each of `count` pairs, at most kGroup, scores [2, n] one after the other: the k slots that select_product_keys
+  /// chooses, ascending.
+  void select(const S* scores, int64_t count, int64_t n, int64_t k, int32_t* slots) {
+    if (n > k || n * n > kAllPairs) {
+      for (int64_t i = 0; i < count; ++i) {
+        select_ranked(scores + i * 2 * n, scores + (i * 2 + 1) * n, n, k, slots + i * k);
+      }
+      return;
+    }
+    // Where no half loses any: all n * n sums in the order of their slots, by bisection alone.
+    for (int64_t i = 0; i < count; ++i) { add_all(scores + i * 2 * n, scores + (i * 2 + 1) * n, n, all_[i]); }
+    for (int64_t i = 0; i < count; ++i) { take_of_all(all_[i], n, k, slots + i * k); }
+  }
+
+ private:
+  /// By ranks in the halves first.
+  void select_ranked(const S* s1, const S* s2, int64_t n, int64_t k, int32_t* slots) {
     count_ = std::min(k, n);
     list(s1, n, k, 0);
     list(s2, n, k, 1);
@@ -24,11 +43,11 @@ template <class S> class SlotSet {
     sort(k, taken, slots);
   }
 
- private:
   using Int = detail::IntOf<S>;
   using Ints = typename Vec<S>::Bits;
   static constexpr int64_t kInts = Vec<S>::width;
   static constexpr Int kLowest = std::numeric_limits<Int>::min();
+  static constexpr int64_t kAllPairs = 256, kWord = 64;
 
   static int64_t padded(int64_t n) { return (n + kInts - 1) / kInts * kInts; }
   static Ints load(const Int* p) {
@@ -40,6 +59,97 @@ template <class S> class SlotSet {
   static Int order_key(S x) {
     const Int bits = std::bit_cast<Int>(x + S(0));
     return bits ^ ((bits >> (8 * sizeof(Int) - 1)) & std::numeric_limits<Int>::max());
+  }
+
+  /// Bit i: keys[i] >= lowest.
+  static uint64_t bits_from(Ints keys, Int lowest) {
+#if defined(HEBB_AVX512)
+    if constexpr (sizeof(Int) == 4) {
+      return _mm512_cmpge_epi32_mask(reinterpret_cast<__m512i>(keys), _mm512_set1_epi32(lowest));
+    } else {
+      return _mm512_cmpge_epi64_mask(reinterpret_cast<__m512i>(keys), _mm512_set1_epi64(lowest));
+    }
+#elif defined(HEBB_AVX2)
+    const Ints is_from = keys >= lowest;
+    if constexpr (sizeof(Int) == 4) {
+      return static_cast<uint32_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(is_from)));
+    } else {
+      return static_cast<uint32_t>(_mm256_movemask_pd(reinterpret_cast<__m256d>(is_from)));
+    }
+#else
+    uint64_t bits = 0;
+    for (int i = 0; i < kInts; ++i) { bits |= uint64_t{keys[i] >= lowest} << i; }
+    return bits;
+#endif
+  }
+  /// The same of kWord keys.
+  static uint64_t word_from(const Int* keys, Int lowest) {
+    uint64_t bits = 0;
+    for (int64_t i = 0; i < kWord; i += kInts) { bits |= bits_from(load(keys + i), lowest) << i; }
+    return bits;
+  }
+
+  static int64_t whole_words(int64_t n) { return (n * n + kWord - 1) / kWord * kWord; }
+
+  /// Keys of all pairs by slot, up to a whole word the lowest.
+  static void add_all(const S* s1, const S* s2, int64_t n, Int* all) {
+    for (int64_t i = 0; i < n; ++i) {
+      const Vec<S> own(s1[i]), zero(S(0));
+      vector_loop<S>(n, [&](int64_t j, auto lanes) {
+        // Whole vectors: the next row overwrites what lies behind this one. Adding 0 makes -0 0.
+        const Ints bits = (own + hebb::cpu::load(s2 + j, lanes) + zero).bits();
+        const Ints keys = bits ^ ((bits >> (8 * sizeof(Int) - 1)) & std::numeric_limits<Int>::max());
+        std::memcpy(all + i * n + j, &keys, sizeof(keys));
+      });
+    }
+    std::fill(all + n * n, all + whole_words(n), kLowest);
+  }
+
+  /// The slots of the k best keys.
+  static void take_of_all(const Int* all, int64_t n, int64_t k, int32_t* slots) {
+    const int64_t end = whole_words(n);
+    Ints top = load(all);
+    for (int64_t i = kInts; i < end; i += kInts) {
+      const Ints next = load(all + i);
+      top = next > top ? next : top;
+    }
+    Int lanes[kInts];
+    std::memcpy(lanes, &top, sizeof(top));
+    // Count(>= low) >= k and count(> high) < k: the k-th best key lies between.
+    Int low = kLowest, high = *std::max_element(lanes, lanes + kInts);
+    uint64_t chosen[kAllPairs / kWord];
+    const auto choose = [&](Int lowest) {
+      int64_t count = 0;
+      for (int64_t i = 0; i < end; i += kWord) {
+        chosen[i / kWord] = word_from(all + i, lowest);
+        count += std::popcount(chosen[i / kWord]);
+      }
+      return count;
+    };
+    int64_t count = 0;
+    while (low < high) {
+      using Unsigned = std::make_unsigned_t<Int>;
+      const Unsigned span = static_cast<Unsigned>(high) - static_cast<Unsigned>(low);
+      const Int middle = static_cast<Int>(static_cast<Unsigned>(low) + span / 2 + (span & 1));
+      count = choose(middle);
+      if (count == k) { break; }
+      (count > k ? low : high) = count > k ? middle : middle - 1;
+    }
+    if (count != k) {  // of those that tie for the last places the first win
+      count = low < std::numeric_limits<Int>::max() ? choose(low + 1) : 0;
+      if (count == 0) { std::fill(chosen, chosen + end / kWord, 0); }
+      for (int64_t i = 0; count < k; ++i) {
+        if (all[i] == low) {
+          chosen[i / kWord] |= uint64_t{1} << i % kWord;
+          ++count;
+        }
+      }
+    }
+    for (int64_t i = 0; i < end; i += kWord) {
+      for (uint64_t bits = chosen[i / kWord]; bits != 0; bits &= bits - 1) {
+        *slots++ = static_cast<int32_t>(i + std::countr_zero(bits));
+      }
+    }
   }
 
   /// Calls f(i, rank) for i < n: how many of keys_[0..n) come before keys_[i] in descending order, equal
@@ -191,6 +301,7 @@ template <class S> class SlotSet {
   std::vector<Int> keys_;
   std::vector<int32_t> slots_, ties_;
   Int best_ = kLowest, best_outside_ = kLowest;
+  Int all_[slot_select::kGroup][kAllPairs + kInts];  // keys of all pairs by slot
 };
 
 }  // namespace hebb::cpu

@@ -10,7 +10,7 @@
 namespace hebb::cpu {
 namespace {
 
-constexpr int64_t kGrain = 8;  // heads of tokens
+using slot_select::kGroup;
 
 template <class S> inline S length(int64_t k, const S* s) {
   S squares = 0;
@@ -61,13 +61,19 @@ template <class S> struct ActivationGradient {
 
 }  // namespace
 
+// A load of what narrower stores have just written waits until they have left the processor's queue, and with it all
+// that follows. So a group of heads is written first and read then.
+
 void run(Stream&, const SlotSelect& a) {
   dispatch_real(a.scores.dtype, [&]<class S>(S) {
     const int64_t k = a.slots.size(2), n = a.scores.size(3);
-    parallel_each(a.slots.numel() / k, kGrain, [&](int64_t i) {
+    parallel_for(a.slots.numel() / k, kGroup, [&](int64_t begin, int64_t end) {
       static thread_local SlotSet<S> set;
-      const S* scores = a.scores.as<S>() + i * 2 * n;
-      set.select(scores, scores + n, n, k, a.slots.as<int32_t>() + i * k);
+      const S* scores = a.scores.as<S>();
+      int32_t* slots = a.slots.as<int32_t>();
+      for (int64_t first = begin; first < end; first += kGroup) {
+        set.select(scores + first * 2 * n, std::min(kGroup, end - first), n, k, slots + first * k);
+      }
     });
   });
 }
@@ -75,12 +81,17 @@ void run(Stream&, const SlotSelect& a) {
 void run(Stream&, const SlotWeights& a) {
   dispatch_real(a.scores.dtype, [&]<class S>(S) {
     const int64_t k = a.slots.size(2), n = a.scores.size(3);
-    parallel_each(a.slots.numel() / k, kGrain, [&](int64_t i) {
-      const S* scores = a.scores.as<S>() + i * 2 * n;
-      const int32_t* slots = a.slots.as<int32_t>() + i * k;
-      S* w = a.weights.as<S>() + i * k;
-      for (int64_t j = 0; j < k; ++j) { w[j] = scores[slots[j] / n] + scores[n + slots[j] % n]; }
-      activate(a, w, k);
+    parallel_for(a.slots.numel() / k, kGroup, [&](int64_t begin, int64_t end) {
+      for (int64_t first = begin; first < end; first += kGroup) {
+        const int64_t last = std::min(end, first + kGroup);
+        for (int64_t i = first; i < last; ++i) {
+          const S* scores = a.scores.as<S>() + i * 2 * n;
+          const int32_t* slots = a.slots.as<int32_t>() + i * k;
+          S* w = a.weights.as<S>() + i * k;
+          for (int64_t j = 0; j < k; ++j) { w[j] = scores[slots[j] / n] + scores[n + slots[j] % n]; }
+        }
+        for (int64_t i = first; i < last; ++i) { activate(a, a.weights.as<S>() + i * k, k); }
+      }
     });
   });
 }
@@ -88,7 +99,7 @@ void run(Stream&, const SlotWeights& a) {
 void run(Stream&, const SlotWeightsBackward& a) {
   dispatch_real(a.scores.dtype, [&]<class S>(S) {
     const int64_t k = a.slots.size(2), n = a.scores.size(3);
-    parallel_each(a.slots.numel() / k, kGrain, [&](int64_t i) {
+    parallel_each(a.slots.numel() / k, kGroup, [&](int64_t i) {
       const S *scores = a.scores.as<S>() + i * 2 * n, *w = a.weights.as<S>() + i * k, *dw = a.d_weights.as<S>() + i * k;
       const int32_t* slots = a.slots.as<int32_t>() + i * k;
       S* d_scores = a.d_scores.as<S>() + i * 2 * n;

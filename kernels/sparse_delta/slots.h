@@ -47,11 +47,14 @@ template <class S, int NV> struct Channels {
   }
   Channels(const S* p, int tail) {
     for (int j = 0; j + 1 < NV; ++j) { x[j] = load(p + j * Vec<S>::width); }
-    x[NV - 1] = load(p + (NV - 1) * Vec<S>::width, tail);
+    const S* last = p + (NV - 1) * Vec<S>::width;
+    x[NV - 1] = tail == Vec<S>::width ? load(last) : load(last, tail);
   }
   void put(S* p, int tail) const {
     for (int j = 0; j + 1 < NV; ++j) { store(p + j * Vec<S>::width, x[j]); }
-    store(p + (NV - 1) * Vec<S>::width, x[NV - 1], tail);
+    // A masked store, even of all lanes, is not forwarded to the load of a token that follows.
+    S* last = p + (NV - 1) * Vec<S>::width;
+    tail == Vec<S>::width ? store(last, x[NV - 1]) : store(last, x[NV - 1], tail);
   }
   /// this += w o.
   void add(S w, const Channels& o) {

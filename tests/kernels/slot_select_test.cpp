@@ -28,10 +28,11 @@ std::vector<int32_t> exhaustive(const std::vector<double>& s1, const std::vector
 
 template <class S>
 std::vector<int32_t> select(const std::vector<double>& s1, const std::vector<double>& s2, int64_t k) {
-  const std::vector<S> half_1(s1.begin(), s1.end()), half_2(s2.begin(), s2.end());
+  std::vector<S> scores(s1.begin(), s1.end());
+  scores.insert(scores.end(), s2.begin(), s2.end());
   std::vector<int32_t> slots(static_cast<size_t>(k));
   cpu::SlotSet<S> set;
-  set.select(half_1.data(), half_2.data(), static_cast<int64_t>(s1.size()), k, slots.data());
+  set.select(scores.data(), 1, static_cast<int64_t>(s1.size()), k, slots.data());
   return slots;
 }
 
@@ -79,6 +80,21 @@ TEST_CASE("slots are those of an exhaustive search, ties to the lower slot, in a
         CHECK(select<double>(s1, s2, k) == expected);
       }
     }
+  }
+}
+
+TEST_CASE("slots of several heads are selected together", "[fast]") {
+  Rng rng(6, "selection");
+  const int64_t n = GENERATE(5, 8, 19), k = 9, count = cpu::slot_select::kGroup;
+  std::vector<float> scores(static_cast<size_t>(count * 2 * n));
+  for (float& score : scores) { score = static_cast<float>(rng.below(1000)); }
+  std::vector<int32_t> slots(static_cast<size_t>(count * k));
+  cpu::SlotSet<float>().select(scores.data(), count, n, k, slots.data());
+  for (int64_t i = 0; i < count; ++i) {
+    const auto first = scores.begin() + i * 2 * n;
+    INFO("head " << i << ", n " << n);
+    CHECK(std::vector<int32_t>(slots.begin() + i * k, slots.begin() + (i + 1) * k) ==
+          exhaustive({first, first + n}, {first + n, first + 2 * n}, k));
   }
 }
 
