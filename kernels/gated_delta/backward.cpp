@@ -292,6 +292,10 @@ void recompute_head(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch
   for (int64_t i = rows[row]; i < rows[row + 1]; ++i) {
     const DeltaChunk chunk = delta::chunk_at(a.grid, i);
     scan.enter(chunk.state < 0);
+    const int64_t later = i + 1 < rows[row + 1] ? delta::chunk_at(a.grid, i + 1).length : 0,
+                  next = chunk.token + chunk.length;
+    delta::prefetch_rows(later, n.key_dim, in.k + next * in.key_stride, in.key_stride);
+    delta::prefetch_rows(later, n.value_dim, in.v + next * in.value_stride, in.value_stride);
     scan.solve(in, chunk, S(1), !a.additive, false, errors_of<S>(scratch, n, chunk, head));
     if (i + 1 < rows[row + 1] && delta::chunk_at(a.grid, i + 1).state >= 0) {
       scan.advance(chunk.length, start_of<S>(scratch, n, delta::chunk_at(a.grid, i + 1), head));
@@ -320,6 +324,12 @@ void backward_head(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch&
     const int64_t value_at = chunk.token * in.value_stride + head * n.value_dim;
     const int64_t gate_at = chunk.token * in.gate_stride + head;
     const int64_t key_at = chunk.token * in.key_stride + head / n.group() * n.key_dim;
+    const int64_t c = chunk.length, earlier = i > rows[row] ? delta::chunk_at(a.grid, i - 1).length : 0;
+    delta::prefetch_rows(c, n.key_dim, a.d_q.as<S>() + key_at, in.key_stride);
+    delta::prefetch_rows(c, n.key_dim, a.d_k.as<S>() + key_at, in.key_stride);
+    delta::prefetch_rows(c, n.value_dim, a.d_v.as<S>() + value_at, in.value_stride);
+    delta::prefetch_rows(earlier, n.key_dim, in.q + (chunk.token - earlier) * in.key_stride, in.key_stride);
+    delta::prefetch_rows(earlier, n.value_dim, a.d_o.as<S>() + value_at - earlier * in.value_stride, in.value_stride);
     adjoint.enter(in, chunk, scale, state, errors_of<S>(scratch, n, chunk, head), a.d_o.as<S>() + value_at);
     adjoint.solve();
     adjoint.write_values(a.d_v.as<S>() + value_at, in.value_stride, a.d_beta.as<S>() + gate_at, in.gate_stride);

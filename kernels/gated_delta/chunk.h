@@ -57,11 +57,21 @@ template <class S> struct Decays {
   }
 
   void fill_table(int64_t c) {
+    constexpr int64_t w = Vec<double>::width;
     for (int64_t i = 0; i < c; ++i) {
       S* row = table + i * c;
-      for (int64_t j = 0; j <= i; ++j) { row[j] = static_cast<S>(sums[i] - sums[j]); }
-      exponentials(row, i + 1);
+      if (c % w == 0) {  // whole vectors, above the diagonal too
+        for (int64_t j = 0; j <= i; j += w) {
+          typedef S Narrow __attribute__((vector_size(w * sizeof(S))));
+          const Narrow narrow = __builtin_convertvector((Vec<double>(sums[i]) - load(sums + j)).v, Narrow);
+          std::memcpy(row + j, &narrow, sizeof(narrow));
+        }
+      } else {
+        for (int64_t j = 0; j <= i; ++j) { row[j] = static_cast<S>(sums[i] - sums[j]); }
+      }
     }
+    // After all differences: a load of what narrower stores have just written waits for them.
+    for (int64_t i = 0; i < c; ++i) { exponentials(table + i * c, i + 1); }
   }
 
  private:
@@ -115,13 +125,38 @@ void multiply_lower_transposed(int64_t c, int64_t n, const S* lower, const S* x,
   }
 }
 
-/// Row i of a lower triangle [c, c]: f(j, lanes) for j <= i, then zeros.
+/// Row i of a lower triangle [c, c]: f(j, lanes) for j <= i, then zeros. f is 0 where what it loads is 0.
 template <class S, class F> inline void lower_row(int64_t i, int64_t c, S* out, F&& f) {
-  vector_loop<S>(i + 1, [&](int64_t j, auto lanes) { store(out + j, f(j, lanes), lanes); });
-  std::fill(out + i + 1, out + c, S(0));
+  constexpr int64_t w = Vec<S>::width;
+  int64_t j = 0;
+  for (; j + w <= i + 1; j += w) { store(out + j, f(j, AllLanes{})); }
+  const int own = static_cast<int>(i + 1 - j);
+  if (own > 0 && j + w <= c) {
+    store(out + j, f(j, own));
+    j += w;
+  } else if (own > 0) {
+    store(out + j, f(j, own), own);
+    j += own;
+  }
+  vector_loop<S>(c - j, [&](int64_t at, auto lanes) { store(out + j + at, Vec<S>(S(0)), lanes); });
 }
 
 inline constexpr int64_t kSolveBlock = 16;
+
+/// The same for one block and a vector of columns: a solved row goes into all later ones at once, whose sums do not
+/// wait for each other. Each sum has the order that row after row gives it.
+template <class S, class Lanes> inline void solve_block(int64_t c, int64_t n, const S* lower, S* column, Lanes lanes) {
+  Vec<S> x[kSolveBlock];
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kSolveBlock; ++i) { x[i] = load(column + i * n, lanes); }
+#pragma GCC unroll 16
+  for (int64_t j = 0; j + 1 < kSolveBlock; ++j) {
+#pragma GCC unroll 16
+    for (int64_t i = j + 1; i < kSolveBlock; ++i) { x[i] = fma(-Vec<S>(lower[i * c + j]), x[j], x[i]); }
+  }
+#pragma GCC unroll 16
+  for (int64_t i = 1; i < kSolveBlock; ++i) { store(column + i * n, x[i], lanes); }
+}
 
 /// X = (I + L)^(-1) X for the strictly lower triangle of L [c, c] (what else it holds is ignored), X [c, n].
 template <class S> void solve_lower(int64_t c, int64_t n, const S* lower, S* x) {
@@ -130,11 +165,17 @@ template <class S> void solve_lower(int64_t c, int64_t n, const S* lower, S* x) 
     if (first > 0) {
       gemm_serial<S>(false, false, last - first, n, first, S(-1), lower + first * c, c, x, n, true, x + first * n, n);
     }
+    const S* block = lower + first * c + first;
     vector_loop<S>(n, [&](int64_t at, auto lanes) {
-      for (int64_t i = first + 1; i < last; ++i) {
-        Vec<S> sum = load(x + i * n + at, lanes);
-        for (int64_t j = first; j < i; ++j) { sum = fma(Vec<S>(-lower[i * c + j]), load(x + j * n + at, lanes), sum); }
-        store(x + i * n + at, sum, lanes);
+      S* column = x + first * n + at;
+      if (last - first == kSolveBlock) {
+        solve_block<S>(c, n, block, column, lanes);
+        return;
+      }
+      for (int64_t i = 1; i < last - first; ++i) {
+        Vec<S> sum = load(column + i * n, lanes);
+        for (int64_t j = 0; j < i; ++j) { sum = fma(-Vec<S>(block[i * c + j]), load(column + j * n, lanes), sum); }
+        store(column + i * n, sum, lanes);
       }
     });
   }
@@ -177,6 +218,16 @@ template <class S> struct HeadInputs {
         value_stride(n.value_heads * n.value_dim),
         gate_stride(n.value_heads) {}
 };
+
+/// Asks for `rows` rows of n elements, `stride` apart. Short rows of one head lie far apart, and every head has lines
+/// of its own: the processor does not see them come.
+template <class S> void prefetch_rows(int64_t rows, int64_t n, const S* from, int64_t stride) {
+  constexpr int64_t kLine = 64 / sizeof(S), kShort = 4 * kLine;
+  if (n > kShort) { return; }
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < n; j += kLine) { __builtin_prefetch(from + i * stride + j); }
+  }
+}
 
 /// `rows` rows of n elements, `stride` apart, times factor, without gaps.
 template <class S> void gather_rows(int64_t rows, int64_t n, const S* from, int64_t stride, S factor, S* to) {

@@ -89,6 +89,11 @@ void forward_head(const GatedDeltaForward& a, const DeltaSizes& n, int64_t row, 
   for (int64_t i = rows[row]; i < rows[row + 1]; ++i) {
     const DeltaChunk chunk = delta::chunk_at(a.grid, i);
     scan.enter(begins(chunk));
+    const int64_t later = i + 1 < rows[row + 1] ? delta::chunk_at(a.grid, i + 1).length : 0,
+                  next = chunk.token + chunk.length;
+    delta::prefetch_rows(later, n.key_dim, in.q + next * in.key_stride, in.key_stride);
+    delta::prefetch_rows(later, n.key_dim, in.k + next * in.key_stride, in.key_stride);
+    delta::prefetch_rows(later, n.value_dim, in.v + next * in.value_stride, in.value_stride);
     scan.solve(in, chunk, static_cast<S>(a.scale), !a.additive, true, scan.own_errors);
     const int64_t at = chunk.token * stride + head * n.value_dim;
     if (a.prediction.defined()) { write_prediction(scan, n, chunk.length, weights, a.prediction.as<S>() + at, stride); }
