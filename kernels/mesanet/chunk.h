@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/common/formulas.h"
+#include "kernels/gemm/kernel.h"
 #include "kernels/mesanet/sizes.h"
 #include "kernels/mesanet/solve.h"
 
@@ -56,6 +57,7 @@ template <class S> class ChunkSystems {
         weights(parts.take(longest * longest)),
         lambda(parts.take(n.key_dim)),
         pairs_(parts.take(longest * longest)),
+        keys_t_(parts.take(round_up(longest) * n.key_dim)),
         scaled_(parts.take(longest * n.key_dim)),
         gradients_(parts, longest, n.key_dim),
         running_(parts.take(n.keys())),
@@ -89,25 +91,23 @@ template <class S> class ChunkSystems {
     if (rule.exact) {
       solve_exactly(b, x);
     } else {
-      gradients_.solve(c, rule, b, x, [&](const S* p, S* t) { apply(p, t); });
+      // Once for all steps: a product with a matrix that lies transposed packs it.
+      gemm::pack_transposed<S>(n.key_dim, static_cast<int>(c), keys, n.key_dim, keys_t_, static_cast<int>(round_up(c)));
+      gradients_.solve(c, rule, b, x, [&](const S* p, S* t) {
+        for (int64_t first = 0; first < c; first += delta::kPanel) {
+          gemm_serial<S>(false, false, c - first, std::min(delta::kPanel, c - first), n.key_dim, S(1),
+                         p + first * n.key_dim, n.key_dim, keys_t_ + first, round_up(c), false,
+                         pairs_ + first * c + first, c);
+        }
+        apply_pairs(p, t);
+      });
     }
   }
 
   /// t_i = p_i A_i.
   void apply(const S* p, S* t) {
-    const int64_t dk = n.key_dim;
-    delta::lower_products(c, dk, S(1), p, keys, false, pairs_);
-    weigh(c, weights, pairs_, pairs_);
-    for (int64_t i = 0; i < c; ++i) {
-      vector_loop<S>(dk, [&](int64_t a, auto lanes) {
-        store(t + i * dk + a, load(p + i * dk + a, lanes) * load(lambda + a, lanes), lanes);
-      });
-    }
-    if (start) {
-      for (int64_t i = 0; i < c; ++i) { delta::scale_row(dk, decays.start[i], p + i * dk, scaled_ + i * dk); }
-      gemm_serial<S>(false, false, c, dk, dk, S(1), scaled_, dk, start.keys, dk, true, t, dk);
-    }
-    delta::multiply_lower(c, dk, pairs_, keys, true, t, dk);
+    delta::lower_products(c, n.key_dim, S(1), p, keys, false, pairs_);
+    apply_pairs(p, t);
   }
 
   /// next (may be `start`) = R and S after the chunk. Overwrites the values.
@@ -135,6 +135,22 @@ template <class S> class ChunkSystems {
   int64_t c = 0;
 
  private:
+  /// The same, from p Kᵀ in pairs_.
+  void apply_pairs(const S* p, S* t) {
+    const int64_t dk = n.key_dim;
+    weigh(c, weights, pairs_, pairs_);
+    for (int64_t i = 0; i < c; ++i) {
+      vector_loop<S>(dk, [&](int64_t a, auto lanes) {
+        store(t + i * dk + a, load(p + i * dk + a, lanes) * load(lambda + a, lanes), lanes);
+      });
+    }
+    if (start) {
+      for (int64_t i = 0; i < c; ++i) { delta::scale_row(dk, decays.start[i], p + i * dk, scaled_ + i * dk); }
+      gemm_serial<S>(false, false, c, dk, dk, S(1), scaled_, dk, start.keys, dk, true, t, dk);
+    }
+    delta::multiply_lower(c, dk, pairs_, keys, true, t, dk);
+  }
+
   /// Token by token with R of its own.
   void solve_exactly(const S* b, S* x) {
     const int64_t dk = n.key_dim;
@@ -156,7 +172,9 @@ template <class S> class ChunkSystems {
     }
   }
 
-  S *pairs_, *scaled_;  // [c, c] [c, dk]
+  static int64_t round_up(int64_t rows) { return (rows + Vec<S>::width - 1) / Vec<S>::width * Vec<S>::width; }
+
+  S *pairs_, *keys_t_, *scaled_;  // [c, c] [dk, c in whole vectors] [c, dk]
   ConjugateGradients<S> gradients_;
   S* running_;  // [dk, dk]
   Cholesky<S> cholesky_;
