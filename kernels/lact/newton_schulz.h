@@ -4,6 +4,7 @@
 
 #include "kernels/gated_delta/chunk.h"
 #include "kernels/gemm/gemm_cpu.h"
+#include "kernels/gemm/kernel.h"
 
 namespace hebb::cpu {
 
@@ -18,13 +19,14 @@ template <class S> class NewtonSchulz {
     const int64_t n = std::min(rows, columns);
     iterates_ = parts.take(size_ * (keeps ? kSteps + 1 : 2));
     turned_ = parts.take(size_);
-    square_ = parts.take(n * n);
-    polynomial_ = parts.take(n * n);
+    squares_ = parts.take(n * n * (keeps ? kSteps : 1));
+    polynomials_ = parts.take(n * n * (keeps ? kSteps : 1));
     if (keeps) {
       d_x_ = parts.take(size_);
       d_next_ = parts.take(size_);
       d_polynomial_ = parts.take(n * n);
       d_square_ = parts.take(n * n);
+      product_ = parts.take(n * n);
     }
   }
 
@@ -44,7 +46,7 @@ template <class S> class NewtonSchulz {
       S* next = iterate(step + 1);
       make_polynomial(step, n, m, x);
       delta::scale_row(size_, a, x, next);
-      gemm_serial<S>(false, false, n, m, n, S(1), polynomial_, n, x, m, true, next, m);
+      gemm_serial<S>(false, false, n, m, n, S(1), kept(polynomials_, step, n), n, x, m, true, next, m);
     }
     if (!turns) { return iterate(kSteps); }
     transpose(n, m, iterate(kSteps), turned_);
@@ -84,29 +86,51 @@ template <class S> class NewtonSchulz {
 
   S* iterate(int step) { return iterates_ + (keeps_ ? step : step % 2) * size_; }
 
-  /// A = X Xᵀ and b A + c A^2.
+  S* kept(S* of_steps, int step, int64_t n) const { return of_steps + (keeps_ ? step : 0) * n * n; }
+
+  /// A = X Xᵀ and P = b A + c A^2. Both are symmetric to the bit: entries (i, j) and (j, i) are sums of the same
+  /// products in the same order.
   void make_polynomial(int step, int64_t n, int64_t m, const S* x) {
     const S b = static_cast<S>(kFactors[step][1]), c = static_cast<S>(kFactors[step][2]);
-    gemm_serial<S>(false, true, n, n, m, S(1), x, m, x, m, false, square_, n);
-    delta::scale_row(n * n, b, square_, polynomial_);
-    gemm_serial<S>(false, false, n, n, n, c, square_, n, square_, n, true, polynomial_, n);
+    S *square = kept(squares_, step, n), *polynomial = kept(polynomials_, step, n);
+    gemm_serial<S>(false, true, n, n, m, S(1), x, m, x, m, false, square, n);
+    delta::scale_row(n * n, b, square, polynomial);
+    gemm_serial<S>(false, false, n, n, n, c, square, n, square, n, true, polynomial, n);
   }
 
-  /// With P = b A + c A^2: dP = dX' Xᵀ, dA = b dP + c (dP A + A dP), dX = a dX' + Pᵀ dX' + (dA + dAᵀ) X.
+  /// dP = dX' Xᵀ, Q = dP + dPᵀ, dA + dAᵀ = b Q + c (Q A + (Q A)ᵀ), dX = a dX' + P dX' + (dA + dAᵀ) X.
   void step_back(int step, int64_t n, int64_t m) {
     const S a = static_cast<S>(kFactors[step][0]), b = static_cast<S>(kFactors[step][1]),
             c = static_cast<S>(kFactors[step][2]);
-    const S* x = iterate(step);
-    make_polynomial(step, n, m, x);
-    gemm_serial<S>(false, true, n, n, m, S(1), d_x_, m, x, m, false, d_polynomial_, n);
+    const S *x = iterate(step), *square = kept(squares_, step, n), *polynomial = kept(polynomials_, step, n);
+    gemm_serial<S>(false, true, n, n, m, S(1), d_x_, m, x, m, false, product_, n);
+    add_transpose(n, product_, d_polynomial_);
+    gemm_serial<S>(false, false, n, n, n, c, d_polynomial_, n, square, n, false, product_, n);
+    add_transpose(n, product_, d_square_);
+    delta::add_row(n * n, b, d_polynomial_, d_square_);
     delta::scale_row(size_, a, d_x_, d_next_);
-    gemm_serial<S>(true, false, n, m, n, S(1), polynomial_, n, d_x_, m, true, d_next_, m);
-    delta::scale_row(n * n, b, d_polynomial_, d_square_);
-    gemm_serial<S>(false, false, n, n, n, c, d_polynomial_, n, square_, n, true, d_square_, n);
-    gemm_serial<S>(false, false, n, n, n, c, square_, n, d_polynomial_, n, true, d_square_, n);
+    gemm_serial<S>(false, false, n, m, n, S(1), polynomial, n, d_x_, m, true, d_next_, m);
     gemm_serial<S>(false, false, n, m, n, S(1), d_square_, n, x, m, true, d_next_, m);
-    gemm_serial<S>(true, false, n, m, n, S(1), d_square_, n, x, m, true, d_next_, m);
     std::swap(d_x_, d_next_);
+  }
+
+  /// to = M + Mᵀ, both [n, n].
+  static void add_transpose(int64_t n, const S* m, S* to) {
+    constexpr int64_t w = Vec<S>::width;
+    const int64_t whole = n / w * w;
+    for (int64_t i = 0; i < whole; i += w) {
+      for (int64_t j = 0; j < whole; j += w) {
+        Vec<S> block[w];
+#pragma GCC unroll 16
+        for (int64_t r = 0; r < w; ++r) { block[r] = load(m + (j + r) * n + i); }
+        gemm::transpose(block);
+#pragma GCC unroll 16
+        for (int64_t r = 0; r < w; ++r) { store(to + (i + r) * n + j, load(m + (i + r) * n + j) + block[r]); }
+      }
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = i < whole ? whole : 0; j < n; ++j) { to[i * n + j] = m[i * n + j] + m[j * n + i]; }
+    }
   }
 
   static void transpose(int64_t rows, int64_t columns, const S* from, S* to) {
@@ -118,8 +142,8 @@ template <class S> class NewtonSchulz {
   int64_t size_;
   bool keeps_;
   S norm_ = S(0);
-  S *iterates_, *turned_, *square_, *polynomial_;
-  S *d_x_ = nullptr, *d_next_ = nullptr, *d_polynomial_ = nullptr, *d_square_ = nullptr;
+  S *iterates_, *turned_, *squares_, *polynomials_;
+  S *d_x_ = nullptr, *d_next_ = nullptr, *d_polynomial_ = nullptr, *d_square_ = nullptr, *product_ = nullptr;
 };
 
 }  // namespace hebb::cpu

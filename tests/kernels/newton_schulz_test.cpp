@@ -79,7 +79,7 @@ TEST_CASE("Newton-Schulz brings singular values near 1 and keeps tiny ones small
 }
 
 TEST_CASE("Newton-Schulz is differentiated exactly", "[lact][fast]") {
-  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{3, 5}, {5, 3}, {4, 4}}) {
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{3, 5}, {5, 3}, {4, 4}, {9, 11}}) {
     const Values g = random_values(rows * columns, "G", 0.7), d_out = random_values(rows * columns, "d_out");
     check_derivative("d_g", g, orthogonalize(rows, columns, g, d_out).d_g,
                      [&, rows = rows, columns = columns](const Values& at) {
