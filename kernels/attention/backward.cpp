@@ -140,9 +140,7 @@ void meet(const Head<S>& h, const HeadGradients<S>& g, const Meeting<S>& m, Want
   gemm::pack_rows<S>(n, static_cast<int>(h.d), h.k + (m.base + seen.begin) * h.k_stride, h.k_stride,
                      t.keys + seen.begin * t.width, t.width);
   const StridedRows<S> values = rows_of_blocks(h, m, h.v, h.v_stride, static_cast<int>(h.dv), t.values, t.value_width);
-  each_panel<S>(m.columns, [&](int column, int vectors) {
-    const Range blocks = m.blocks_of(column, vectors * Vec<S>::width);
-    if (blocks.empty()) { return; }
+  each_score_panel<S>(m, [&](Range blocks, int column, int vectors) {
     score_panel<S>(blocks, column, vectors, h.d, t.keys, t.width, t.queries_t, t.weights);
     bias_and_mask(m, blocks, column, vectors, h.bias, h.bias_stride, t.weights);
     score_panel<S>(blocks, column, vectors, h.dv, values.data, values.stride, t.d_o_t, t.d_scores);

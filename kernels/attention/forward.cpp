@@ -113,9 +113,7 @@ void meet(const Head<S>& h, const ForwardTile<S>& t, const Meeting<S>& m, int wi
   const StridedRows<S> keys = rows_of_blocks(h, m, h.k, h.k_stride, static_cast<int>(h.d), t.keys, width);
   bool replaced = false;
   std::fill(t.shrink, t.shrink + m.columns, S(1));
-  each_panel<S>(m.columns, [&](int column, int vectors) {
-    const Range blocks = m.blocks_of(column, vectors * Vec<S>::width);
-    if (blocks.empty()) { return; }
+  each_score_panel<S>(m, [&](Range blocks, int column, int vectors) {
     score_panel(blocks, column, vectors, h.d, keys.data, keys.stride, t.queries, t.scores);
     bias_and_mask(m, blocks, column, vectors, h.bias, h.bias_stride, t.scores);
     replaced = soften_panel(t, blocks, column, vectors) || replaced;

@@ -188,6 +188,28 @@ template <class S, class F> inline void each_panel(int columns, F&& f) {
   for (int c = 0; c < columns; c += 2 * w) { f(c, columns - c > w ? 2 : 1); }
 }
 
+/// Calls f(blocks of keys, first column, vectors) for panels of the tile's rows that see some keys. Rows of a narrow
+/// window share few keys: a panel of two vectors, which is the faster one per key, computes more that is hidden.
+template <class S, class F> inline void each_score_panel(const Meeting<S>& m, F&& f) {
+  constexpr int w = Vec<S>::width;
+  const auto take = [&](Range blocks, int column, int vectors) {
+    if (!blocks.empty()) { f(blocks, column, vectors); }
+  };
+  each_panel<S>(m.columns, [&](int column, int vectors) {
+    const Range all = m.blocks_of(column, vectors * w);
+    if (vectors == 2) {
+      const Range first = m.blocks_of(column, w), second = m.blocks_of(column + w, w);
+      const int apart = std::max(0, first.end - first.begin) + std::max(0, second.end - second.begin);
+      if (2 * apart < 3 * (all.end - all.begin)) {
+        take(first, column, 1);
+        take(second, column + w, 1);
+        return;
+      }
+    }
+    take(all, column, vectors);
+  });
+}
+
 template <class S> inline gemm::Kernel<S> block_kernel(int vectors) {
   return vectors == 2 ? gemm::kernel<S, kBlock, 2, false> : gemm::kernel<S, kBlock, 1, false>;
 }
