@@ -93,9 +93,27 @@ template <class S> class NewtonSchulz {
   void make_polynomial(int step, int64_t n, int64_t m, const S* x) {
     const S b = static_cast<S>(kFactors[step][1]), c = static_cast<S>(kFactors[step][2]);
     S *square = kept(squares_, step, n), *polynomial = kept(polynomials_, step, n);
-    gemm_serial<S>(false, true, n, n, m, S(1), x, m, x, m, false, square, n);
+    symmetric_product(n, square, [&](int64_t first, int64_t width) {
+      gemm_serial<S>(false, true, n - first, width, m, S(1), x + first * m, m, x + first * m, m, false,
+                     square + first * n + first, n);
+    });
     delta::scale_row(n * n, b, square, polynomial);
-    gemm_serial<S>(false, false, n, n, n, c, square, n, square, n, true, polynomial, n);
+    symmetric_product(n, polynomial, [&](int64_t first, int64_t width) {
+      gemm_serial<S>(false, false, n - first, width, n, c, square + first * n, n, square + first, n, true,
+                     polynomial + first * n + first, n);
+    });
+  }
+
+  /// product(first, width) computes columns [first, first + width) of a symmetric matrix [n, n] from row `first` on.
+  template <class F> static void symmetric_product(int64_t n, S* matrix, F&& product) {
+    const bool mirrors = n % Vec<S>::width == 0;  // in whole vectors
+    const int64_t panel = mirrors ? (n > 64 ? 32 : 16) : n;
+    for (int64_t first = 0; first < n; first += panel) {
+      const int64_t last = std::min(n, first + panel);
+      product(first, last - first);
+      gemm::pack_transposed<S>(last - first, static_cast<int>(n - last), matrix + last * n + first, n,
+                               matrix + first * n + last, static_cast<int>(n));
+    }
   }
 
   /// dP = dX' Xᵀ, Q = dP + dPᵀ, dA + dAᵀ = b Q + c (Q A + (Q A)ᵀ), dX = a dX' + P dX' + (dA + dAᵀ) X.
