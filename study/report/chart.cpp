@@ -344,6 +344,9 @@ std::string svg_chart(const std::vector<Curve>& curves, const ChartStyle& style,
       }
     }
   }
+  for (const std::optional<double>& y : {style.low_y, style.high_y}) {
+    if (y) { f.ry.add(f.w(*y)); }
+  }
   f.rx.widen();
   f.ry.widen();
   const bool has_points =

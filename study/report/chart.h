@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct Band {
 struct ChartStyle {
   std::string title, x_label, y_label;
   bool log_x = false, log_y = false;
+  std::optional<double> low_y = {}, high_y = {};  // the axis shows these at least
 };
 
 /// A self-contained SVG drawing: axes with labels and units, grid, and the legend below. Curves and bands keep their

@@ -1,4 +1,5 @@
 // Recall on generated rows against bytes of state (docs/verbs/report.md, Recall and state).
+#include <charconv>
 #include <cmath>
 
 #include "core/statistics.h"
@@ -12,7 +13,8 @@ namespace {
 /// One setting of an evaluation: right answers and bytes of a decoder's state by run.
 struct Asked {
   std::string label, setting;
-  int64_t length = 0;
+  int64_t size = 0;  // in `unit`; of icl "4 functions": 4
+  const char* unit = "tokens of a row";
   std::map<std::string, std::pair<double, double>> of_run{};  // share, bytes
 };
 
@@ -25,12 +27,72 @@ std::vector<Asked> asked_settings(const Results& all) {
       if (!std::isfinite(share) || !(bytes > 0)) { continue; }
       auto at = std::find_if(found.begin(), found.end(),
                              [&](const Asked& a) { return a.label == e.label && a.setting == setting; });
-      if (at == found.end()) { at = found.insert(at, {e.label, setting, integer_of(point, "length")}); }
+      if (at == found.end()) {
+        at = found.insert(at, {e.label, setting, integer_of(point, "length")});
+        if (e.kind == "icl") {
+          std::from_chars(setting.data(), setting.data() + setting.size(), at->size);
+          at->unit = "functions of a row";
+        }
+      }
       at->of_run[e.run] = {share, bytes};
     }
   }
   return found;
 }
+
+/// Shares of rows over the size of what was asked, by evaluations that differ in it alone: recall-N has recall-64 and
+/// recall-128, and an evaluation of several lengths is one by itself.
+class SizeCharts {
+ public:
+  void add(const Asked& asked, const std::string& row, const SampleMean& share) {
+    const std::string size = std::to_string(asked.size);
+    std::string family = asked.label;
+    if (const size_t at = family.find(size); at != std::string::npos) { family.replace(at, size.size(), "N"); }
+    Family& f = families_[family];
+    f.unit = asked.unit;
+    const size_t i = add_once(f.names, row);
+    if (i == f.rows.size()) { f.rows.emplace_back(); }
+    f.is_clear = f.rows[i].emplace(asked.size, share).second && f.is_clear;
+  }
+
+  void draw(ReportPart& part) const {
+    for (const auto& [name, family] : families_) {
+      std::vector<Curve> curves;
+      std::vector<Band> bands;
+      for (size_t i = 0; i < family.rows.size(); ++i) {
+        const auto& points = family.rows[i];
+        if (points.size() < 2) { continue; }
+        const int colour = static_cast<int>(curves.size());
+        Curve& curve = curves.emplace_back(Curve{family.names[i], {}, {}, Mark::line, colour});
+        Band band{{}, {}, {}, colour};
+        for (const auto& [size, share] : points) {
+          curve.add(static_cast<double>(size), share.mean);
+          band.x.push_back(static_cast<double>(size));
+          band.low.push_back(std::max(0.0, share.mean - share.half.value_or(0)));
+          band.high.push_back(std::min(1.0, share.mean + share.half.value_or(0)));
+        }
+        bands.push_back(std::move(band));
+      }
+      if (curves.empty() || !family.is_clear) { continue; }
+      const ChartStyle style{.title = "Recall: " + name,
+                             .x_label = family.unit,
+                             .y_label = "share of right answers",
+                             .log_x = true,
+                             .low_y = 0,
+                             .high_y = 1};
+      part.charts.emplace_back("recall_over_" + file_name(name) + ".svg", svg_chart(curves, style, bands));
+    }
+  }
+
+ private:
+  struct Family {
+    const char* unit = "";
+    std::vector<std::string> names;
+    std::vector<std::map<int64_t, SampleMean>> rows;  // by size
+    bool is_clear = true;                             // no two settings of one row have the same size
+  };
+  std::map<std::string, Family> families_;
+};
 
 }  // namespace
 
@@ -46,6 +108,7 @@ std::vector<ReportPart> report_recall(const Results& all, const std::vector<Json
                   "after the tokens of such a row, for one row.",
                   {},
                   "recall.csv"};
+  SizeCharts over_sizes;
   for (const Asked& asked : settings) {
     ByteChart chart{"Recall, " + (asked.setting.empty() ? asked.label : asked.setting + " (" + asked.label + ")"),
                     "state of a decoder",
@@ -68,6 +131,7 @@ std::vector<ReportPart> report_recall(const Results& all, const std::vector<Json
                               share.half ? Json(share.mean - *share.half) : Json(),
                               share.half ? Json(share.mean + *share.half) : Json(), size});
       chart.points.push_back({group.id, size, share.mean, share.half});
+      over_sizes.add(asked, group.id, share);
     }
     if (chart.points.size() > 1) {
       part.charts.emplace_back(
@@ -75,6 +139,7 @@ std::vector<ReportPart> report_recall(const Results& all, const std::vector<Json
           svg_bytes(chart));
     }
   }
+  over_sizes.draw(part);
   part.table = std::move(shown);
   part.numbers = std::move(numbers);
   return {part};

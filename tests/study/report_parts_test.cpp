@@ -1,6 +1,8 @@
 // Sections of a report that come from evaluations (docs/verbs/report.md).
 #include "study/report/parts.h"
 
+#include <fmt/core.h>
+
 #include <regex>
 #include <set>
 
@@ -331,6 +333,47 @@ TEST_CASE("recall stands over bytes of state, seeds of a row as one point with i
                       Contains("data-name=\"gdn_seed=1\" data-v=\"4096 0.25\"") &&
                       Contains("full: 0.8 ± 0.635, 16.0 KiB") && Contains(">4.0 KiB</text>"));
   CHECK(report_recall(load_evaluations({}), {}).empty());
+}
+
+TEST_CASE("recall stands over the size of what is asked, a curve with its band for each row", "[fast]") {
+  Runs r;
+  std::vector<Json> results;
+  const auto add = [&](const std::string& run, const std::string& model, int seed) {
+    results.push_back(Json::object({{"id", run}, {"setting", model}, {"seeds", std::to_string(seed)}}));
+  };
+  const auto point = [](const char* setting, int length, double share) {
+    return fmt::format(R"({{"setting": "{}", "length": {}, "accuracy": {}, "state_bytes": 64}})", setting, length,
+                       share);
+  };
+  const auto icr = [](const std::string& points) {
+    return R"("kind": "icr", "series": {"by_setting": [)" + points + "]}";
+  };
+  for (const int seed : {1, 2}) {
+    const std::string run = fmt::format("full_seed={}", seed);
+    r.add(run, "recall-64", icr(point("length 64", 64, seed == 1 ? 0.9 : 1.0)));
+    r.add(run, "recall-128", icr(point("length 128", 128, 0.5)));
+    add(run, "a", seed);
+  }
+  r.add("gdn", "recall-64", icr(point("length 64", 64, 0.25)));  // a single size is no curve
+  r.add("gdn", "functions",
+        R"("kind": "icl", "series": {"by_setting": [)" + point("1 functions", 96, 1) + "," +
+            point("16 functions", 96, 0.5) + "]}");
+  // Two settings of one length: which one would the curve show?
+  r.add("gdn", "pairs",
+        icr(point("length 64, 4 pairs", 64, 1) + "," + point("length 64, 8 pairs", 64, 0.5) + "," +
+            point("length 128, 8 pairs", 128, 0.5)));
+  add("gdn", "b", 1);
+  const std::vector<ReportPart> parts = report_recall(load_evaluations(r.runs), results);
+  REQUIRE(parts.size() == 1);
+  const std::map<std::string, std::string> charts(parts[0].charts.begin(), parts[0].charts.end());
+  REQUIRE(charts.count("recall_over_recall-N.svg") == 1);
+  const std::string& lengths = charts.at("recall_over_recall-N.svg");
+  CHECK_THAT(lengths, Contains("data-name=\"full\" data-v=\"64 0.95;128 0.5\"") && !Contains("data-name=\"gdn\"") &&
+                          Contains("data-v=\"64 0.3146") &&  // 0.95 - 12.706 * 0.0707 / sqrt(2)
+                          Contains(" 1;128 0.5 0.5\"") && Contains("tokens of a row"));
+  CHECK_THAT(charts.at("recall_over_functions.svg"),
+             Contains("data-name=\"gdn\" data-v=\"1 1;16 0.5\"") && Contains("functions of a row"));
+  CHECK(charts.count("recall_over_pairs.svg") == 0);
 }
 
 TEST_CASE("names of points over bytes stand beside each other, not over each other", "[fast]") {
