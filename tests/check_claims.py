@@ -57,14 +57,28 @@ with tempfile.TemporaryDirectory() as folder:
         with open(path, "w") as file:
             file.write(right)
 
-# The figure has the numbers of the results, too: a point for each row, its bytes, its mean and half of its interval.
-with open(os.path.join(SOURCE, "docs/images/claims-map.svg")) as file:
-    drawn = {name: [float(number) for number in numbers.split()] for name, numbers in re.findall(r'data-name="([^"]*)" data-v="([^"]*)"', file.read())}
+# The figures have the numbers of the results, too.
+def drawn(figure):
+    """The points of each named curve: x, y and, of the figure over bytes, half of the interval."""
+    with open(os.path.join(SOURCE, "docs/images", figure)) as file:
+        curves = re.findall(r'data-name="([^"]*)" data-v="([^"]*)"', file.read())
+    return {name: [[float(number) for number in point.split()] for point in points.split(";")] for name, points in curves}
+
+
 rows = claims.Results(os.path.join(SOURCE, "docs/claims/map.json"))
-assert sorted(drawn) == sorted(rows.models), drawn
-for name, (size, share, half) in drawn.items():
+points = drawn("claims-map.svg")
+assert sorted(points) == sorted(rows.models), points
+for name, [(size, share, half)] in points.items():
     mean, of_mean = claims.mean_and_half(rows.values(name, "accuracy.256"))
     assert abs(share - mean) < 1e-6 and abs(half - of_mean) < 1e-6 and size == rows.values(name, "bytes.256")[0], (name, mean, of_mean)
+for figure, key in {"fwpkm": "accuracy.%d.2", "ham": "accuracy.%d"}.items():
+    rows = claims.Results(os.path.join(SOURCE, "docs/claims", figure + ".json"))
+    points = drawn("claims-" + figure + ".svg")
+    assert sorted(points) == sorted(rows.models), points
+    for name, curve in points.items():
+        assert len(curve) > 2
+        for length, share in curve:
+            assert abs(share - claims.mean_and_half(rows.values(name, key % length))[0]) < 1e-6, (figure, name, length)
 
 
 def small(value):
