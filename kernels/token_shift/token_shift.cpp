@@ -4,6 +4,7 @@
 
 #include "core/parallel.h"
 #include "kernels/common/cpu/math.h"
+#include "kernels/common/cpu/vec.h"
 #include "kernels/token_shift/scratch.h"
 
 namespace hebb {
@@ -15,6 +16,17 @@ TokenShiftBackwardScratch plan(Workspace& workspace, const TokenShiftBackward& a
 HEBB_KERNEL_PLANNED(TokenShiftBackward)
 
 namespace cpu {
+namespace {
+
+/// x as it is: keeps compilers from making one multiply-add of the product that x is and of what is added to it.
+template <class S> inline Vec<S> rounded(Vec<S> x) {
+#if defined(__x86_64__)
+  asm("" : "+v"(x.v));
+#endif
+  return x;
+}
+
+}  // namespace
 
 void run(Stream&, const TokenShiftForward& a) {
   dispatch_real(a.x.dtype, [&]<class S>(S) {
@@ -53,14 +65,20 @@ void run(Stream&, const TokenShiftBackward& a, const TokenShiftBackwardScratch& 
         const int64_t t = i % length;
         const bool starts = doc_start[i] >= t, repeats = starts && !a.zero_start;
         const bool feeds_next = t + 1 < length && doc_start[i + 1] <= t;
-        const S *now = x + i * channels, *g = d_y + i * channels, *g_next = g + channels;
-        for (int64_t c = 0; c < channels; ++c) {
-          S d = repeats ? g[c] : g[c] * (S(1) - mu[c]);
-          d += feeds_next ? mu[c] * g_next[c] : S(0);
-          if (d_x != nullptr) { put(d_x[i * channels + c], d, a.accumulate); }
-
-          if (!repeats) { d_mu[c] += g[c] * ((starts || t == 0 ? S(0) : now[c - channels]) - now[c]); }
-        }
+        const S *now = x + i * channels, *g = d_y + i * channels, *before = starts || t == 0 ? nullptr : now - channels;
+        S* out = d_x != nullptr ? d_x + i * channels : nullptr;
+        vector_loop<S>(channels, [&](int64_t c, auto lanes) {
+          const Vec<S> own = load(g + c, lanes), m = load(mu + c, lanes), zero(S(0));
+          if (out != nullptr) {
+            const Vec<S> d = repeats ? own : own * (Vec<S>(S(1)) - m);
+            const Vec<S> next = feeds_next ? rounded(m * load(g + channels + c, lanes)) : zero;
+            put(out + c, d + next, lanes, a.accumulate);
+          }
+          if (!repeats) {
+            const Vec<S> change = (before != nullptr ? load(before + c, lanes) : zero) - load(now + c, lanes);
+            store(d_mu + c, fma(own, change, load(d_mu + c, lanes)), lanes);
+          }
+        });
       }
     });
     add_blocks(a.d_mu, blocks, channels, partial, channels);
