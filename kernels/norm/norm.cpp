@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/parallel.h"
 #include "kernels/common/cpu/math.h"
+#include "kernels/common/cpu/vec.h"
 #include "kernels/norm/scratch.h"
 
 namespace hebb {
@@ -22,30 +24,74 @@ namespace {
 
 constexpr int64_t kRowGrain = 16;
 
+/// lane_sum of products, in vectors: the same 16 lanes and the same tree.
+template <class S> class LaneProducts {
+ public:
+  static constexpr int kParts = 16 / Vec<S>::width;  // vectors of the lanes
+  static_assert(kParts * Vec<S>::width == 16);
+
+  LaneProducts() {
+    for (Vec<S>& part : parts_) { part = Vec<S>(S(0)); }
+  }
+  /// Adds a b for n elements, (a, b) = f(i, lanes).
+  template <class F> void add(int64_t n, F&& f) {
+    constexpr int w = Vec<S>::width;
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+#pragma GCC unroll 8
+      for (int p = 0; p < kParts; ++p) { take(p, f(i + p * w, AllLanes{})); }
+    }
+    int part = 0;
+    for (; i + w <= n; i += w) { take(part++, f(i, AllLanes{})); }
+    if (i < n) { take(part, f(i, static_cast<int>(n - i))); }
+  }
+  S total() {
+#pragma GCC unroll 4
+    for (int half = kParts / 2; half >= 1; half /= 2) {
+      for (int p = 0; p < half; ++p) { parts_[p] += parts_[p + half]; }
+    }
+    return sum(parts_[0]);
+  }
+
+ private:
+  void take(int part, std::pair<Vec<S>, Vec<S>> factors) {
+    parts_[part] = fma(factors.first, factors.second, parts_[part]);
+  }
+
+  Vec<S> parts_[kParts];
+};
+
 /// One row: d_h from d_y, and this row's share of the weight gradients.
 template <class S> void backward_row(const NormBackward& a, int64_t r, int64_t d, S* d_weight, S* d_bias) {
+  using V = Vec<S>;
   const S *dy = a.d_y.as<S>() + r * d, *x = a.h.as<S>() + r * d, *w = a.weight.as<S>();
   const S* d_out = a.d_h_out.defined() ? a.d_h_out.as<S>() + r * d : nullptr;
   S* dh = a.d_h.defined() ? a.d_h.as<S>() + r * d : nullptr;
   S* db = a.d_branch.defined() ? a.d_branch.as<S>() + r * d : nullptr;
   const bool layer = a.kind == NormKind::layer;
-  const S offset = a.kind == NormKind::rms_unit_offset ? S(1) : S(0);
-  const S m = layer ? a.mean.as<S>()[r] : S(0), s = a.rstd.as<S>()[r];
+  const V offset(a.kind == NormKind::rms_unit_offset ? S(1) : S(0));
+  const V m(layer ? a.mean.as<S>()[r] : S(0)), s(a.rstd.as<S>()[r]);
   // n = (x - m) s is the normed row; d_x = s (g - mean(g) [layer] - n mean(g n)), g = dy (w + offset).
-  const S gn = lane_sum<S>(d, [&](int64_t i) { return dy[i] * (w[i] + offset) * (x[i] - m) * s; }) / static_cast<S>(d);
-  const S g1 = layer ? lane_sum<S>(d, [&](int64_t i) { return dy[i] * w[i]; }) / static_cast<S>(d) : S(0);
-  for (int64_t i = 0; i < d; ++i) { d_weight[i] += dy[i] * (x[i] - m) * s; }
-  if (layer) {
-    for (int64_t i = 0; i < d; ++i) { d_bias[i] += dy[i]; }
-  }
+  LaneProducts<S> along;
+  along.add(d, [&](int64_t i, auto lanes) {
+    return std::pair(load(dy + i, lanes) * (load(w + i, lanes) + offset) * (load(x + i, lanes) - m), s);
+  });
+  const V gn(along.total() / static_cast<S>(d));
+  const V g1(layer ? dot(d, dy, w) / static_cast<S>(d) : S(0));
+  vector_loop<S>(d, [&](int64_t i, auto lanes) {
+    const V share = load(dy + i, lanes) * (load(x + i, lanes) - m);
+    store(d_weight + i, fma(share, s, load(d_weight + i, lanes)), lanes);
+    if (layer) { store(d_bias + i, load(d_bias + i, lanes) + load(dy + i, lanes), lanes); }
+  });
   if (dh == nullptr && db == nullptr) { return; }
-  const S rho = static_cast<S>(a.rho);
-  for (int64_t i = 0; i < d; ++i) {
-    S g = s * (dy[i] * (w[i] + offset) - g1 - (x[i] - m) * s * gn);
-    g += d_out != nullptr ? d_out[i] : S(0);
-    if (db != nullptr) { db[i] = rho * g; }
-    if (dh != nullptr) { put(dh[i], g, a.accumulate); }
-  }
+  const V rho(static_cast<S>(a.rho)), zero(S(0));
+  vector_loop<S>(d, [&](int64_t i, auto lanes) {
+    const V n = (load(x + i, lanes) - m) * s;
+    const V inner = fma(-n, gn, fma(load(dy + i, lanes), load(w + i, lanes) + offset, -g1));
+    const V g = fma(s, inner, d_out != nullptr ? load(d_out + i, lanes) : zero);
+    if (db != nullptr) { store(db + i, rho * g, lanes); }
+    if (dh != nullptr) { put(dh + i, g, lanes, a.accumulate); }
+  });
 }
 
 }  // namespace

@@ -92,8 +92,10 @@ template <class S> inline void put(S& to, S x, bool accumulate) { to = accumulat
 template <class S>
 void add_blocks(const Tensor& to, int64_t blocks, int64_t width, const S* rows, int64_t stride, int64_t first = 0,
                 int64_t step = 1) {
-  for (int64_t block = 0; to.defined() && block < blocks; ++block) {
-    for (int64_t c = 0; c < width; ++c) { to.as<S>()[first + c * step] += rows[block * stride + c]; }
+  S* sums = to.defined() ? to.as<S>() + first : nullptr;
+  for (int64_t block = 0; sums != nullptr && block < blocks; ++block) {
+    const S* row = rows + block * stride;
+    for (int64_t c = 0; c < width; ++c) { sums[c * step] += row[c]; }
   }
 }
 
