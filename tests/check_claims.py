@@ -88,6 +88,8 @@ def small(value):
             evaluation["positions"] = [position // 64 for position in evaluation["positions"] if position // 64 > 0] or [16]
         elif evaluation["kind"] == "selection":
             evaluation["rows"] = 1
+        elif evaluation["kind"] == "position_ppl":
+            evaluation.update(length=64, max_documents=1)
         else:
             evaluation["samples"] = 1
             evaluation.pop("min_distance", None)  # one row may have no far question
@@ -100,10 +102,13 @@ def small(value):
 def composed(path):
     """A configuration with everything that it extends."""
     text = subprocess.run([HEBB, "train", path, "--print-config"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    return json.loads(text)
+    return json.loads(re.sub(r'"[^"]*/corpora/', f'"{corpora}/', text))
 
 
 # Every sweep trains, evaluates and is collected; every run of it, with one seed.
+made = tempfile.TemporaryDirectory()
+corpora = made.name
+subprocess.run([sys.executable, os.path.join(SOURCE, "tools/rare_names.py"), os.path.join(corpora, "names"), "4"], check=True)
 sweeps = sorted(glob.glob(os.path.join(SOURCE, "configs/claims/**/*.json"), recursive=True))
 trained = 0
 for path in sweeps:
@@ -129,7 +134,7 @@ for path in sweeps:
             results = json.load(file)
         assert [run["model"].split(",")[0] for run in results] == list(sweep["axes"]["model"]), path
         for run in results:
-            assert any(key.startswith("bytes.") for key in run["values"]), (path, run)
+            assert any(key.startswith(("bytes.", "text.")) for key in run["values"]), (path, run)
             assert "kept" in run["values"] or "ham" not in os.path.basename(path), (path, run)
         trained += len(results)
 assert trained > 20, trained

@@ -6,12 +6,13 @@ tools/claims.py render PAGE             writes the tables into the page, between
 tools/claims.py render PAGE --check     writes nothing; exit code 1 where the page differs from the results
 
 TABLE is `NAME metric KEY...`, `NAME paired KEY against ROW`, `NAME gains ROW KEY...` (of each key over the one before),
-`NAME difference KEY minus KEY` (of each row) or `NAME exponents QUANTITY... from LENGTH`; NAME is a file of results in the
-page's folder claims/. A run has values by key:
+`NAME difference KEY minus KEY` (of each row), `NAME added KEY SUFFIX` (rows with the suffix minus rows without) or
+`NAME exponents QUANTITY... from LENGTH`; NAME is a file of results in the page's folder claims/. A run has values by key:
 accuracy.LENGTH and bytes.LENGTH (state of a decoder) of in-context and associative recall, accuracy.LENGTH.READINGS where
 fast weights move after each reading, gate.BLOCK, collision.BLOCK, coverage.BLOCK and kld.BLOCK of a memory (as kept),
-flops.LENGTH, seconds.LENGTH (the best of an evaluation) and bytes.LENGTH of prefill, loss.recall, kept (share of HAM's
-keys, mean over the last quarter of the logged steps), kept.GROUP and score.GROUP (of an evaluation of kind selection).
+NAME and NAME.FROM (loss of an evaluation of kind position_ppl, and of its bins), flops.LENGTH, seconds.LENGTH (the best of
+an evaluation) and bytes.LENGTH of prefill, loss.NAME (of a validation), kept (share of HAM's keys, mean over the last quarter of the logged
+steps), kept.GROUP and score.GROUP (of an evaluation of kind selection).
 Intervals are Student's t at 95 % over seeds; tests are paired by seed, two-sided, with Holm's correction over a table.
 """
 import glob
@@ -91,8 +92,8 @@ def values_of(run):
     with open(os.path.join(run, "metrics.jsonl")) as file:
         lines = [json.loads(line) for line in file]
     for line in lines:
-        if line.get("val") == "recall":
-            values["loss.recall"] = line["loss"]
+        if "val" in line:
+            values[f"loss.{line['val']}"] = line["loss"]
     kept = [line["layers"]["ham"]["kv_fraction"] for line in lines if "ham" in line.get("layers", {})]
     if kept:
         late = kept[-(len(kept) // 4 or 1):]
@@ -117,6 +118,9 @@ def values_of(run):
             if point["position"] >= 1024:  # shorter ones are too short to time
                 seconds, key = point["position"] / point["prefill_tokens_per_s"], f"seconds.{point['position']}"
                 values[key] = min(seconds, values.get(key, math.inf))
+        if result["kind"] == "position_ppl":
+            values[result["name"]] = metrics["nll"]["value"]
+            values.update({f"{result['name']}.{point['from']}": point["nll"] for point in series["by_position"] if "nll" in point})
         if result["kind"] == "selection":
             values.update({name: metric["value"] for name, metric in metrics.items()})
         if result["kind"] == "efficiency":
@@ -192,7 +196,7 @@ def metric_table(results, keys):
 
 
 def paired_table(results, key, reference):
-    others = [model for model in results.models if model != reference]
+    others = [model for model in results.models if model != reference and not results.lacks(model, key)]
     tests = [paired(results.values(model, key), results.values(reference, key)) for model in others]
     adjusted = holm([p for _, _, p in tests])
     rows = [[f"{key} minus that of `{reference}`", "difference, 95 %", "p", "p, Holm"], ["---", "---:", "---:", "---:"]]
@@ -216,6 +220,17 @@ def difference_table(results, key, other):
     rows = [[f"{key} minus {other}", "difference, 95 %", "p", "p, Holm"], ["---", "---:", "---:", "---:"]]
     for model, (mean, half, p), corrected in zip(results.models, tests, adjusted):
         rows.append([f"`{model}`", f"{mean:+.3f} ± {half:.3f}", p_text(p), p_text(corrected)])
+    return rows
+
+
+def added_table(results, key, suffix):
+    """Rows NAME + suffix minus rows NAME."""
+    pairs = [(model, model + suffix) for model in results.models if model + suffix in results.models]
+    tests = [paired(results.values(after, key), results.values(before, key)) for before, after in pairs]
+    adjusted = holm([p for _, _, p in tests])
+    rows = [[key, "difference, 95 %", "p", "p, Holm"], ["---", "---:", "---:", "---:"]]
+    for (before, after), (mean, half, p), corrected in zip(pairs, tests, adjusted):
+        rows.append([f"`{after}` minus `{before}`", f"{mean:+.3f} ± {half:.3f}", p_text(p), p_text(corrected)])
     return rows
 
 
@@ -249,6 +264,8 @@ def table(folder, words):
         rows = gains_table(results, rest[0], rest[1:])
     elif kind == "difference":
         rows = difference_table(results, rest[0], rest[2])
+    elif kind == "added":
+        rows = added_table(results, rest[0], rest[1])
     elif kind == "exponents":
         rows = exponent_table(results, rest[:-2], int(rest[-1]))
     else:
