@@ -354,6 +354,23 @@ TEST_CASE("a rank that sees another folder says where it looks, after a while an
   }
 }
 
+FOLDER_TEST("what strangers sent is told at the end, with a number where it came more than once", "[fast]") {
+  MeetingOptions options = options_of(folder, 0, 2);
+  options.init_seconds = 4;
+  Outcome first;
+  std::thread rank0([&] { first = meet_one(options); });
+  const Rendezvous at = rendezvous_of(folder);
+  std::vector<Socket> strangers;
+  for (const std::string& text : {std::string("GET /"), std::string("GET /"), std::string("\1\0\0\0x", 5)}) {
+    strangers.push_back(connect_here(at.port));
+    write_all(strangers.back(), text);
+  }
+  rank0.join();
+  CHECK_THAT(first.error, Contains("; control connection: a frame of 542393671 bytes (expected at most 4096) (2 times)"
+                                   "; control connection: frame:1:1: ") &&
+                              !Contains("(1 times)"));
+}
+
 FOLDER_TEST("rank 0 listens on loopback where all ranks are on its host", "[fast]") {
   std::vector<MeetingOptions> all = all_of(folder, 2);
   all[0].address = "0.0.0.0";  // of a launcher; nobody else has to come there

@@ -83,6 +83,10 @@ class RankProcesses {
     }
     return ends;
   }
+  void wait_until_stopped(int rank) const {
+    siginfo_t stopped{};
+    REQUIRE(::waitid(P_PID, static_cast<id_t>(pid(rank)), &stopped, WSTOPPED | WNOWAIT) == 0);
+  }
   const TempFolder& folder() const { return folder_; }
   void signal_all(int number) const {
     for (const pid_t pid : pids_) { ::kill(pid, number); }
@@ -331,6 +335,22 @@ TEST_CASE("an error of communication gives way to the rank that is gone", "[fast
   CHECK((ends[0].errors + ends[1].errors).find("reset") == std::string::npos);
 }
 
+TEST_CASE("an error that rank 0 does not hear of any more is still the end of its rank", "[fast]") {
+  RankProcesses ranks(2, kQuick, [](Rank r) {
+    ::raise(SIGSTOP);
+    r.watch.fail(ExitCode::kData, "shard.bin: checksum differs");
+    wait_for_ever();
+  });
+  for (const int r : {0, 1}) { ranks.wait_until_stopped(r); }
+  ::kill(ranks.pid(1), SIGCONT);
+  siginfo_t ended{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(ranks.pid(1)), &ended, WEXITED | WNOWAIT) == 0);
+  ::kill(ranks.pid(0), SIGCONT);
+  const auto ends = ranks.ends(20);
+  CHECK(ends[1].code == 3);
+  CHECK_THAT(ends[1].errors, Catch::Contains("shard.bin: checksum differs") && !Catch::Contains("lost"));
+}
+
 TEST_CASE("communicators write down their collectives", "[fast][threads]") {
   FlightLog log;
   SelfCommunicator self;
@@ -373,10 +393,7 @@ TEST_CASE("the dead wait for nothing", "[fast]") {
 TEST_CASE("ranks that were suspended together go on", "[fast]") {
   const WatchOptions options{.lost_seconds = 1, .stall_seconds = 60, .logs = {}};
   RankProcesses ranks(3, options, [](Rank) { ::raise(SIGSTOP); });
-  for (int r = 0; r < 3; ++r) {  // all have met, and stand still
-    siginfo_t stopped{};
-    REQUIRE(::waitid(P_PID, static_cast<id_t>(ranks.pid(r)), &stopped, WSTOPPED | WNOWAIT) == 0);
-  }
+  for (int r = 0; r < 3; ++r) { ranks.wait_until_stopped(r); }  // all have met, and stand still
   sleep_seconds(2.5);
   ranks.signal_all(SIGCONT);
   for (const auto& end : ranks.ends(30)) {
