@@ -1,5 +1,6 @@
 #include "study/ladder/progress.h"
 
+#include "study/ladder/ladder.h"
 #include "study/report/read_metrics.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
@@ -73,4 +74,19 @@ FOLDER_TEST("a ladder's progress counts FLOPs, and does not wait for what failed
                                               "7000, 1 of 3 runs done, 1 running, 1 failed", "skip 2000",
                                               "4000, 2 of 3 runs done, 1 failed", "end"});
   LadderProgress(folder.path(), nullptr).begin(states);  // without a bar: nothing
+}
+
+FOLDER_TEST("the time that is left is a run's own, or that of its FLOPs at the speed of the others", "[fast]") {
+  write_ladder(folder);
+  const auto metrics = [&](const std::string& run, int step, int tokens) {
+    folder.write(run + "/metrics.jsonl", "{\"step\": " + std::to_string(step) + ", \"loss\": 3, \"tokens\": " +
+                                             std::to_string(tokens) + ", \"tokens_per_s\": 10}\n");
+  };
+  CHECK_THAT(ladder_status(folder.path()), Contains("eta not known yet"));
+  metrics("a", 100, 1000);  // 1 GFLOP in 100 s
+  metrics("b", 50, 500);    // 1 GFLOP in 50 s
+  const std::string text = ladder_status(folder.path());
+  CHECK_THAT(text, Contains("50/100    3.0000     00:00:50\n"));
+  CHECK_THAT(text, Contains("0/100         -     00:06:15\n"));  // 5 GFLOP
+  CHECK_THAT(text, Contains("2.00 GFLOP of 8.00 GFLOP (25%), eta 00:07:05\n"));
 }

@@ -331,6 +331,9 @@ TEST_CASE("what a number means and its unit is said once for each statistic", "[
       "val.NAME,nats per token,cross-entropy of the last validation on NAME,docs/data.md\n"
       "eval.n.METRIC,,of the evaluation n (niah); shares are fractions,docs/evaluations/niah.md\n");
   for (const auto& row : table.rows) { CHECK(fs::exists(fs::path(HEBB_SOURCE) / row[3].as_string())); }
+  CHECK(unit_of("eval.n.nll (builtin)") == "nats per token");
+  CHECK(unit_of("eval.n.bits_per_byte [data A]") == "bits per byte");
+  CHECK(unit_of("eval.n.exact (builtin) [data A]").empty());
 }
 
 TEST_CASE("differences of configurations leave out defaults and fold a layer that others do not have", "[fast]") {
@@ -554,6 +557,7 @@ FOLDER_TEST("metrics of a running trainer are read without its unfinished line; 
   CHECK(m.name == "run");
   CHECK(m.loss.y == std::vector<double>{3.5});
   CHECK(m.tokens == std::vector<double>{36});
+  CHECK(m.mem_bytes == 5);
   CHECK(m.statistics.at("gate")[0].name == "blocks.0.mixer");
   folder.write("run/metrics.jsonl", line + "\n{\"step\": 2, \"lo\n");
   CHECK_THROWS_WITH(read_metrics(folder / "run"), Contains("metrics.jsonl:2"));
