@@ -123,6 +123,21 @@ FOLDER_TEST("a run that died before its first checkpoint starts again, with its 
   CHECK(metric(folder / "run", "step") == std::vector<double>{1, 2, 3, 4, 5, 6, 7});
 }
 
+FOLDER_TEST("a run that meets damaged data says from which step it goes on, or that it begins again", "[fast]") {
+  std::string tokens = read_file(write_tokens(folder));
+  tokens[2 * 50] = 99;  // in the rows of the second step
+  folder.write("tokens.bin", tokens);
+  for (const int every : {1, 100}) {
+    CAPTURE(every);
+    Heard heard;
+    const std::string changes =
+        R"({"data": {"shuffle": "none"}, "train": {"checkpoint": {"every": )" + std::to_string(every) + "}}}";
+    CHECK_THROWS_AS(run_in(folder / std::to_string(every), test_run(folder, changes), heard), DataError);
+    CHECK(heard.has("the last checkpoint is that of step 1: with the data in place") == (every == 1));
+    CHECK(heard.has("there is no checkpoint yet") == (every == 100));
+  }
+}
+
 FOLDER_TEST("a run that failed before its first step may be started with another configuration") {
   const auto fail_in = [&](const fs::path& run) {
     RunConfig config = test_run(folder);
@@ -174,6 +189,7 @@ FOLDER_TEST("going back to an earlier checkpoint of the run gives the same run a
   const RunOptions from{.resume = checkpoint_in(folder / "run", 2).string()};
   CHECK(run_in(folder / "run", test_run(folder, kSeven), heard, from) == 75);
   CHECK(heard.has("checkpoints/step_00000004 belongs to what the run leaves behind"));
+  CHECK_FALSE(heard.has("checkpoints/step_00000002 belongs"));
   CHECK(heard.has("removed 5 lines of metrics.jsonl beyond step 2"));
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{2, 3});
   REQUIRE(run_in(folder / "run", test_run(folder, kSeven)) == 0);
