@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/parallel.h"
+#include "kernels/common/cpu/lane_products.h"
 #include "kernels/common/cpu/math.h"
-#include "kernels/common/cpu/vec.h"
 #include "kernels/norm/scratch.h"
 
 namespace hebb {
@@ -24,43 +24,6 @@ namespace {
 
 constexpr int64_t kRowGrain = 16;
 
-/// lane_sum of products, in vectors: the same 16 lanes and the same tree.
-template <class S> class LaneProducts {
- public:
-  static constexpr int kParts = 16 / Vec<S>::width;  // vectors of the lanes
-  static_assert(kParts * Vec<S>::width == 16);
-
-  LaneProducts() {
-    for (Vec<S>& part : parts_) { part = Vec<S>(S(0)); }
-  }
-  /// Adds a b for n elements, (a, b) = f(i, lanes).
-  template <class F> void add(int64_t n, F&& f) {
-    constexpr int w = Vec<S>::width;
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-#pragma GCC unroll 8
-      for (int p = 0; p < kParts; ++p) { take(p, f(i + p * w, AllLanes{})); }
-    }
-    int part = 0;
-    for (; i + w <= n; i += w) { take(part++, f(i, AllLanes{})); }
-    if (i < n) { take(part, f(i, static_cast<int>(n - i))); }
-  }
-  S total() {
-#pragma GCC unroll 4
-    for (int half = kParts / 2; half >= 1; half /= 2) {
-      for (int p = 0; p < half; ++p) { parts_[p] += parts_[p + half]; }
-    }
-    return sum(parts_[0]);
-  }
-
- private:
-  void take(int part, std::pair<Vec<S>, Vec<S>> factors) {
-    parts_[part] = fma(factors.first, factors.second, parts_[part]);
-  }
-
-  Vec<S> parts_[kParts];
-};
-
 /// One row: d_h from d_y, and this row's share of the weight gradients.
 template <class S> void backward_row(const NormBackward& a, int64_t r, int64_t d, S* d_weight, S* d_bias) {
   using V = Vec<S>;
@@ -76,7 +39,7 @@ template <class S> void backward_row(const NormBackward& a, int64_t r, int64_t d
   along.add(d, [&](int64_t i, auto lanes) {
     return std::pair(load(dy + i, lanes) * (load(w + i, lanes) + offset) * (load(x + i, lanes) - m), s);
   });
-  const V gn(along.total() / static_cast<S>(d));
+  const V gn(sum(along.lanes()) / static_cast<S>(d));
   const V g1(layer ? dot(d, dy, w) / static_cast<S>(d) : S(0));
   vector_loop<S>(d, [&](int64_t i, auto lanes) {
     const V share = load(dy + i, lanes) * (load(x + i, lanes) - m);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/random.h"
+#include "kernels/common/cpu/lane_products.h"
 #include "kernels/common/cpu/math.h"
 #include "kernels/ovq/ovq.h"
 
@@ -47,7 +48,7 @@ template <class S> OvqHeadDictionary<S> ovq_head_dictionary(const OvqDictionary&
 
 /// Memory of one thread, of the size of a chunk or of a slot.
 template <class S> struct OvqWork {
-  std::vector<S> best, mean;
+  std::vector<S> best, mean, similarities;
   std::vector<uint64_t> scores;
   std::vector<int32_t> ids, order;
 };
@@ -62,18 +63,14 @@ void ovq_assign(const OvqRule& rule, const OvqHeadDictionary<S>& dictionary, con
   const int64_t founder = empty ? (rule.second_founds && count > 1 ? 1 : 0) : -1;
   work.best.resize(static_cast<size_t>(count));
   work.order.clear();
-  S* best = work.best.data();
+  work.similarities.resize(static_cast<size_t>(std::max<int64_t>(1, dictionary.n)));
+  S *best = work.best.data(), *similarities = work.similarities.data();
   for (int64_t j = 0; j < count; ++j) {
-    ids[j] = 0;
-    best[j] = -std::numeric_limits<S>::infinity();
     const int64_t known = empty ? 1 : dictionary.n;
-    for (int64_t r = 0; r < known; ++r) {
-      const S similarity = dot(dictionary.key_dim, keys[j], empty ? keys[founder] : dictionary.key(r));
-      if (similarity > best[j]) {
-        best[j] = similarity;
-        ids[j] = static_cast<int32_t>(r);
-      }
-    }
+    dot_rows(dictionary.key_dim, keys[j], known, empty ? keys[founder] : dictionary.keys, similarities);
+    best[j] = largest_of(known, similarities);
+    const S* found = std::find(similarities, similarities + known, best[j]);
+    ids[j] = found == similarities + known ? 0 : static_cast<int32_t>(found - similarities);  // NaN: none is found
     if (j != founder) { work.order.push_back(static_cast<int32_t>(j)); }
   }
   const int64_t first_new = empty ? 1 : dictionary.n;
