@@ -113,9 +113,13 @@ FOLDER_TEST("a run on a GPU is planned without one, in bf16 by default: masters,
   const MemoryPlan narrow = plan({}), wide = plan("fp32");
   const ModelConfig config = memory_model();
   const Model model(config);
-  int64_t matrices = 0;
-  for (const auto& p : model.params().all()) { matrices += p->is_matrix() ? p->spec.shape.numel() : 0; }
+  int64_t matrices = 0, trained = 0;
+  for (const auto& p : model.params().all()) {
+    matrices += p->is_matrix() ? p->spec.shape.numel() : 0;
+    trained += p->trained() ? p->spec.shape.numel() : 0;
+  }
   CHECK(narrow.parameter_bytes == wide.parameter_bytes + 2 * matrices);
+  CHECK(narrow.gradient_bytes == 4 * trained);
   CHECK(narrow.gradient_bytes == wide.gradient_bytes);
   CHECK(narrow.work_bytes < wide.work_bytes);
 }

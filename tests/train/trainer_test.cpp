@@ -354,6 +354,26 @@ FOLDER_TEST("the console line has its fixed order") {
   CHECK(unknown.has(" mfu n/a "));
 }
 
+FOLDER_TEST("the console line has a unit for many tokens") {
+  for (const auto& [tokens, text] : {std::pair{int64_t{999}, "999"},
+                                     {12'345, "12.3K"},
+                                     {999'960, "1.0M"},
+                                     {12'345'678, "12.3M"},
+                                     {5'000'000'000, "5.0B"},
+                                     {1'234'567'000'000'000, "1234.6T"}}) {
+    CAPTURE(text);
+    const fs::path run = folder / text;
+    REQUIRE(run_in(run, test_run(folder)) == 0);
+    make_former(checkpoint_in(run, 7));
+    Json state = parse_json_file((checkpoint_in(run, 7) / "state.json").string());
+    state.set("tokens", tokens - 36);  // before the last step
+    write_file_atomic(checkpoint_in(run, 7) / "state.json", state.dump(1) + "\n");
+    Heard heard;
+    REQUIRE(run_in(run, test_run(folder, R"({"train": {"steps": 8}})"), heard) == 0);
+    CHECK(heard.has(" tokens " + std::string(text) + " eta "));
+  }
+}
+
 FOLDER_TEST("start-up says device, parameters, FLOPs, batches, memory, data and time; the log says more of them") {
   Heard heard;
   REQUIRE(
