@@ -52,7 +52,9 @@ FOLDER_TEST("samples depend on prompt, its index and seed alone, not on their nu
 FOLDER_TEST("one newline at the end of standard input is not part of the prompt") {
   train_on_bytes(folder);
   const auto prompt = [&](const std::string& input) {
-    return json_lines(run_hebb(folder, "generate run --max-new-tokens 1 --json", input).out).at(0).at("prompt");
+    const CommandResult result = run_hebb(folder, "generate run --max-new-tokens 1 --json", input);
+    CHECK_THAT(result.err, !Contains("Ctrl-D"));  // nobody types
+    return json_lines(result.out).at(0).at("prompt");
   };
   CHECK(prompt("And") == Json("And"));
   CHECK(prompt("And\n") == Json("And"));

@@ -646,6 +646,9 @@ TEST_CASE("checkpoints of a run stand side by side, each with its metrics and ev
                  folder / "said")
             .code == 0);
   CHECK_THAT(read_file(folder / "page/report.md"), Contains("| one:4 | one:12 |"));
+  const Result alone = run_hebb({"report", checkpoints + "/latest", "-o", (folder / "none").string()}, folder / "said");
+  CHECK(alone.code == 3);
+  CHECK_FALSE(fs::exists(folder / "none"));
 }
 
 FOLDER_TEST("results without a run are drawn, from a folder of them or beside a checkpoint", "[fast]") {
