@@ -97,7 +97,7 @@ class Launcher {
     return false;
   }
   void await(const std::string& what, const std::function<bool()>& is_there) const {
-    constexpr int kTries = 60000;  // a minute, where a start under load takes seconds
+    constexpr int kTries = 600'000;  // ten minutes, where a start beside other programs takes seconds
     bool is = is_there();
     for (int i = 0; i < kTries && !is; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
