@@ -81,6 +81,15 @@ for figure, key in {"fwpkm": "accuracy.%d.2", "ham": "accuracy.%d"}.items():
             assert abs(share - claims.mean_and_half(rows.values(name, key % length))[0]) < 1e-6, (figure, name, length)
 
 
+# The committed facts are what their program writes.
+for path, count in (("configs/claims/facts.u16", 2048), ("configs/claims/search/facts.u16", 1024)):
+    with tempfile.TemporaryDirectory() as folder:
+        made = os.path.join(folder, "facts.u16")
+        subprocess.run([sys.executable, os.path.join(SOURCE, "tools/facts.py"), str(count), made], check=True)
+        with open(made, "rb") as file, open(os.path.join(SOURCE, path), "rb") as kept:
+            assert file.read() == kept.read(), path
+
+
 def small(value):
     """The same configuration with few steps and short, few rows to evaluate."""
     for evaluation in value["eval"]["evaluations"]:
@@ -89,7 +98,7 @@ def small(value):
         elif evaluation["kind"] == "selection":
             evaluation["rows"] = 1
         elif evaluation["kind"] == "position_ppl":
-            evaluation.update(length=64, max_documents=1)
+            evaluation.update(length=min(evaluation["length"], 64), max_documents=1)
         else:
             evaluation["samples"] = 1
             evaluation.pop("min_distance", None)  # one row may have no far question
