@@ -10,9 +10,10 @@ TABLE is `NAME metric KEY...`, `NAME paired KEY against ROW`, `NAME gains ROW KE
 `NAME exponents QUANTITY... from LENGTH`; NAME is a file of results in the page's folder claims/. A run has values by key:
 accuracy.LENGTH and bytes.LENGTH (state of a decoder) of in-context and associative recall, accuracy.LENGTH.READINGS where
 fast weights move after each reading, gate.BLOCK, collision.BLOCK, coverage.BLOCK and kld.BLOCK of a memory (as kept),
-NAME and NAME.FROM (loss of an evaluation of kind position_ppl, and of its bins), flops.LENGTH, seconds.LENGTH (the best of
-an evaluation) and bytes.LENGTH of prefill, loss.NAME (of a validation), kept (share of HAM's keys, mean over the last quarter of the logged
-steps), kept.GROUP and score.GROUP (of an evaluation of kind selection).
+accuracy.FUNCTIONS, late.FUNCTIONS (from the fourth example of a function on) and bytes.FUNCTIONS of in-context learning,
+NAME and NAME.FROM (loss of an evaluation of kind position_ppl, and of its bins), flops.LENGTH, seconds.LENGTH (the best
+of an evaluation) and bytes.LENGTH of prefill, loss.NAME (of a validation), kept (share of HAM's keys, mean over the last
+quarter of the logged steps), kept.GROUP and score.GROUP (of an evaluation of kind selection).
 Intervals are Student's t at 95 % over seeds; tests are paired by seed, two-sided, with Holm's correction over a table.
 """
 import glob
@@ -110,7 +111,17 @@ def values_of(run):
         if result.get("status", "ok") != "ok":
             sys.exit(f"{path}: the evaluation has status {result['status']}")
         series, metrics = result.get("series", {}), result["metrics"]
+        late = {}
+        for point in series.get("by_example", []):
+            if point["example"] >= 3:
+                late.setdefault(point["functions"], []).append((point["accuracy"] * point["n"], point["n"]))
+        for functions, counts in late.items():
+            values[f"late.{functions}"] = sum(right for right, _ in counts) / sum(n for _, n in counts)
         for point in series.get("by_setting", []):
+            if result["kind"] == "icl":
+                functions = int(point["setting"].split()[0])
+                values[f"accuracy.{functions}"], values[f"bytes.{functions}"] = point["accuracy"], point["state_bytes"]
+                continue
             readings = f".{result['config']['readings']}" if result["config"].get("update") == "end" else ""
             values[f"accuracy.{point['length']}{readings}"] = point["accuracy"]
             values[f"bytes.{point['length']}"] = point["state_bytes"]
