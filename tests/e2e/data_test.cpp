@@ -203,6 +203,11 @@ FOLDER_TEST("inspect tells kinds of files apart", "[fast]") {
   folder.write("other.json", "{}");
   CHECK_THAT(run_hebb(folder, "inspect other.json").err, Contains("found another JSON file"));
   folder.write("empty", "");
+  // A brace after eight bytes that are no length, and a length that no brace follows.
+  for (const std::string& bytes : {std::string("abcdefgh{\"x\": 1}"), std::string("\x04\0\0\0\0\0\0\0beef", 12)}) {
+    folder.write("no-weights", bytes);
+    check_error(folder, "inspect no-weights", 3, Contains("found a file that starts with "));
+  }
   CHECK_THAT(run_hebb(folder, "inspect empty").err, Contains("found an empty file"));
   CHECK_THAT(run_hebb(folder, "inspect .").err, Contains("found a folder without dataset.json"));
   CHECK(run_hebb(folder, "inspect missing").code == 3);
