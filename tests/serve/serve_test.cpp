@@ -1,4 +1,8 @@
 // The completions protocol without HTTP: requests, choices and the engine that answers them.
+#if HEBB_HAVE_SENTENCEPIECE
+#include <sentencepiece_trainer.h>
+#endif
+
 #include <chrono>
 #include <thread>
 
@@ -415,6 +419,34 @@ TEST_CASE("ids get BOS in front where they have none, and no array shows it", "[
   CHECK(sums[0].tokens[0].logprob.value() == Approx(files.log_p(kBos, 'a')).epsilon(1e-9));
   CHECK(sums[0].tokens[1].logprob.value() == Approx(files.log_p('a', 'b')).epsilon(1e-9));
 }
+
+#if HEBB_HAVE_SENTENCEPIECE
+TEST_CASE("a text that begins has no space in front, one that goes on has", "[fast]") {
+  const TempFolder folder;
+  std::string text, trained;
+  for (int i = 0; i < 50; ++i) { text += "morning river\n"; }
+  const auto status = sentencepiece::SentencePieceTrainer::Train({{"input", folder.write("in.txt", text).string()},
+                                                                  {"model_type", "bpe"},
+                                                                  {"vocab_size", "40"},
+                                                                  {"hard_vocab_limit", "false"},
+                                                                  {"minloglevel", "3"}},
+                                                                 nullptr, &trained);
+  REQUIRE(status.ok());
+  const auto tokenizer = Tokenizer::load({"sentencepiece", folder.write("m.model", trained).string(), true, true});
+  const int32_t word = tokenizer->encode("river").back();
+  const auto drawn = [&](const std::string& prompt) {
+    const std::string body = R"({"prompt": )" + prompt + R"(, "max_tokens": 1, "temperature": 0})";
+    Choice choice(read_completion_request(body, {tokenizer, tokenizer->vocab_size(), std::nullopt, true}), 0,
+                  tokenizer);
+    std::vector<double> logits(static_cast<size_t>(tokenizer->vocab_size()));
+    logits[static_cast<size_t>(word)] = 9;
+    choice.take_prompt(choice.prompt().size() - 1, logits);
+    return choice.take_delta()->text;
+  };
+  CHECK(drawn("[[]]") == "river");
+  CHECK(drawn("[[" + std::to_string(word) + "]]") == " river");
+}
+#endif
 
 TEST_CASE("texts become ids with BOS where it is asked for, pieces of special tokens their ids", "[fast]") {
   const auto with = Tokenizer::load({"bytes", "", true, true}), without = Tokenizer::load({"bytes", "", false, true});
