@@ -241,7 +241,7 @@ void LadderRuns::prepare_shrunken(const ShrunkTo& shrunk) const {
   write_sweep(sweep_, folder_);
   write_file_atomic(folder_ / "shrunk.txt", shrunk.text);
   Progress quiet;
-  if (!shrunk.corpus.empty()) { write_corpus(shrunk, quiet); }
+  write_corpus(shrunk, quiet);
 }
 
 bool LadderRuns::is_changed(size_t i) const { return std::find(changed_.begin(), changed_.end(), i) != changed_.end(); }

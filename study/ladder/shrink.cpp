@@ -554,6 +554,7 @@ std::optional<ShrinkOptions> shrink_options(const Sweep& sweep, const fs::path& 
 }
 
 void write_corpus(const ShrunkTo& shrunk, Progress& progress) {
+  if (shrunk.factors.documents == 0) { return; }
   const fs::path folder = shrunk.corpus, text = folder.string() + ".jsonl";
   if (fs::exists(folder / "dataset.json")) { return; }
   const int64_t held_out = 8 + shrunk.factors.documents / 20;
