@@ -71,7 +71,7 @@ assert sorted(points) == sorted(rows.models), points
 for name, [(size, share, half)] in points.items():
     mean, of_mean = claims.mean_and_half(rows.values(name, "accuracy.256"))
     assert abs(share - mean) < 1e-6 and abs(half - of_mean) < 1e-6 and size == rows.values(name, "bytes.256")[0], (name, mean, of_mean)
-for figure, key in {"fwpkm": "accuracy.%d.2", "ham": "accuracy.%d", "ovq": "accuracy.%d", "regression": "accuracy.%d", "sdm-slots": "accuracy.%d"}.items():
+for figure, key in {"fwpkm": "accuracy.%d.2", **dict.fromkeys(["ham", "kvm-recall", "ovq", "regression", "sdm-slots"], "accuracy.%d")}.items():
     rows = claims.Results(os.path.join(SOURCE, "docs/claims", figure + ".json"))
     points = drawn("claims-" + figure + ".svg")
     assert sorted(points) == sorted(rows.models), points
