@@ -25,7 +25,7 @@ void fields(Fields& f, Evaluation& e) {
   f.field("kind", e.kind).required().one_of(kinds).help("What to evaluate.");
   f.field("seed", e.seed).help("Seed of the task's draws.");
   fields(f, e.reading);
-  fields(f, e.overrides);
+  f.object("thresholds", e.thresholds).help("What replaces the thresholds of ham layers.");
   for (const EvalKind& k : eval_kinds()) {
     if (k.name == e.kind) {
       if (f.reading() || e.task == nullptr) { e.task = k.make(); }

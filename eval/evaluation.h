@@ -13,9 +13,9 @@
 #include "data/tokenizer/tokenizer.h"
 #include "eval/item_values.h"
 #include "eval/journal.h"
-#include "eval/layer_overrides.h"
 #include "eval/rank_round.h"
 #include "eval/scoring_model.h"
+#include "eval/thresholds.h"
 #include "train/ranks.h"
 
 namespace hebb {
@@ -140,8 +140,7 @@ struct EvalContext {
 class EvalTask {
  public:
   virtual ~EvalTask() = default;
-  /// The kind's own keys ("name", "kind", "seed", "segment", "rope_scaling", overrides of layers are handled by the
-  /// caller).
+  /// The kind's own keys ("name", "kind", "seed", "segment", "rope_scaling", "thresholds" are handled by the caller).
   virtual void fields(Fields& f) = 0;
   /// Whether its work is lists of items. Otherwise rank 0 alone runs it.
   virtual bool has_items() const { return true; }
@@ -163,9 +162,9 @@ struct Evaluation {
   uint64_t seed = 42;
   Json config;  // as written, defaults merged in
   std::unique_ptr<EvalTask> task;
-  LayerOverrides overrides;  // while this one runs
-  ReadSettings reading;      // the same
-  Json resolved = {};        // every key, with absolute paths
+  ThresholdOverrides thresholds;  // while this one runs
+  ReadSettings reading;           // the same
+  Json resolved = {};             // every key, with absolute paths
 };
 /// Its own keys, then those of its task.
 void fields(Fields& f, Evaluation& e);

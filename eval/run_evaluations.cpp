@@ -100,7 +100,7 @@ EvalResult run_one(Evaluation& e, EvalContext& context) {
   EvalResult result;
   try {
     context.model.set_reading(e.reading);
-    apply(e.overrides, context.model.model());
+    apply(e.thresholds, context.model.model());
     if (context.is_first() || e.task->has_items()) { result = e.task->run(context); }
     agree_on_end(context);
     return result;

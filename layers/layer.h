@@ -18,7 +18,6 @@
 #include "layers/attention_control.h"
 #include "layers/fast/control.h"
 #include "layers/inspector.h"
-#include "layers/overrides.h"
 #include "layers/rows.h"
 #include "layers/statistics.h"
 
@@ -149,10 +148,6 @@ class Layer {
   /// [B, H, ...]) or NAME.slots_in_use [1].
   virtual void inspect_state(Stream& stream, const LayerState& state, int64_t tokens, Inspector& to) const {}
 
-  /// From now on these values replace the layer's own settings; null: no longer. Made by OverrideGroup::make of its
-  /// type.
-  virtual void override_settings(const LayerOverride*) {}
-
   /// Called before the first micro-batch of every optimizer step, skipped ones included.
   virtual void begin_step(Stream& stream, int64_t step) {}
   /// Called once per optimizer step, after the optimizer, for updates that layers own (docs/training.md, A step). They
@@ -204,8 +199,6 @@ class LayerConfig {
   /// What the evaluation memory_stats derives from what layers of this type record. One list serves all of them in a
   /// model; the fields of the configuration play no part.
   virtual StatisticsCollectors statistics(const StatisticsOptions&) const { return {}; }
-  /// Settings of layers of this type that an evaluation may replace while it runs; null: none. Static.
-  virtual const OverrideGroup* overrides() const { return nullptr; }
   /// Whether what a layer learns while it reads is learned from the rows of a micro-batch together, so that their
   /// number is a part of the model.
   virtual bool learns_per_micro_batch() const { return false; }

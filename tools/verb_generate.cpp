@@ -13,8 +13,8 @@
 #include "core/utf8.h"
 #include "data/text/jsonl.h"
 #include "eval/generate.h"
-#include "eval/layer_overrides.h"
 #include "eval/stop_text.h"
+#include "eval/thresholds.h"
 #include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
@@ -29,7 +29,7 @@ struct Options {
   uint64_t prompt_index = 0;  // of the first prompt
   DeviceOptions device;
   GenerateOptions generate;
-  std::map<std::string, std::vector<std::string>> overrides;  // texts by option
+  std::vector<std::string> taus, selects;
   bool ignore_eos = false, echo = true, stats = false, json = false;
 };
 
@@ -144,7 +144,7 @@ int run_generate(Options o, bool has_prompt) {
   });
   ScoringModel& model = *loaded;
   o.generate.stop_at_eos = !o.ignore_eos;
-  apply(parse_overrides(o.overrides), model.model());
+  apply(parse_thresholds(o.taus, o.selects), model.model());
   const std::vector<std::string> prompts = read_prompts(o, has_prompt);
   print_fallback(o.device, compute);
   std::signal(SIGINT, [](int) { interrupted = 1; });
@@ -184,11 +184,9 @@ void add_generate_verb(Command program) {
   verb.option("--prompt-index", o->prompt_index, "Number of the first prompt, which its draws depend on");
   verb.option("--tokenizer", o->tokenizer,
               "SentencePiece .model file, tokenizer.json or \"bytes\" (default: the run's)");
-  for (const OverridableType& to : overridable_types()) {
-    for (const OverrideGroup::Option& option : to.group->options) {
-      verb.option(option.name, o->overrides[option.name], option.help).type_name(option.value);
-    }
-  }
+  verb.option("--tau", o->taus, "Threshold of all ham layers, or BLOCK=X of one, in units of the score").type_name("X");
+  verb.option("--select", o->selects, "Select all or no tokens in ham layers: all, none, BLOCK=all, BLOCK=none")
+      .type_name("MODE");
   verb.flag("--ignore-eos", o->ignore_eos, "Go on after an end-of-text token");
   verb.flag("--echo,!--no-echo", o->echo, "Print the prompt too (default: on)");
   verb.flag("--json", o->json, "A line of JSON per sample: prompt, its index, text, tokens, stop_reason, seed");

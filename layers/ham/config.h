@@ -66,7 +66,6 @@ struct HamConfig final : LayerConfig {
   void check(const Fields& f, const std::string& key, const ModelConfig& model) const override;
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
   StatisticsCollectors statistics(const StatisticsOptions& options) const override;
-  const OverrideGroup* overrides() const override { return &ham_overrides(); }
 };
 
 }  // namespace hebb

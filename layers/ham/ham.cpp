@@ -28,7 +28,7 @@ namespace hebb {
 namespace {
 
 /// y = Wo (gate(rms(o of the delta rule)) + gate(rms(o of the attention))). Parameters: docs/layers/ham.md.
-class Ham final : public Layer {
+class Ham final : public Layer, public Overridable {
  public:
   Ham(const BuildContext& c, const HamConfig& config);
 
@@ -39,9 +39,7 @@ class Ham final : public Layer {
   }
   double flops_per_token(int64_t length) const override;
   int64_t state_bytes(int64_t tokens) const override;
-  void override_settings(const LayerOverride* change) override {
-    override_ = change != nullptr ? static_cast<const HamOverride&>(*change) : HamOverride();
-  }
+  void override_selection(const HamOverride& change) override { override_ = change; }
   void begin_step(Stream& stream, int64_t) override { thresholds_->begin_step(index_, stream); }
   void after_step(Stream& stream, int64_t step, const Tensor& applies) override {
     thresholds_->update(index_, stream, step, applies);

@@ -2,20 +2,24 @@
 #include <optional>
 #include <string>
 
-#include "layers/overrides.h"
+#include "core/fields.h"
 
 namespace hebb {
 
 /// What an evaluation may change about a HAM layer's selection: a threshold in score units, or every or no token
 /// ("all", "none"). Without both, what the model itself says.
-struct HamOverride final : LayerOverride {
+struct HamOverride {
   std::optional<double> tau;
   std::optional<std::string> mode;
-
-  void fields(Fields& f) override;
 };
+void fields(Fields& f, HamOverride& o);
 
-/// The key "thresholds" of evaluations, --tau and --select.
-const OverrideGroup& ham_overrides();
+/// A layer whose selection can be changed.
+class Overridable {
+ public:
+  virtual ~Overridable() = default;
+  /// Replaces what was given before.
+  virtual void override_selection(const HamOverride& change) = 0;
+};
 
 }  // namespace hebb

@@ -163,7 +163,7 @@ TEST_CASE("on fixed scores the threshold finds the target", "[ham][fast]") {
 
 TEST_CASE("evaluation may replace thresholds", "[ham][fast]") {
   TestModel m(ham_json(R"("router": {"type": "input"})", "", "", 1), 3, 0.4);
-  Layer& layer = *m.model->blocks()[0].mixer;
+  auto& layer = dynamic_cast<Overridable&>(*m.model->blocks()[0].mixer);
   const TraceInput input = random_input(2, 20);
   const auto selected = [&] { return count_selected(m.run(input, inside()).inside.at("blocks.0.mixer.mask")); };
   const int64_t own = selected();
@@ -171,14 +171,14 @@ TEST_CASE("evaluation may replace thresholds", "[ham][fast]") {
   every_token.mode = "all";
   no_token.mode = "none";
   high.tau = 0.9;
-  layer.override_settings(&every_token);
+  layer.override_selection(every_token);
   CHECK(selected() == 40);
   const std::vector<double> all = m.run(input).logits.values;
-  layer.override_settings(&no_token);
+  layer.override_selection(no_token);
   CHECK(selected() == 0);
-  layer.override_settings(&high);
+  layer.override_selection(high);
   CHECK(selected() < own);
-  layer.override_settings(nullptr);
+  layer.override_selection({});
   CHECK(selected() == own);
   TestModel every(ham_json(R"("router": {"type": "input"}, "threshold": {"mode": "all"})", "", "", 1), DType::f64, 3,
                   0.4);

@@ -78,7 +78,7 @@ TEST_CASE("a higher threshold selects a subset", "[ham][fast]") {
   for (const double tau : {0.0, 0.3, 0.7, 1.0, 1.4, 2.0}) {
     HamOverride change;
     change.tau = tau;
-    m.model->blocks()[0].mixer->override_settings(&change);
+    dynamic_cast<Overridable&>(*m.model->blocks()[0].mixer).override_selection(change);
     const std::vector<int64_t> mask = m.run(random_input(1, 40), inside()).inside.at("blocks.0.mixer.mask").integers;
     for (size_t t = 0; t < mask.size(); ++t) { CHECK(mask[t] <= before[t]); }
     CHECK((mask != before) == (tau > 0));

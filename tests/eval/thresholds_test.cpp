@@ -1,6 +1,5 @@
-#include "eval/layer_overrides.h"
+#include "eval/thresholds.h"
 
-#include "layers/ham/override.h"
 #include "tests/eval/eval_fixture.h"
 #include "tests/test.h"
 
@@ -13,42 +12,32 @@ const char* const kHamModel = R"({"vocab_size": 23, "hidden_size": 12, "num_laye
              "m": {"type": "swiglu", "intermediate_size": 16}},
   "pattern": [{"mixer": "g", "ffn": "m"}, {"mixer": "h", "ffn": "m"}]})";
 
-LayerOverrides from_json(const std::string& text) {
-  return Fields::read<LayerOverrides>(parse_json("{\"thresholds\": " + text + "}", "e.json"), "");
-}
-
-LayerOverrides from_options(const std::vector<std::string>& taus, const std::vector<std::string>& modes) {
-  return parse_overrides({{"--tau", taus}, {"--select", modes}});
-}
-
-const HamOverride& for_all(const LayerOverrides& o) {
-  return static_cast<const HamOverride&>(*o.by_type.at("ham").all);
-}
-const HamOverride& for_block(const LayerOverrides& o, int64_t block) {
-  return static_cast<const HamOverride&>(*o.by_type.at("ham").blocks.at(block));
+ThresholdOverrides from_json(const std::string& text) {
+  return Fields::read<ThresholdOverrides>(parse_json(text, "e.json"), "thresholds");
 }
 
 }  // namespace
 
 TEST_CASE("options replace the thresholds of all layers or of one", "[fast]") {
-  const LayerOverrides o = from_options({"0.7", "3=1.25"}, {"5=none"});
-  CHECK(for_all(o).tau == 0.7);
-  CHECK(for_block(o, 3).tau == 1.25);
-  CHECK(for_block(o, 5).mode == "none");
-  CHECK(from_options({}, {}).by_type.empty());
-  CHECK(for_all(from_options({}, {"all"})).mode == "all");
+  const ThresholdOverrides o = parse_thresholds({"0.7", "3=1.25"}, {"5=none"});
+  CHECK(o.all.tau == 0.7);
+  CHECK(o.blocks.at(3).tau == 1.25);
+  CHECK(o.blocks.at(5).mode == "none");
+  CHECK(parse_thresholds({}, {}).blocks.empty());
+  CHECK(parse_thresholds({}, {"all"}).all.mode == "all");
   for (const char* text : {"", "x", "-1", "nan", "3=", "x=0.5", "-1=0.5", "0.5 "}) {
     INFO(text);
-    CHECK_THROWS_WITH(from_options({text}, {}),
+    CHECK_THROWS_WITH(parse_thresholds({text}, {}),
                       "--tau: found " + std::string(text) + ", expected a number >= 0 or BLOCK=a number >= 0");
   }
-  CHECK_THROWS_WITH(from_options({}, {"3=some"}), "--select: found 3=some, expected all or none or BLOCK=all or none");
+  CHECK_THROWS_WITH(parse_thresholds({}, {"3=some"}),
+                    "--select: found 3=some, expected all or none or BLOCK=all or none");
 }
 
 TEST_CASE("evaluations name thresholds for all layers and for blocks", "[fast]") {
-  const LayerOverrides o = from_json(R"({"tau": 0.8, "blocks": {"3": {"mode": "all"}}})");
-  CHECK(for_all(o).tau == 0.8);
-  CHECK(for_block(o, 3).mode == "all");
+  const ThresholdOverrides o = from_json(R"({"tau": 0.8, "blocks": {"3": {"mode": "all"}}})");
+  CHECK(o.all.tau == 0.8);
+  CHECK(o.blocks.at(3).mode == "all");
   CHECK_THROWS_WITH(from_json(R"({"mode": "some"})"), Contains("thresholds.mode: found \"some\""));
   CHECK_THROWS_WITH(from_json(R"({"tau": 0.5, "mode": "all"})"),
                     Contains("thresholds.tau: found 0.5, expected no value together with mode"));
@@ -81,7 +70,7 @@ TEST_CASE("a model without ham layers has no thresholds to replace", "[fast]") {
   apply_override(json, "pattern.1.mixer=g");
   const auto config = Fields::read<ModelConfig>(json, "model");
   Model model(config);
-  apply(LayerOverrides(), model);
-  CHECK_THROWS_WITH(apply(from_options({"0.5"}, {}), model),
+  apply(ThresholdOverrides(), model);
+  CHECK_THROWS_WITH(apply(parse_thresholds({"0.5"}, {}), model),
                     "thresholds: found a model without ham layers, expected a model with thresholds to change");
 }
