@@ -228,7 +228,10 @@ struct Legend {
     columns = widest <= kAll / 2 - Frame::kLegendMark - Frame::kLegendGap ? 2 : 1;
     column = kAll / columns;
   }
-  double height() const { return Frame::kLegendRow * ((entries + columns - 1) / columns); }
+  double height() const {
+    const int rows = (entries + columns - 1) / columns;
+    return Frame::kLegendRow * rows;
+  }
 
   int entries = 0, columns = 1;
   double widest = 0, column = 0;
@@ -239,8 +242,9 @@ void draw_legend(std::ostream& s, const std::vector<Curve>& curves, const std::v
   int entry = 0;
   for (size_t k = 0; k < curves.size(); ++k) {
     if (curves[k].name.empty()) { continue; }
+    const int row = entry / legend.columns;
     const double x = Frame::kLegendLeft + legend.column * (entry % legend.columns),
-                 y = Frame::kPlotHeight + 8 + Frame::kLegendRow * (entry / legend.columns);
+                 y = Frame::kPlotHeight + 8 + Frame::kLegendRow * row;
     if (curves[k].mark == Mark::points) {
       s << "<circle cx=\"" << x + 12 << "\" cy=\"" << y - 4 << "\" r=\"4\" fill=\"" << chart_colour(colours[k])
         << "\"/>";
