@@ -281,7 +281,7 @@ class Server {
   const fs::path file_;
   std::vector<std::unique_ptr<FrameConnection>> here_;  // by rank
   std::vector<Member> members_;
-  AwakeTime time_;
+  AwakeTime time_{5, options_.clock};
   double notice_at_ = options_.notice_seconds, next_look_ = 1;
   Socket listener_;
   Rendezvous rendezvous_;
@@ -384,7 +384,7 @@ class Client {
 
   const MeetingOptions& options_;
   const fs::path file_;
-  AwakeTime time_;
+  AwakeTime time_{5, options_.clock};
   double notice_at_ = options_.notice_seconds;
   std::string last_error_;
 };

@@ -31,6 +31,7 @@ struct MeetingOptions {
   double notice_seconds = 10;  // until notice() hears what is waited for
   std::function<std::string()> make_ids{};                // on rank 0, once all have come: what all get to know
   std::function<void(const std::string& line)> notice{};  // called once at most
+  std::function<double()> clock{};                        // of these limits, of AwakeTime
 };
 
 /// The control connection: rank 0 holds one connection to every other rank, which hold one to rank 0.

@@ -21,7 +21,11 @@ Json fail_frame(int code, int rank, const std::string& text) {
 }  // namespace
 
 Watch::Watch(ControlLinks links, int rank, const WatchOptions& options, FlightLog& log)
-    : rank_(rank), options_(options), log_(log), members_(std::move(links.members)), time_(options.lost_seconds / 4) {
+    : rank_(rank),
+      options_(options),
+      log_(log),
+      members_(std::move(links.members)),
+      time_(options.lost_seconds / 4, options.clock) {
   for (auto& connection : links.connections) { peers_.push_back({.connection = std::move(connection)}); }
   thread_ = std::thread([this] {
     sigset_t all;

@@ -1,5 +1,6 @@
 #pragma once
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,10 +15,11 @@
 namespace hebb {
 
 struct WatchOptions {
-  double lost_seconds = 20;    // silence after which a rank counts as lost; beats every tenth of it
-  double stall_seconds = 300;  // no progress of a rank that is heard
-  double start_seconds = 0;    // until started() is called; 0: no limit
-  fs::path logs;               // folder of flight records
+  double lost_seconds = 20;         // silence after which a rank counts as lost; beats every tenth of it
+  double stall_seconds = 300;       // no progress of a rank that is heard
+  double start_seconds = 0;         // until started() is called; 0: no limit
+  fs::path logs;                    // folder of flight records
+  std::function<double()> clock{};  // of these limits, of AwakeTime
 };
 
 /// Holds the control connection of a rank on a thread of its own, sends and expects heartbeats, and ends the process
