@@ -69,6 +69,8 @@ class Process {
       ::usleep(1000);
     }
   }
+  /// Whether it ends; after ten minutes it hangs.
+  bool ends() const { return ends_within(600000); }
   /// Waits until the output holds `text`; false when the process ended without it.
   bool prints(const std::string& text) const {
     for (;;) {

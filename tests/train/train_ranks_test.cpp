@@ -3,12 +3,15 @@
 
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <map>
+#include <memory>
 
 #include "comm/launch_processes.h"
 #include "core/json.h"
 #include "core/random.h"
 #include "core/stop_signals.h"
+#include "tests/longer_limits.h"
 #include "tests/temp_folder.h"
 #include "tests/train/faults.h"
 #include "tests/train/process.h"
@@ -29,7 +32,7 @@ class RankRuns {
                                "max_rows": 5}]},
       "train": {"steps": 40, "batch_size": 8, "micro_batch_size": 2, "lanes": 4, "sequence_length": 32, "device": "cpu",
                 "precision": "fp32", "threads": 1, "log_every": 1, "val_every": 20,
-                "checkpoint": {"every": 4, "keep": 2}, "comm": {"lost_seconds": 4}},
+                "checkpoint": {"every": 4, "keep": 2}, "comm": {"init_seconds": 600, "lost_seconds": 600}},
       "optimizer": {"lr": 3e-3}})")
                   .string();
   }
@@ -77,6 +80,12 @@ class RankRuns {
   mutable int started_ = 0;
 };
 
+/// Calls `attempt` until it has met a run at work: on a busy machine a run may have ended before the test goes on.
+void until_in_time(const std::function<bool()>& attempt) {
+  int tries = 0;
+  while (!attempt()) { REQUIRE(++tries < 100); }
+}
+
 /// Rank 0 once it has stopped; 0 when the run ended without.
 template <class Ranks> pid_t stopped_rank(const Process& process, const Ranks& ranks) {
   while (!process.ends_within(5)) {
@@ -97,10 +106,17 @@ TEST_CASE_METHOD(RankRuns, "hebb train --ranks gives the bytes of one rank, afte
   if (!has_mpi()) { return; }
   REQUIRE(run("one") == 0);
   const char* overlap = GENERATE("train.comm.overlap=false", "train.comm.overlap=true");
-  const auto first = start("ranks", {"--ranks", "4", overlap});
-  REQUIRE(first->prints("step 6/40"));
-  first->kill(SIGTERM);
-  first->expect(75);
+  std::unique_ptr<Process> first;
+  int code = 0;
+  until_in_time([&] {
+    fs::remove_all(folder("ranks"));
+    first = start("ranks", {"--ranks", "4", overlap});
+    REQUIRE(first->prints("step 6/40"));
+    first->kill(SIGTERM);
+    code = first->wait();
+    return code != 0;
+  });
+  CHECK(code == 75);
   CHECK_THAT(first->out(), Contains("rank  host:process  device") && Contains("stopped after step"));
   REQUIRE(run("ranks", {"--ranks=2"}) == 0);
   CHECK((result("ranks") == result("one")));
@@ -113,15 +129,23 @@ TEST_CASE_METHOD(RankRuns, "a signal to the launcher, to one rank or to all stop
   const int signal = GENERATE(SIGTERM, SIGUSR1);
   const std::string to = GENERATE("the launcher", "rank 2", "all ranks", "all, twice");
   CAPTURE(signal, to);
-  const auto process = start("ranks", {"--ranks", "4"});
-  REQUIRE(process->prints("step 6/40"));
-  for (int times = to == "all, twice" ? 2 : 1; times > 0; --times) {
-    for (const auto& [rank, pid] : ranks("ranks")) {
-      if (to.starts_with("all") || (rank == 2 && to == "rank 2")) { ::kill(pid, signal); }
+  std::unique_ptr<Process> process;
+  int code = 0;
+  until_in_time([&] {
+    fs::remove_all(folder("ranks"));
+    process = start("ranks", {"--ranks", "4"});
+    REQUIRE(process->prints("step 6/40"));
+    for (int times = to == "all, twice" ? 2 : 1; times > 0; --times) {
+      for (const auto& [rank, pid] : ranks("ranks")) {
+        if (to.starts_with("all") || (rank == 2 && to == "rank 2")) { ::kill(pid, signal); }
+      }
     }
-  }
-  if (to == "the launcher") { process->kill(signal); }
-  process->expect(75);
+    if (to == "the launcher") { process->kill(signal); }
+    code = process->wait();
+    return code != 0;
+  });
+  INFO(process->err());
+  CHECK(code == 75);
   const std::string stop = "stopped after step ";
   const auto stopped_step = [&](const std::string& text) {
     const size_t at = text.find(stop);
@@ -219,10 +243,17 @@ TEST_CASE_METHOD(RankRuns, "tasks of a Slurm step are ranks, and one task is a r
 TEST_CASE_METHOD(RankRuns, "a run whose ranks are killed starts again and comes out the same", "[fast]") {
   if (!has_mpi()) { return; }
   REQUIRE(run("one") == 0);
-  const auto process = start("ranks", {"--ranks", "2", "--restart", "3"});
-  REQUIRE(process->prints("step 9/40"));
-  ::kill(ranks("ranks").at(1), SIGKILL);
-  process->expect(0);
+  std::unique_ptr<Process> process;
+  until_in_time([&] {
+    fs::remove_all(folder("ranks"));
+    process = start("ranks", {"--ranks", "2", "--restart", "3"});
+    REQUIRE(process->prints("step 9/40"));
+    const auto pids = ranks("ranks");
+    const auto second = pids.find(1);
+    if (second != pids.end()) { ::kill(second->second, SIGKILL); }
+    process->expect(0);
+    return process->err().find("restart 1: ") != std::string::npos;
+  });
   CHECK_THAT(process->err(), Contains("restart 1: 2 ranks, from step_"));
   CHECK((result("ranks") == result("one")));
 }
@@ -230,16 +261,25 @@ TEST_CASE_METHOD(RankRuns, "a run whose ranks are killed starts again and comes 
 TEST_CASE_METHOD(RankRuns, "a rank that is stopped is named, and all end", "[fast]") {
   if (!has_mpi()) { return; }
   const char* overlap = GENERATE("train.comm.overlap=false", "train.comm.overlap=true");
-  const auto process = start("ranks", {"--ranks", "2", "train.lanes=2", "train.steps=100000", overlap});
-  REQUIRE(process->prints("step 9/"));
-  const pid_t second = ranks("ranks").at(1);
-  ::kill(second, SIGSTOP);
-  const bool ends = process->ends_within(40000);
-  ::kill(second, SIGCONT);
-  REQUIRE(ends);
-  process->expect(14);
-  CHECK_THAT(process->err(), Contains("error: rank 1 (") && Contains("lost: no heartbeat for"));
-  CHECK(fs::exists(folder("ranks") / "logs" / "flight_00000.json"));
+  std::unique_ptr<Process> process;
+  std::string name;
+  CHECK(comes_within(4, [&](double lost_seconds) {  // no rank but the one that is stopped is silent for so long
+    name = fmt::format("ranks-{:g}", lost_seconds);
+    process = start(name, {"--ranks", "2", "train.lanes=2", "train.steps=100000",
+                           fmt::format("train.comm.lost_seconds={:g}", lost_seconds), overlap});
+    const bool has_begun = process->prints("step 9/");
+    const auto pids = ranks(name);
+    const auto second = pids.find(1);
+    const bool is_there = has_begun && second != pids.end();
+    if (is_there) { ::kill(second->second, SIGSTOP); }
+    const bool ends = process->ends();
+    if (is_there) { ::kill(second->second, SIGCONT); }
+    REQUIRE(ends);
+    process->expect(14);
+    CHECK_THAT(process->err(), Contains("lost: no heartbeat for"));
+    return is_there && process->err().find("error: rank 1 (") != std::string::npos;
+  }));
+  CHECK(fs::exists(folder(name) / "logs" / "flight_00000.json"));
 }
 
 TEST_CASE_METHOD(RankRuns, "an error of all ranks, and of one, is said once and has its own exit code", "[fast]") {
@@ -257,7 +297,7 @@ TEST_CASE_METHOD(RankRuns, "a rank without memory ends all, and says what it ask
     const Fault fault = Fault::no_memory(1 << 20, "1");
     process = start("ranks", {"--ranks", "2"});
   }
-  REQUIRE(process->ends_within(60000));
+  REQUIRE(process->ends());
   process->expect(static_cast<int>(ExitCode::kMemory));
   CHECK_THAT(process->err(), Contains("no memory for") && Contains("bytes in use, expected room for"));
   CHECK(ranks("ranks").empty());
@@ -326,7 +366,7 @@ TEST_CASE_METHOD(RankRuns, "a full disk ends all ranks, names rank and path, and
   const auto process = start("ranks", {"--ranks", "2", "train.steps=100000", "train.val_every=0"});
   REQUIRE(process->prints("\nsaved "));
   disk.fill();
-  REQUIRE(process->ends_within(60000));
+  REQUIRE(process->ends());
   process->expect(4);
   CHECK_THAT(process->err(), Contains("error: rank 0 (") && Contains(folder("ranks").string()));
   CHECK(ranks("ranks").empty());
@@ -395,7 +435,7 @@ TEST_CASE_METHOD(RankRuns, "ranks that die while rank 0 saves leave a whole chec
         ::kill(saving, SIGCONT);
       }
     }
-    REQUIRE(process->ends_within(60000));
+    REQUIRE(process->ends());
     if (process->wait() == 0) { break; }
     const std::string before = latest_checkpoint(folder(name));
     const auto again = start(name, {"--ranks", "2"});
@@ -426,8 +466,8 @@ TEST_CASE_METHOD(RankRuns, "killed at random times, ranks and whole runs come ou
     }
     process->wait();
     const auto is_left = [&] { return !launched_processes(process->pid(), false).empty(); };  // mpirun, too
-    for (int waited = 0; is_left() && waited < 600; ++waited) { ::usleep(100000); }
-    CHECK(!is_left());  // nothing lives on for a minute
+    for (int waited = 0; is_left() && waited < 6000; ++waited) { ::usleep(100000); }
+    CHECK(!is_left());  // nothing lives on for ten minutes
     REQUIRE(run(name, {"--ranks", "4"}) == 0);
     CHECK((result(name) == result("one")));
   }

@@ -1,6 +1,6 @@
-// rank_stub FOLDER STEPS [FAULT RANK STEP]: a run of several ranks in small, started as hebb train is. A step adds a
-// number of every rank to the state; rank 0 saves it after every second step. FAULT happens once, on one rank, before a
-// step: kill, exit1, data (an error), sleep.
+// rank_stub FOLDER STEPS [FAULT RANK STEP [PAUSE]]: a run of several ranks in small, started as hebb train is. A step
+// adds a number of every rank to the state; rank 0 saves it after every second step. FAULT happens once, on one rank,
+// before a step: kill (after PAUSE seconds), exit1, data (an error).
 #include <signal.h>
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "comm/rank_group.h"
+#include "core/elapsed.h"
 #include "core/error.h"
 
 using namespace hebb;
@@ -25,6 +26,7 @@ struct Arguments {
   std::string fault;
   int rank = -1;
   int64_t step = -1;
+  double pause = 0;
 };
 
 void fault(RankGroup& group, const Arguments& a, int64_t step) {
@@ -32,7 +34,7 @@ void fault(RankGroup& group, const Arguments& a, int64_t step) {
   if (a.fault.empty() || group.communicator().rank() != a.rank || step != a.step || fs::exists(marker)) { return; }
   std::ofstream(marker).flush();
   if (a.fault == "kill") {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the others come to the sum of this step
+    std::this_thread::sleep_for(duration_of(a.pause));
     ::kill(::getpid(), SIGKILL);
   }
   if (a.fault == "exit1") { ::_exit(1); }
@@ -72,8 +74,8 @@ int run(const Arguments& a) {
   RankGroupOptions options;
   options.run_folder = a.folder;
   options.device = "cpu";
-  options.init_seconds = 20;
-  options.lost_seconds = 2;
+  options.init_seconds = 600;
+  options.lost_seconds = 600;
   RankGroup group(launched, options);
   for (const int number : {SIGTERM, SIGUSR1}) {
     ::signal(number, [](int) { is_asked = 1; });
@@ -91,6 +93,7 @@ int main(int argc, char** argv) {
   a.steps = std::atol(argv[2]);
   if (argc > 3) { a.fault = argv[3]; }
   if (argc > 5) { a.rank = std::atoi(argv[4]), a.step = std::atol(argv[5]); }
+  if (argc > 6) { a.pause = std::atof(argv[6]); }
   try {
     return run(a);
   } catch (const Error& error) {
