@@ -36,7 +36,12 @@ struct Service {
     engine.end(ApiError(503, "end"));
     server.reset();
   }
-  httplib::Client client() const { return httplib::Client("127.0.0.1", server->port()); }
+  httplib::Client client() const {
+    httplib::Client made("127.0.0.1", server->port());
+    made.set_read_timeout(600);
+    made.set_write_timeout(600);
+    return made;
+  }
   Json post(const std::string& path, const std::string& body, int status = 200) const {
     auto c = client();
     const auto result = c.Post(path, body, "application/json");
@@ -301,7 +306,7 @@ TEST_CASE("a hundred kept connections hold up nobody, and a client that leaves e
   const Service s;
   std::vector<std::unique_ptr<httplib::Client>> kept;
   for (int i = 0; i < 100; ++i) {
-    kept.push_back(std::make_unique<httplib::Client>("127.0.0.1", s.server->port()));
+    kept.push_back(std::make_unique<httplib::Client>(s.client()));
     kept.back()->set_keep_alive(true);
     REQUIRE(kept.back()->Get("/health"));
   }
