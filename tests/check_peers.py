@@ -13,13 +13,13 @@ for module in ("torch", "torch.nn", "torch.nn.functional", "pytorch_models"):
 sys.path.insert(0, os.path.join(sys.argv[1], "tools", "peers"))
 import gpu_pytorch as script  # noqa: E402
 
-args = SimpleNamespace(rows=2, length=8, steps=1, rounds=2, device="cuda", small=False, peer_seconds=10)
+args = SimpleNamespace(rows=2, length=8, steps=1, rounds=2, device="cuda", small=False, peer_seconds=600)
 shape = SimpleNamespace(config=lambda kind: {})
 script.MODELS = {"model": (shape, "kind")}
 script.Trainer = lambda model, shape, args: SimpleNamespace(step=lambda: 4.0)
 freed = []
 script.torch.cuda.empty_cache = lambda: freed.append(True)
-later = time.monotonic() + 100
+later = time.monotonic() + 6000
 
 
 def hebb(args, words):

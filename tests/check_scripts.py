@@ -31,7 +31,7 @@ def run(script, smi, programs, *options):
             program(os.path.join(folder, name), text)
         shutil.copy(os.path.join(TOOLS, script), os.path.join(folder, "tools", script))
         done = subprocess.run([os.path.join(folder, "tools", script), *options], env={"PATH": os.path.join(folder, "bin"), "HOME": folder},
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
         return done.stdout, done.returncode
 
 

@@ -17,5 +17,5 @@ def configure(module, program, script, lines, options):
         with open(os.path.join(folder, "CMakeLists.txt"), "w") as file:
             file.write(f"cmake_minimum_required(VERSION 3.22)\nproject(small LANGUAGES CXX)\n{before}include({module})\n{after}\n")
         done = subprocess.run(["cmake", "-S", folder, "-B", os.path.join(folder, "build"), *(option.replace("@", folder) for option in options)],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100)
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
         return " ".join(done.stdout.split()), done.returncode

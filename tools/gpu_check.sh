@@ -13,7 +13,7 @@
 # STEPS="cases peers ..."  only these steps and doctor (default: all; configure and build are skipped where HEBB names a program)
 # HEBB=path  a built program instead of a build, which needs no toolkit; test_device beside it in tests/ is used where it is there
 # HEADERS="DIR ..."  folders made by --headers, or that hold nlohmann/, CLI/ ... (default: .deps where it exists)    BUILD=build-gpu
-# BUDGET=540  seconds for everything (of runs 1 to 3: 360, 300, 150): later steps are left out
+# BUDGET=540  seconds for everything (of runs 1 to 3: 360, 300, 150): later steps are left out    ALONE_SECONDS=20  for what is run by itself
 # SANITIZE=0, PEERS=0  without compute-sanitizer, without PyTorch    CMAKE_ARGS="..."  more for the configuration
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -279,13 +279,13 @@ finish() {
 alone() {
   local name=$1 argument code hangs=0 begin=$SECONDS
   shift
-  # A fault is reported by the launch that caused it; a kernel that hangs costs 20 s, and the second one ends the list, as a minute does.
+  # A fault is reported by the launch that caused it; a kernel that hangs costs ALONE_SECONDS, and the second one ends the list, as a minute does.
   while read -r argument; do
     if [ $((budget - SECONDS)) -le 30 ] || [ $hangs -ge 2 ] || [ $((SECONDS - begin)) -ge 60 ]; then
       echo "== not tried any more: ${argument//\\/}, and what comes behind it"
       break
     fi
-    CUDA_LAUNCH_BLOCKING=1 timeout --foreground -k 5 20 "$@" "$argument" </dev/null >"$logs/one.log" 2>&1
+    CUDA_LAUNCH_BLOCKING=1 timeout --foreground -k 5 "${ALONE_SECONDS:-20}" "$@" "$argument" </dev/null >"$logs/one.log" 2>&1
     code=$?
     if [ $code = 124 ] || [ $code = 137 ]; then hangs=$((hangs + 1)); else hangs=0; fi
     echo "== ${argument//\\/}: $([ $code = 0 ] && echo "passes alone" || echo "FAILS alone, exit code $code")"

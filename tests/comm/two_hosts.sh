@@ -71,10 +71,13 @@ train_on_both() {
     --mca mpi_yield_when_idle 1 -host 10.77.0.1:1,10.77.0.2:1 -n 2 \
     "$hebb" train "$work/run.json" --run-dir "$work/$run" train.comm.interface='"eth0"' "$@" > "$work/$run.out" 2> "$work/$run.err"
 }
-# Waits until a run has done so many steps.
+# Waits until a run has done so many steps; false where it has ended before.
 await() {
-  until grep -q "step $2/" "$work/$1.out" 2>/dev/null; do
-    kill -0 $!
+  while ! grep -q "step $2/" "$work/$1.out" 2>/dev/null; do
+    if ! kill -0 $! 2>/dev/null; then
+      grep -q "step $2/" "$work/$1.out"
+      return
+    fi
     sleep 0.1
   done
 }
@@ -89,7 +92,7 @@ cat > "$work/run.json" <<'END'
  "data": {"sources": [{"type": "synthetic", "task": "mqar", "pairs": 4, "vocab": 64}]},
  "train": {"steps": 20, "batch_size": 8, "micro_batch_size": 2, "lanes": 4, "sequence_length": 32, "device": "cpu",
            "precision": "fp32", "threads": 1, "log_every": 1, "checkpoint": {"every": 4, "keep": 9},
-           "comm": {"lost_seconds": 60, "init_seconds": 600}},
+           "comm": {"lost_seconds": 600, "init_seconds": 600}},
  "optimizer": {"lr": 3e-3}}
 END
 
@@ -120,33 +123,42 @@ kill_all
 wait "$holder" 2>/dev/null || true
 echo "a run that lives on the other host is left alone"
 
-train_on_both gap & launcher=$!
-await gap 5
-cable cut
-sleep 5
-[[ ! -e $work/gap/checkpoints/step_00000020 ]]
+for delay in 20 80 320 1280; do # a slower line where the run came to its end before the cut
+  cable delay $delay 0 0
+  run=gap$delay
+  train_on_both $run & launcher=$!
+  await $run 5
+  cable cut
+  sleep 5
+  [[ -e $work/$run/checkpoints/step_00000020 ]] || break
+  cable join
+  wait $launcher
+done
+[[ ! -e $work/$run/checkpoints/step_00000020 ]]
 cable join
 wait $launcher
 cable delay 0 0 0
-[[ $(weights gap) == $(weights one) ]]
+[[ $(weights $run) == $(weights one) ]]
 echo "a cut of 5 s: the same bytes"
 
-train_on_both cut train.steps=100000 train.comm.lost_seconds=10 & launcher=$!
-await cut 9
-ranks() { pgrep -f "^$hebb train $work/run.json --run-dir $work/cut" || true; }
-[[ $(ranks | wc -l) == 2 ]]
+ranks() { pgrep -f "^$hebb train $work/run.json --run-dir $work/$run " || true; }
+for lost in 10 40 160; do # a longer limit where a rank got no processor for so long
+  run=cut$lost
+  train_on_both $run train.steps=1000000 train.comm.lost_seconds=$lost & launcher=$!
+  if await $run 9 && [[ $(ranks | wc -l) == 2 ]]; then break; fi
+done
 cable cut
 SECONDS=0
 while [[ -n $(ranks) ]]; do
   sleep 0.1
 done
-grep -q "rank 1 (host2:[0-9]*): lost: no heartbeat for 10 s" "$work/cut.err"
+grep -q "rank 1 (host2:[0-9]*): lost: no heartbeat for $lost s" "$work/$run.err"
 echo "the cable stays cut: every process has ended after $SECONDS s"
 kill_all # mpirun and its daemon
 wait $launcher 2>/dev/null || true
-last=$(sed 's/step_0*//' "$work/cut/checkpoints/latest")
+last=$(sed 's/step_0*//' "$work/$run/checkpoints/latest")
 SECONDS=0
-on 2 "$hebb" train "$work/run.json" --run-dir "$work/cut" train.steps=$((last + 1)) > "$work/other.out" 2> "$work/other.err"
+on 2 "$hebb" train "$work/run.json" --run-dir "$work/$run" train.steps=$((last + 1)) > "$work/other.out" 2> "$work/other.err"
 grep -q "in use by process [0-9]* on host1: its lock is taken over if it does not change for 60 s" "$work/other.out"
 grep -q "took over the lock that process [0-9]* on host1 left behind" "$work/other.out"
 grep -q "resuming after step $last" "$work/other.out"

@@ -78,7 +78,7 @@ slurm_end() {
   local pid
   pid=$(cat "$slurm_folder/run/$1.pid" 2>/dev/null) || return 0
   kill "$pid" 2>/dev/null || return 0
-  for _ in {1..100}; do
+  for _ in {1..6000}; do
     kill -0 "$pid" 2>/dev/null || return 0
     sleep 0.1
   done
@@ -101,10 +101,10 @@ slurm_restart_controller() {
 
 # slurm_await WHAT CONDITION [SECONDS]
 slurm_await() {
-  local end=$((SECONDS + ${3:-60}))
+  local end=$((SECONDS + ${3:-600}))
   until eval "$2" 2>/dev/null; do
     if ((SECONDS > end)); then
-      echo "after ${3:-60} s not yet: $1" >&2
+      echo "after ${3:-600} s not yet: $1" >&2
       return 1
     fi
     sleep 0.3

@@ -83,12 +83,12 @@ status=$(ladder --status)
 echo "== a run stops early and goes back into the queue"
 slurm_await "two runs train" '[[ $(running) == 2 ]] && steps "$(run_of "$(task RUNNING)")"'
 stopped=$(task RUNNING)
-timeout 5 scancel --signal=USR1 --batch "$stopped" || true # it asks again and again where the job has gone already
+timeout 60 scancel --signal=USR1 --batch "$stopped" || true # it asks again and again where the job has gone already
 slurm_await "it waits again" '[[ $(scontrol show job "$stopped") == *"Restarts=1"* ]]'
 
 echo "== a node is drained"
 scontrol update nodename=n2 state=drain reason=test
-slurm_await "n2 is empty" '[[ $(sinfo -h -n n2 -o %T) == drained ]]' 120
+slurm_await "n2 is empty" '[[ $(sinfo -h -n n2 -o %T) == drained ]]'
 
 echo "== the controller is restarted"
 slurm_end slurmctld
@@ -98,7 +98,7 @@ grep -q "squeue: " refused.txt
 slurm_controller
 slurm_await "n2 is back" 'scontrol update nodename=n2 state=resume; [[ $(sinfo -h -n n2 -o %T) =~ ^(idle|mixed|allocated)$ ]]'
 
-slurm_await "the queue is empty" '[[ -z $(squeue --me --noheader) ]]' 200
+slurm_await "the queue is empty" '[[ -z $(squeue --me --noheader) ]]'
 submit | tee last.txt
 grep -q "report in" last.txt
 
@@ -129,9 +129,9 @@ END
 (cd "$work/calm" && "$hebb" ladder ../ranks.json) >/dev/null
 "$hebb" ladder ../ranks.json --launcher slurm
 slurm_await "it trains" '[[ -s runs/ranks/a/metrics.jsonl ]]'
-timeout 5 scancel --signal=USR1 --batch "$(task RUNNING)" || true
+timeout 60 scancel --signal=USR1 --batch "$(task RUNNING)" || true
 slurm_await "it stops" 'grep -q "SIGUSR1: a saves and stops" runs/ranks/jobs/0001.0.log'
-slurm_await "the queue is empty" '[[ -z $(squeue --me --noheader) ]]' 120
+slurm_await "the queue is empty" '[[ -z $(squeue --me --noheader) ]]'
 "$hebb" ladder ../ranks.json
 grep -q "start a at step" runs/ranks/jobs/0001.0.log
 diff <(table "$work/calm/runs/ranks") <(table runs/ranks)
