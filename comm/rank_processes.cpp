@@ -288,9 +288,9 @@ class Start {
   void look_for_ranks() {
     if (has_begun_ || options_.uses_gpu || now_ < next_look_) { return; }
     next_look_ = now_ + 1;
-    const bool is_blind = launched_processes(::getpid(), false).empty();  // /proc hides even mpirun
-    has_begun_ = is_blind || !launched_processes(::getpid(), true).empty();
+    has_begun_ = !launched_processes(::getpid(), true).empty();
     if (has_begun_ || now_ < options_.start_seconds) { return; }
+    if (launched_processes(::getpid(), false).empty()) { return; }  // /proc hides even mpirun, or it has yet to begin
     has_begun_ = true;
     take_line(
         fmt::format("error: mpirun started no rank within {:g} s (too few file descriptors, ulimit -n, or processes, "
