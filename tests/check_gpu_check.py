@@ -248,7 +248,9 @@ esac""")
 
 
 def end(steps, how):
-    """Ends the script from outside while a step hangs: its exit code, what it said and what still runs."""
+    """Ends the script from outside while a step hangs, whose time is never over: its exit code, what it said and what still runs."""
+    remove("bin/timeout")(machine)
+    machine.program("bin/timeout", 'while [[ $1 == -* ]]; do [ "$1" != -k ] || shift; shift; done; shift; exec "$@"')
     process = machine.start(STEPS=steps, HANG=machine.path("hangs"))
     while not os.path.exists(machine.path("hangs")) and process.poll() is None:
         time.sleep(0.1)
@@ -264,7 +266,6 @@ for steps in ("models-bf16", "selftest-bf16"):  # results stay, nothing runs on;
     with Machine() as machine:
         code, text, left = end(steps, signal.SIGTERM)
         assert code == 130 and left == [] and "passed: doctor" in machine.summary(), (code, text, left)
-        assert "exit code 124" not in text, text  # it ends before the time of the step does
 
 with Machine() as machine:  # killed: the archive holds what was done
     end("models-bf16", signal.SIGKILL)

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <thread>
 
+#include "core/host.h"
 #include "core/sign_of_life.h"
 #include "tests/left_lock.h"
 #include "tests/temp_folder.h"
@@ -32,7 +33,7 @@ FOLDER_TEST("a process that has just begun is named as soon as it has written it
   REQUIRE(::flock(held.fd(), LOCK_EX) == 0);
   std::thread writer([&] {
     ::usleep(50000);  // the other start is likely to wait
-    write_all(held, folder / "lock", "host 12345 0 - 0\n");
+    write_all(held, folder / "lock", host_name() + " 12345 0 - 0\n");
   });
   std::string said;
   for (bool is_named = false; !is_named;) {  // it waits ten seconds; the writer may have got no processor in them
@@ -41,7 +42,7 @@ FOLDER_TEST("a process that has just begun is named as soon as it has written it
     is_named = said.find("a process that does not write its lock") == std::string::npos;
     CHECK((is_named || std::chrono::steady_clock::now() - begin >= std::chrono::seconds(10)));
   }
-  CHECK_THAT(said, Contains("the run folder is in use by process 12345 on host"));
+  CHECK_THAT(said, Contains("the run folder is in use by process 12345 on " + host_name()));
   writer.join();
 }
 
