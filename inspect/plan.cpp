@@ -119,7 +119,7 @@ Plan plan_model(const ModelConfig& config, int64_t length) {
   plan.head_flops_per_token = 2.0 * static_cast<double>(config.hidden_size) * static_cast<double>(config.vocab_size);
   plan.papers = paper_flops(model, length);
   plan.contexts = context_lengths();
-  plan.unused = config.unused();
+  plan.unused = config.unused_text();
   for (const int64_t tokens : plan.contexts) { plan.state_bytes.push_back(model.state_bytes(tokens)); }
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const BlockSpec spec = config.block(i);

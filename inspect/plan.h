@@ -48,7 +48,7 @@ struct Plan {
   std::vector<LayerPlan> layers;
   std::vector<int64_t> contexts;     // tokens
   std::vector<int64_t> state_bytes;  // of the model, one row, at `contexts`
-  std::vector<std::string> unused;   // layer definitions that no block uses
+  std::string unused;                // lines about what no block uses
   // Run configurations only:
   std::optional<MemoryPlan> memory;
   std::string memory_limit;  // a line where less than the memory of the machine is left to this process

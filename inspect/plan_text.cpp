@@ -132,7 +132,7 @@ std::string Plan::text(int columns) const {
   }
   add({"model", "", "", grouped(parameters.total), short_count(flops_per_token)}, state_bytes);
   t += text_table(rows, columns) + "@: bytes of state of a row after so many tokens\n";
-  for (const std::string& u : unused) { t += "layer \"" + u + "\" is defined but no block uses it\n"; }
+  t += unused;
   if (memory) {
     t += fmt::format("\nbatch {} rows of {} tokens in micro-batches of {}; {} steps, {} tokens, {:.3e} FLOPs\n\n",
                      batch, length, micro_batch, grouped(steps), grouped(tokens), training_flops());

@@ -149,6 +149,19 @@ std::vector<std::string> ModelConfig::unused() const {
   return names;
 }
 
+std::string ModelConfig::unused_text() const {
+  std::string text;
+  for (const std::string& name : unused()) { text += "model.layers." + name + " is used by no block\n"; }
+  const auto entries = static_cast<int64_t>(pattern.size());
+  if (entries > num_layers) {
+    text += fmt::format(
+        "model.pattern has {:d} entries for {:d} of model.num_layers: from model.pattern.{:d} on they are "
+        "used by no block\n",
+        entries, num_layers, num_layers);
+  }
+  return text;
+}
+
 void fields(Fields& f, ModelConfig& m) {
   f.field("vocab_size", m.vocab_size).required().min(1).help("Number of token ids.");
   f.field("hidden_size", m.hidden_size).required().min(1).help("Width d of the residual stream.");

@@ -44,6 +44,8 @@ struct ModelConfig {
   BlockSpec block(int64_t i) const;
   /// Names of definitions that no block uses.
   std::vector<std::string> unused() const;
+  /// A line for each definition, and one for the end of the pattern, that no block uses; else "".
+  std::string unused_text() const;
 };
 void fields(Fields& f, ModelConfig& m);
 

@@ -88,7 +88,7 @@ std::string describe_run(const RunConfig& config, const TrainingState& training)
     text += reasons.empty() ? "launches: as CUDA graphs\n" : "launches: one by one, not as CUDA graphs\n";
     for (const std::string& reason : reasons) { text += "  " + reason + "\n"; }
   }
-  for (const std::string& name : config.model.unused()) { text += "model.layers." + name + " is used by no block\n"; }
+  text += config.model.unused_text();
   for (const size_t i : training.optimizer->unused_groups()) {
     text += fmt::format("optimizer.groups.{:d} applies to no parameter\n", i);
   }

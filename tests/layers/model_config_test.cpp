@@ -41,7 +41,13 @@ TEST_CASE("a pattern repeats over the blocks and single blocks differ where at s
   check_block(config, 3, "a", "mlp", "fast");
   check_block(config, 4, "a", "wide", std::nullopt);
   CHECK(config.unused().empty());
+  CHECK(config.unused_text().empty());
   CHECK(read(kPattern).unused() == std::vector<std::string>{"wide"});
+  ModelConfig short_one = read(kPattern);
+  short_one.num_layers = 1;
+  CHECK_THAT(short_one.unused_text(), Contains("model.layers.wide is used by no block\n") &&
+                                          Contains("model.pattern has 2 entries for 1 of model.num_layers: from "
+                                                   "model.pattern.1 on they are used by no block\n"));
 }
 
 TEST_CASE("blocks that name no layer, or a layer of another role, are refused", "[model][fast]") {
