@@ -40,15 +40,24 @@ std::vector<Asked> asked_settings(const Results& all) {
   return found;
 }
 
+/// The name of an evaluation with N in place of its size, where the size stands in it as a whole number.
+std::string family_of(std::string label, int64_t size) {
+  const std::string digits = std::to_string(size);
+  const auto is_digit = [&](size_t i) { return i < label.size() && label[i] >= '0' && label[i] <= '9'; };
+  for (size_t at = label.find(digits); at != std::string::npos; at = label.find(digits, at + 1)) {
+    if ((at == 0 || !is_digit(at - 1)) && !is_digit(at + digits.size())) {
+      return label.replace(at, digits.size(), "N");
+    }
+  }
+  return label;
+}
+
 /// Shares of rows over the size of what was asked, by evaluations that differ in it alone: recall-N has recall-64 and
 /// recall-128, and an evaluation of several lengths is one by itself.
 class SizeCharts {
  public:
   void add(const Asked& asked, const std::string& row, const SampleMean& share) {
-    const std::string size = std::to_string(asked.size);
-    std::string family = asked.label;
-    if (const size_t at = family.find(size); at != std::string::npos) { family.replace(at, size.size(), "N"); }
-    Family& f = families_[family];
+    Family& f = families_[family_of(asked.label, asked.size)];
     f.unit = asked.unit;
     const size_t i = add_once(f.names, row);
     if (i == f.rows.size()) { f.rows.emplace_back(); }

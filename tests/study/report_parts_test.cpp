@@ -359,6 +359,12 @@ TEST_CASE("recall stands over the size of what is asked, a curve with its band f
   r.add("gdn", "functions",
         R"("kind": "icl", "series": {"by_setting": [)" + point("1 functions", 96, 1) + "," +
             point("16 functions", 96, 0.5) + "]}");
+  // The size is a whole number of the name: not the 1 of 16, nor that of 12.
+  for (const int functions : {1, 12}) {
+    r.add("gdn", fmt::format("icl16-{}", functions),
+          fmt::format(R"("kind": "icl", "series": {{"by_setting": [{}]}})",
+                      point(fmt::format("{} functions", functions).c_str(), 96, 1)));
+  }
   // Two settings of one length: which one would the curve show?
   r.add("gdn", "pairs",
         icr(point("length 64, 4 pairs", 64, 1) + "," + point("length 64, 8 pairs", 64, 0.5) + "," +
@@ -374,6 +380,7 @@ TEST_CASE("recall stands over the size of what is asked, a curve with its band f
                           Contains(" 1;128 0.5 0.5\"") && Contains("tokens of a row"));
   CHECK_THAT(charts.at("recall_over_functions.svg"),
              Contains("data-name=\"gdn\" data-v=\"1 1;16 0.5\"") && Contains("functions of a row"));
+  CHECK(charts.count("recall_over_icl16-N.svg") == 1);
   CHECK(charts.count("recall_over_pairs.svg") == 0);
 }
 
