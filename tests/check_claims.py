@@ -3,6 +3,7 @@
 
 check_claims.py SOURCE HEBB
 """
+import filecmp
 import glob
 import json
 import os
@@ -71,7 +72,7 @@ assert sorted(points) == sorted(rows.models), points
 for name, [(size, share, half)] in points.items():
     mean, of_mean = claims.mean_and_half(rows.values(name, "accuracy.256"))
     assert abs(share - mean) < 1e-6 and abs(half - of_mean) < 1e-6 and size == rows.values(name, "bytes.256")[0], (name, mean, of_mean)
-for figure, key in {"fwpkm": "accuracy.%d.2", **dict.fromkeys(["ham", "kvm-recall", "ovq", "regression", "sdm-slots"], "accuracy.%d")}.items():
+for figure, key in {"fwpkm": "accuracy.%d.2", **dict.fromkeys(["ham", "kvm-recall", "ovq", "regression"], "accuracy.%d")}.items():
     rows = claims.Results(os.path.join(SOURCE, "docs/claims", figure + ".json"))
     points = drawn("claims-" + figure + ".svg")
     assert sorted(points) == sorted(rows.models), points
@@ -81,13 +82,26 @@ for figure, key in {"fwpkm": "accuracy.%d.2", **dict.fromkeys(["ham", "kvm-recal
             assert abs(share - claims.mean_and_half(rows.values(name, key % length))[0]) < 1e-6, (figure, name, length)
 
 
-# The committed facts are what their program writes.
+rows = claims.Results(os.path.join(SOURCE, "docs/claims/sdm-slots.json"))
+points = drawn("claims-sdm-slots.svg")
+for name in ("sdm-16", "sdm-64", "sdm-256", "sdm-1024"):
+    losses = [loss for width in (32, 64, 128) for loss in rows.values(f"{name}@{width}", "loss.recall")]
+    assert len(points[name]) == len(losses) and all(abs(y / loss - 1) < 1e-6 for (_, y), loss in zip(points[name], losses)), name
+
+
+# The committed facts and names are what their programs write.
 for path, count in (("configs/claims/facts.u16", 2048), ("configs/claims/search/facts.u16", 1024)):
     with tempfile.TemporaryDirectory() as folder:
         made = os.path.join(folder, "facts.u16")
         subprocess.run([sys.executable, os.path.join(SOURCE, "tools/facts.py"), str(count), made], check=True)
         with open(made, "rb") as file, open(os.path.join(SOURCE, path), "rb") as kept:
             assert file.read() == kept.read(), path
+with tempfile.TemporaryDirectory() as folder:
+    subprocess.run([sys.executable, os.path.join(SOURCE, "tools/rare_names.py"), folder], check=True)
+    names = os.path.join(SOURCE, "configs/claims/names")
+    assert sorted(os.listdir(folder)) == sorted(os.listdir(names))
+    for name in os.listdir(folder):
+        assert filecmp.cmp(os.path.join(folder, name), os.path.join(names, name), shallow=False), name
 
 
 def small(value):
@@ -101,23 +115,25 @@ def small(value):
             evaluation.update(length=min(evaluation["length"], 64), max_documents=1)
         else:
             evaluation["samples"] = 1
+            for case in evaluation.get("cases", []):
+                case.update(length=min(case["length"], 256), pairs=min(case["pairs"], 16))
             evaluation.pop("min_distance", None)  # one row may have no far question
     value["train"].update(steps=2, batch_size=2, micro_batch_size=2, val_every=0)
     value["data"]["validation"][0]["max_rows"] = 2
     value["schedule"]["warmup_steps"] = 1
+    for layer in value["model"]["layers"].values():  # a default that follows the number of heads, which a sweep may set
+        if layer.get("num_kv_heads", 0) == layer.get("num_heads"):
+            del layer["num_kv_heads"]
     return value
 
 
 def composed(path):
     """A configuration with everything that it extends."""
     text = subprocess.run([HEBB, "train", path, "--print-config"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    return json.loads(re.sub(r'"[^"]*/corpora/', f'"{corpora}/', text))
+    return json.loads(text)
 
 
 # Every sweep trains, evaluates and is collected; every run of it, with one seed.
-made = tempfile.TemporaryDirectory()
-corpora = made.name
-subprocess.run([sys.executable, os.path.join(SOURCE, "tools/rare_names.py"), os.path.join(corpora, "names"), "4"], check=True)
 sweeps = sorted(glob.glob(os.path.join(SOURCE, "configs/claims/**/*.json"), recursive=True))
 trained = 0
 for path in sweeps:
@@ -141,7 +157,8 @@ for path in sweeps:
         claims.collect(runs, os.path.join(folder, "results.json"))
         with open(os.path.join(folder, "results.json")) as file:
             results = json.load(file)
-        assert [run["model"].split(",")[0] for run in results] == list(sweep["axes"]["model"]), path
+        widths = ["@" + width for width in sweep["axes"].get("width", [])] or [""]
+        assert [run["model"].split(",")[0] for run in results] == [model + width for model in sweep["axes"]["model"] for width in widths], path
         for run in results:
             assert any(key.startswith(("bytes.", "text.")) for key in run["values"]), (path, run)
             assert "kept" in run["values"] or "ham" not in os.path.basename(path), (path, run)

@@ -7,7 +7,8 @@ tools/claims.py render PAGE --check     writes nothing; exit code 1 where the pa
 
 TABLE is `NAME metric KEY...`, `NAME paired KEY against ROW`, `NAME gains ROW KEY...` (of each key over the one before),
 `NAME difference KEY minus KEY` (of each row), `NAME added KEY SUFFIX` (rows with the suffix minus rows without) or
-`NAME exponents QUANTITY... from LENGTH`; NAME is a file of results in the page's folder claims/. A run has values by key:
+`NAME exponents QUANTITY... from LENGTH`; NAME is a file of results in the page's folder claims/. Where a sweep has widths,
+a row is ROW@WIDTH and is compared with those of its width. A run has values by key:
 accuracy.LENGTH and bytes.LENGTH (state of a decoder) of in-context and associative recall, accuracy.LENGTH.READINGS where
 fast weights move after each reading, gate.BLOCK, collision.BLOCK, coverage.BLOCK and kld.BLOCK of a memory (as kept),
 accuracy.FUNCTIONS, late.FUNCTIONS (from the fourth example of a function on) and bytes.FUNCTIONS of in-context learning,
@@ -151,7 +152,7 @@ def collect(folder, out):
             run = os.path.join(folder, result["id"])
             with open(os.path.join(run, "config.json")) as config:
                 seed = json.load(config)["train"]["seed"]
-            model = result["model"] + (f", rate {result['lr']:g}" if "lr" in result else "")
+            model = result["model"] + (f"@{result['width']}" if "width" in result else "") + (f", rate {result['lr']:g}" if "lr" in result else "")
             runs.append({"model": model, "seed": seed, "params": result["params.total"], "values": values_of(run)})
     with open(out, "w") as file:
         file.write("[\n" + ",\n".join(json.dumps(run) for run in runs) + "\n]\n")
@@ -207,7 +208,8 @@ def metric_table(results, keys):
 
 
 def paired_table(results, key, reference):
-    others = [model for model in results.models if model != reference and not results.lacks(model, key)]
+    size = reference.partition("@")[2]
+    others = [model for model in results.models if model != reference and model.partition("@")[2] == size and not results.lacks(model, key)]
     tests = [paired(results.values(model, key), results.values(reference, key)) for model in others]
     adjusted = holm([p for _, _, p in tests])
     rows = [[f"{key} minus that of `{reference}`", "difference, 95 %", "p", "p, Holm"], ["---", "---:", "---:", "---:"]]
