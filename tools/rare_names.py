@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Token files with names that come back: tools/rare_names.py FOLDER [DOCUMENTS]
+"""Token files with names that come back: tools/rare_names.py FOLDER
 
-FOLDER/train.bin has DOCUMENTS documents of 1,024 tokens (256), FOLDER/val.bin 16 of them, FOLDER/long.bin 16 of 4,096
+FOLDER/train.bin has 256 documents of 1,024 tokens, FOLDER/val.bin 16 of them, FOLDER/long.bin 16 of 4,096
 tokens, as uint16 without a header. configs/claims/names is what it writes. A document is sentences of four tokens, WORD
 WORD FIRST LAST:
 
@@ -49,10 +49,10 @@ def write(path, seed, documents, tokens):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
+    if len(sys.argv) != 2:
         sys.exit(__doc__)
-    folder, documents = sys.argv[1], int(sys.argv[2]) if len(sys.argv) == 3 else 256
+    folder = sys.argv[1]
     os.makedirs(folder, exist_ok=True)
-    write(os.path.join(folder, "train.bin"), 1, documents, 1024)
+    write(os.path.join(folder, "train.bin"), 1, 256, 1024)
     write(os.path.join(folder, "val.bin"), 2, 16, 1024)
     write(os.path.join(folder, "long.bin"), 3, 16, 4096)
