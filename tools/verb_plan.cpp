@@ -2,11 +2,13 @@
 #include <memory>
 #include <optional>
 
+#include "core/terminal.h"
 #include "eval/evaluation.h"
 #include "inspect/plan.h"
 #include "inspect/rank_plan.h"
 #include "kernels/common/cores.h"
 #include "study/ladder/ladder.h"
+#include "study/report/run_identity.h"
 #include "tools/command_line.h"
 #include "tools/config_arguments.h"
 #include "tools/console.h"
@@ -22,7 +24,7 @@ struct Options {
   int ranks = 0, ranks_per_host = 0;
   std::string link = "nvlink:ib400";
   std::optional<int64_t> shared_memory;
-  bool json = false, skip_data = false;
+  bool json = false, skip_data = false, diff = false;
 };
 
 /// A run configuration; without a micro-batch of its own, that of one of its lanes, or of so many ranks.
@@ -51,7 +53,17 @@ bool is_sweep_file(const std::string& path) {
   return fs::is_regular_file(path) && fs::path(path).extension() == ".json" && is_sweep(load_config(path));
 }
 
-/// The plans of the files. One sweep alone means its runs; among other files it is left out, with a line that says so.
+/// Sweeps among other files are left out, each with a line that says so.
+std::vector<std::string> without_sweeps(std::vector<std::string> files) {
+  std::erase_if(files, [](const std::string& file) {
+    if (!is_sweep_file(file)) { return false; }
+    std::fprintf(stderr, "left out, a sweep: %s (hebb plan %s)\n", file.c_str(), file.c_str());
+    return true;
+  });
+  return files;
+}
+
+/// The plans of the files. One sweep alone means its runs.
 std::vector<Plan> plan_files(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
                              int ranks, const PlanOptions& options) {
   if (files.size() == 1 && is_sweep_file(files[0])) {
@@ -63,13 +75,7 @@ std::vector<Plan> plan_files(const std::vector<std::string>& files, const std::v
     return plan_runs(read_sweep(files[0]), ladder, options);
   }
   std::vector<Plan> plans;
-  for (const std::string& file : files) {
-    if (is_sweep_file(file)) {
-      std::fprintf(stderr, "left out, a sweep: %s (hebb plan %s)\n", file.c_str(), file.c_str());
-    } else {
-      plans.push_back(plan_file(file, overrides, options));
-    }
-  }
+  for (const std::string& file : without_sweeps(files)) { plans.push_back(plan_file(file, overrides, options)); }
   if (plans.empty()) { throw ConfigError("hebb plan", "several sweeps and nothing else", "one sweep alone"); }
   return plans;
 }
@@ -89,10 +95,33 @@ void print_ranks(const Options& o, const std::string& file, const std::vector<st
   print_text(plan.text(stdout_columns()));
 }
 
+/// In what the configurations differ; in what their models do where one of them is a model alone.
+void print_differences(const std::vector<std::string>& all, const std::vector<std::string>& overrides) {
+  const std::vector<std::string> files = without_sweeps(all);
+  if (files.size() < 2) { throw ConfigError("hebb plan", "--diff with one configuration", "two or more"); }
+  std::vector<ModelSource> sources;
+  for (const std::string& file : files) { sources.push_back(read_model_source(file, overrides)); }
+  const bool are_runs = std::all_of(sources.begin(), sources.end(), [](const ModelSource& s) { return s.is_run; });
+  std::vector<Json> configs;
+  for (ModelSource& source : sources) {
+    configs.push_back(are_runs ? to_json(resolved(std::move(source.config), 1))
+                               : Json::object({{"model", Fields::write(source.model)}}));
+  }
+  const Table table = config_differences(files, configs);
+  if (table.rows.empty()) { return print_line("no difference"); }
+  std::vector<std::vector<std::string>> rows{table.titles()};
+  for (const std::vector<Json>& cells : table.rows) {
+    std::vector<std::string>& row = rows.emplace_back();
+    for (const Json& cell : cells) { row.push_back(cell.is_null() ? "-" : cell.as_string()); }
+  }
+  print_text(text_table(rows, stdout_columns()));
+}
+
 void run_plan(Options o) {
   std::vector<std::string> files, overrides;
   for (const std::string& word : o.words) { (is_override(word) ? overrides : files).push_back(word); }
   if (files.empty()) { throw ConfigError("hebb plan", "no configuration", "at least one file"); }
+  if (o.diff) { return print_differences(files, overrides); }
   if (o.ranks > 0) {
     if (files.size() > 1) {
       throw ConfigError("hebb plan", "--ranks with " + std::to_string(files.size()) + " files", "one file");
@@ -122,7 +151,8 @@ void add_plan_verb(Command program) {
   verb.option("CONFIG", o->words,
               "Configurations (a model object or a run), run folders or checkpoints, and changes as key=value")
       .required();
-  verb.flag("--json", o->json, "Machine-readable output");
+  const Option json = verb.flag("--json", o->json, "Machine-readable output");
+  verb.flag("--diff", o->diff, "Print in what the configurations differ, and nothing else").excludes(json);
   verb.option("--memory", o->plan.memory_gib, "Find the largest micro-batch that fits, for each train.recompute [GiB]")
       .above(0);
   verb.option("--shared-memory", o->shared_memory,
@@ -148,6 +178,7 @@ void add_plan_verb(Command program) {
   verb.footer(
       "hebb plan configs/quickstart.json train.batch_size=64 --tokens-per-s 2e5\n"
       "hebb plan configs/sdm/*.json --gpu h100 --no-data\n"
+      "hebb plan configs/fwpkm/gdn.json mine.json --diff\n"
       "Page: docs/verbs/plan.md");
   verb.runs([o] { run_plan(*o); });
 }

@@ -174,6 +174,28 @@ FOLDER_TEST("keys of a configuration may be written as options", "[fast]") {
   check_usage_error("plan c.json --train.steps", "hebb plan: option --train.steps needs a value");
 }
 
+FOLDER_TEST("plan --diff prints in what configurations differ", "[fast]") {
+  train_on_bytes(folder);
+  folder.write("d.json", R"({"extends": "c.json", "name": "other", "model": {"hidden_size": 48},
+    "train": {"steps": 3, "log_every": 10}, "optimizer": {"clip_norm": 1.0}})");
+  CHECK(output_of(folder, "plan c.json d.json --diff") ==
+        "key                c.json  d.json\n"
+        "model.hidden_size      24      48\n"
+        "train.steps             1       3\n");  // 10 and 1.0 are defaults
+  CHECK(output_of(folder, "plan c.json run --diff") == "no difference\n");
+  CHECK(output_of(folder, "plan c.json d.json model.hidden_size=24 train.steps=1 --diff") == "no difference\n");
+  folder.write("m.json", R"({"vocab_size": 259, "hidden_size": 24, "num_layers": 2,
+      "layers": {"a": {"type": "attention", "num_heads": 2, "head_dim": 12}, "m": {"type": "swiglu", "intermediate_size": 40}},
+      "pattern": [{"mixer": "a", "ffn": "m"}]})");
+  CHECK(output_of(folder, "plan run m.json --diff") ==
+        "key               run  m.json\n"
+        "model.num_layers    1       2\n");
+  folder.write("sweep.json", R"({"base": "c.json", "grid": {"train.seed": [1, 2]}})");
+  check_error(folder, "plan c.json sweep.json --diff", 2,
+              Contains("left out, a sweep: sweep.json") &&
+                  Contains("error: hebb plan: found --diff with one configuration, expected two or more"));
+}
+
 FOLDER_TEST("an unknown verb names the nearest one", "[fast]") {
   CHECK_THAT(run_hebb(folder, "dta").err, StartsWith("error: hebb: unknown verb \"dta\"; did you mean data? (known: "));
   CHECK_THAT(run_hebb(folder, "something").err, StartsWith("error: hebb: unknown verb \"something\" (known: "));
