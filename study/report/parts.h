@@ -112,6 +112,10 @@ std::vector<ReportPart> report_seed_tests(const std::vector<Json>& results, cons
 /// Recall on generated rows against the state of a decoder, rows of runs that differ in seeds alone: a table of all
 /// settings, a drawing for each.
 std::vector<ReportPart> report_recall(const Results& all, const std::vector<Json>& results);
+/// Bytes of state and seconds of prefill by length, rows of runs that differ in seeds alone.
+std::vector<ReportPart> report_cost(const Results& all, const std::vector<Json>& results);
+/// Scores and kept shares of the groups of `selection`, rows of runs that differ in seeds alone.
+std::vector<ReportPart> report_selection(const Results& all, const std::vector<Json>& results);
 /// Date, version, machine, device and precision of each run; no rows where no run has a log.
 Table run_details(const std::vector<ReportRun>& runs);
 

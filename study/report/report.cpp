@@ -59,7 +59,9 @@ class Report {
     for (const auto& evaluations : {report_tasks, report_needle_depths, report_memories}) {
       for (const ReportPart& part : evaluations(all)) { section(part); }
     }
-    for (const ReportPart& part : report_recall(all, results_)) { section(part); }
+    for (const auto& by_row : {report_recall, report_selection, report_cost}) {
+      for (const ReportPart& part : by_row(all, results_)) { section(part); }
+    }
     memory_statistics();
     for (const ReportPart& part : report_seed_tests(results_, fit_ ? fit_->level : "")) { section(part); }
     for (const ReportPart& part : report_differences(all)) { section(part); }

@@ -336,6 +336,67 @@ TEST_CASE("recall stands over bytes of state, seeds of a row as one point with i
   CHECK(report_recall(load_evaluations({}), {}).empty());
 }
 
+TEST_CASE("cost over length: the best of a run, the mean of a row with its interval", "[fast]") {
+  Runs r;
+  std::vector<Json> results;
+  const auto add = [&](const std::string& run, const std::string& name, int bytes, int slow, int fast) {
+    r.add(
+        run, name,
+        R"("kind": "efficiency", "series": {"state_bytes": [{"tokens": 1024, "bytes": 64}, {"tokens": 4096, "bytes": )" +
+            std::to_string(bytes) + R"(}], "decoding": [
+              {"position": 1024, "rows": 2, "prefill_tokens_per_s": )" +
+            std::to_string(slow) + R"(}, {"position": 2048, "rows": 2, "prefill_tokens_per_s": )" +
+            std::to_string(fast) + "}]}");
+  };
+  for (const int seed : {1, 2}) {
+    const std::string run = "full_seed=" + std::to_string(seed);
+    add(run, "first", 256, 1024, 1024);
+    add(run, "second", 256, seed == 1 ? 2048 : 1024, 512);  // the faster one counts
+    results.push_back(Json::object({{"id", run}, {"setting", "a"}, {"seeds", std::to_string(seed)}}));
+  }
+  add("gdn", "first", 64, 2048, 2048);
+  results.push_back(Json::object({{"id", "gdn"}, {"setting", "b"}, {"seeds", "1"}}));
+  const std::vector<ReportPart> parts = report_cost(load_evaluations(r.runs), results);
+  REQUIRE(parts.size() == 1);
+  CHECK(parts[0].table.csv() ==
+        "row,tokens,seeds,state [bytes],prefill [s]\n"
+        "full,1024,2,64.0,1.5\n"
+        "full,2048,2,,4.0\n"
+        "full,4096,2,256.0,\n"
+        "gdn,1024,1,64.0,1.0\n"
+        "gdn,2048,1,,2.0\n"
+        "gdn,4096,1,64.0,\n");
+  REQUIRE(parts[0].charts.size() == 2);
+  CHECK(parts[0].charts[0].first == "cost_state.svg");
+  CHECK_THAT(parts[0].charts[0].second, Contains(R"(data-name="full" data-v="1024 64;4096 256")"));
+  CHECK(parts[0].charts[1].first == "cost_prefill.svg");
+  CHECK_THAT(parts[0].charts[1].second, Contains(R"(data-name="full" data-v="1024 1.5;2048 4")"));
+  CHECK(report_cost(load_evaluations({}), {}).empty());
+}
+
+TEST_CASE("selection: a line for each row and group of positions", "[fast]") {
+  Runs r;
+  std::vector<Json> results;
+  for (const int seed : {1, 2}) {
+    const std::string run = "half_seed=" + std::to_string(seed);
+    r.add(run, "needles",
+          R"("kind": "selection", "metrics": {"score.needle": {"value": )" + std::to_string(seed) +
+              R"(, "n": 4}, "score.repeated": {"value": 0.5, "n": 4}, "kept.needle": {"value": 1, "n": 4}})");
+    results.push_back(Json::object({{"id", run}, {"setting", "a"}, {"seeds", std::to_string(seed)}}));
+  }
+  const std::vector<ReportPart> parts = report_selection(load_evaluations(r.runs), results);
+  REQUIRE(parts.size() == 1);
+  const std::string csv = parts[0].table.csv();
+  CHECK_THAT(csv, Contains("row,evaluation,statistic,positions,seeds,mean,low,high\n") &&
+                      Contains("half,needles,score,needle,2,1.5,-4.853") &&
+                      Contains("half,needles,score,repeated,2,0.5,0.5,0.5\n") &&
+                      Contains("half,needles,kept,needle,2,1.0,1.0,1.0\n"));
+  REQUIRE(parts[0].charts.size() == 2);
+  CHECK(parts[0].charts[0].first == "selection_score_needles.svg");
+  CHECK_THAT(parts[0].charts[0].second, Contains("half, needle: 1.5 ± 6.35"));
+  CHECK(report_selection(load_evaluations({}), {}).empty());
+}
+
 TEST_CASE("recall stands over the size of what is asked, a curve with its band for each row", "[fast]") {
   Runs r;
   std::vector<Json> results;
