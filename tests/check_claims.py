@@ -89,6 +89,33 @@ for name in ("sdm-16", "sdm-64", "sdm-256", "sdm-1024"):
     assert len(points[name]) == len(losses) and all(abs(y / loss - 1) < 1e-6 for (_, y), loss in zip(points[name], losses)), name
 
 
+points = drawn("claims-kvm-prefill.svg")
+rows = claims.Results(os.path.join(SOURCE, "docs/claims/kvm-prefill.json"))
+assert sorted(points) == sorted(rows.models), points
+for name, curve in points.items():
+    assert len(curve) > 2
+    for length, seconds in curve:
+        assert abs(seconds / claims.mean_and_half(rows.values(name, f"seconds.{length:.0f}"))[0] - 1) < 1e-5, (name, length)
+rows = claims.Results(os.path.join(SOURCE, "docs/claims/fwpkm-gates.json"))
+points = drawn("claims-fwpkm-gates.svg")
+assert len(points) == sum("gate.1" in run["values"] for run in rows.runs), points
+for run in rows.runs:
+    if "gate.1" in run["values"]:
+        curve = points[f"{run['model']}_seed={run['seed']} blocks.1.memory"]
+        gates = [gate for step, gate in curve[-(len(curve) // 4):]]
+        assert abs(sum(gates) / len(gates) - run["values"]["gate.1"]) < 1e-6, run
+# Means with intervals: a title for each row, "ROW: MEAN ± HALF".
+for figure, key in {"ham-text": "text", "sdm-memory": "facts", "fwpkm-text": "text", "ham-needles": "score.%s"}.items():
+    with open(os.path.join(SOURCE, "docs/images", f"claims-{figure}.svg")) as file:
+        titles = re.findall(r"<title>([^:]*): ([-0-9.e]*) ± ([-0-9.e]*)", file.read())
+    rows = claims.Results(os.path.join(SOURCE, "docs/claims", figure + ".json"))
+    assert {name.split(", ")[0] for name, _, _ in titles} == set(rows.models), titles
+    for name, mean, half in titles:
+        model, _, group = name.partition(", ")
+        right = claims.mean_and_half(rows.values(model, key % group if group else key))
+        assert abs(float(mean) - right[0]) < 1e-3 * abs(right[0]) and abs(float(half) - right[1]) < 1e-2 * right[1] + 1e-6, (figure, name)
+
+
 # The committed facts and names are what their programs write.
 for path, count in (("configs/claims/facts.u16", 2048), ("configs/claims/search/facts.u16", 1024)):
     with tempfile.TemporaryDirectory() as folder:
@@ -98,10 +125,12 @@ for path, count in (("configs/claims/facts.u16", 2048), ("configs/claims/search/
             assert file.read() == kept.read(), path
 with tempfile.TemporaryDirectory() as folder:
     subprocess.run([sys.executable, os.path.join(SOURCE, "tools/rare_names.py"), folder], check=True)
-    names = os.path.join(SOURCE, "configs/claims/names")
-    assert sorted(os.listdir(folder)) == sorted(os.listdir(names))
-    for name in os.listdir(folder):
-        assert filecmp.cmp(os.path.join(folder, name), os.path.join(names, name), shallow=False), name
+    assert os.listdir(folder)
+    for texts in os.listdir(folder):
+        kept = os.path.join(SOURCE, "configs/claims", texts)
+        assert sorted(os.listdir(os.path.join(folder, texts))) == sorted(os.listdir(kept))
+        for name in os.listdir(kept):
+            assert filecmp.cmp(os.path.join(folder, texts, name), os.path.join(kept, name), shallow=False), os.path.join(texts, name)
 
 
 def small(value):
