@@ -92,10 +92,11 @@ std::vector<ReportPart> report_cost(const Results& all, const std::vector<Json>&
       table.rows.push_back({group.id, length, static_cast<int64_t>(group.runs.size()), mean(bytes), mean(seconds)});
     }
   }
-  ReportPart part{"Cost over length",
-                  "Bytes that a decoder keeps of one row, and seconds to read the smallest batch that was asked for: the "
-                  "best of a run, the mean over seeds. Shades: 95 % intervals.",
-                  std::move(table), "cost.csv"};
+  ReportPart part{
+      "Cost over length",
+      "Bytes that a decoder keeps of one row, and seconds to read the smallest batch that was asked for: the "
+      "best of a run, the mean over seeds. Shades: 95 % intervals.",
+      std::move(table), "cost.csv"};
   for (const Quantity* quantity : {&state, &prefill}) {
     if (std::string svg = drawn(*quantity, groups, lengths); !svg.empty()) {
       part.charts.emplace_back(quantity->chart_file, std::move(svg));
