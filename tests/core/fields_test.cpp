@@ -96,6 +96,17 @@ static void fields(Fields& f, Choice& c) {
   f.list("windows", c.windows).not_empty();
 }
 
+struct Windowed {
+  std::vector<Window> windows{{1, 1.0}, {2, 2.0}};
+  int64_t most = 2;
+};
+
+static void fields(Fields& f, Windowed& w) {
+  f.list("windows", w.windows);
+  f.field("most", w.most);
+  f.require(std::ssize(w.windows) <= w.most, "windows", "as many as \"most\" says");
+}
+
 struct Root {
   Window window;
 };
@@ -267,6 +278,8 @@ TEST_CASE("cross-field checks report the value as written or its default", "[fas
   CHECK(error_of<Model>("{\"width\": 10}") == "c.json:1:11: width: found 10, expected a multiple of gdn.num_heads");
   CHECK(error_of<Model>("{\"gdn\": {\"num_heads\": 5}}") ==
         "c.json:1:1: width: found 12 (default), expected a multiple of gdn.num_heads");
+  CHECK(error_of<Windowed>("{\"most\": 1}") ==
+        "c.json:1:1: windows: found 2 elements (default), expected as many as \"most\" says");
 }
 
 TEST_CASE("what write emits reads back to the same values", "[fast]") {

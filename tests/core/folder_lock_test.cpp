@@ -69,6 +69,14 @@ FOLDER_TEST("the lock of a process that has ended is taken over although nobody 
   ::waitpid(child, nullptr, 0);
 }
 
+FOLDER_TEST("nothing of a longer lock stays in the one that takes it over") {
+  folder.write("lock", host_name() + " 1 never " + std::string(100, 'j') + " 0\n");
+  const FolderLock lock(folder.path());
+  CHECK(lock.taken_over() == "process 1 on " + host_name());
+  const std::string text = read_file(folder / "lock");
+  CHECK(text.find('\n') == text.size() - 1);
+}
+
 FOLDER_TEST("the lock of another host is taken over if nobody touches it, and said so") {
   folder.write("lock", "no-such-host 1 2 - 0\n");
   std::string said;

@@ -163,6 +163,7 @@ TEST_CASE("what is left is the least of machine, groups and limits of the proces
   CHECK(left({.address_space = 2048 * 1024}).bytes == (2048 - 512) * 1024);
   CHECK(under(left({.address_space = 2048 * 1024})) == " under ulimit -v");
   CHECK(left({.address_space = 2048 * 1024, .data = 1024 * 1024}).name == "ulimit -d");
+  CHECK(left({.data = 1024 * 1024}).bytes == (1024 - 256) * 1024);
   CHECK(left({.address_space = 1}).bytes == 0);
   CHECK(left({.address_space = 1 << 30}).name.empty());
   files["/sys/fs/cgroup/a/memory.max"] = "1048576";

@@ -80,3 +80,12 @@ FOLDER_TEST("relative paths, hidden names, links and many ** in a row", "[fast]"
   CHECK(names(files_below(folder / "a", links)) == Names{"c.txt", "broken.txt"});
   CHECK(names(links) == Names{"link"});
 }
+
+FOLDER_TEST("links to folders are listed in byte order, those in folders below among them", "[fast]") {
+  folder.write("a/b/c.txt", "");
+  folder.write("other/file", "");
+  for (const char* link : {"a/z", "a/b/m"}) { fs::create_directory_symlink(folder / "other", folder / link); }
+  std::vector<fs::path> links;
+  CHECK(names(files_below(folder / "a", links)) == Names{"c.txt"});
+  CHECK(links == std::vector{folder / "a/b/m", folder / "a/z"});
+}

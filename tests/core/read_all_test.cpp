@@ -106,4 +106,17 @@ TEST_CASE("how values fit together is judged where none was left out", "[fast]")
         "\"kind\")\nc.json:1:85: list.1.rate: found 10, expected less than 10");
   CHECK(errors_of(R"({"first": {"steps": 3, "betas": [0, 2]}, "list": [{"steps": 3, "rate": 10}]})") ==
         "c.json:1:37: first.betas.1: found 2, expected a number < 1");
+  CHECK(errors_of(R"({"first": {"steps": 3, "betas": [0, 2], "x": 1}, "list": [{"steps": 3, "rate": 10}]})") ==
+        "c.json:1:37: first.betas.1: found 2, expected a number < 1\n"
+        "c.json:1:41: first.x: found an unknown key, expected one of the known keys (\"steps\", \"rate\", \"betas\", "
+        "\"kind\")");
+}
+
+TEST_CASE("twenty errors are told, and no more", "[fast]") {
+  for (const int wrong : {19, 20, 21, 25}) {
+    std::string text = R"({"first": {"steps": 3})";
+    for (int i = 0; i < wrong; ++i) { text += ", \"x" + std::to_string(i) + "\": 1"; }
+    const std::string errors = errors_of(text + "}");
+    CHECK(std::count(errors.begin(), errors.end(), '\n') + 1 == std::min(wrong, 20));
+  }
 }
