@@ -326,6 +326,7 @@ FOLDER_TEST("a damaged shard stops the first batch, a token above the vocabulary
   for (const int64_t prefetch : {0, 3}) {
     options.prefetch_batches = prefetch;
     Loader loader(config, options);
+    const Json begin = loader.state();
     for (int step = 0; step < 3; ++step) {
       loader.next_batch();  // tokens 1 to 61
     }
@@ -333,6 +334,8 @@ FOLDER_TEST("a damaged shard stops the first batch, a token above the vocabulary
       CHECK_THROWS_WITH(loader.next_batch(),
                         path + ": byte 1172: token id outside the vocabulary (found 75, expected 0 <= id < 75)");
     }
+    loader.restore(begin, false);
+    CHECK(loader.next_batch().micro[0].inputs[0] == 1);  // before the error
   }
   flip_bit(path, 1500);
   Loader loader(config, make_options(2, 2, 10));
@@ -578,6 +581,16 @@ FOLDER_TEST("validation on a training source's files, or copies of them, is refu
   config.validation[0].allow_training_data = false;
   config.validation[0].source = shard_source(write_tokens(folder, "b", 30, 800));
   CHECK(ValidationSource(config, 0, options).rows() == 32);  // (330 - 1) / 10
+
+  // Two shards without a token have the same checksum, and nothing in common.
+  for (const std::string name : {"train-", "val-"}) {
+    write_tokens(folder, name + "empty", 0, 0);
+    write_tokens(folder, name + "full", 30, name == "val-" ? 1 : 5000);
+  }
+  config.sources[1] = shard_source((folder / "train-*.bin").string());
+  config.validation[0].source = shard_source((folder / "val-*.bin").string());
+  config.sources.erase(config.sources.begin());
+  CHECK(ValidationSource(config, 0, options).rows() == 32);
 }
 
 FOLDER_TEST("a data set's folder as validation source means its validation shards", "[fast]") {
@@ -594,6 +607,9 @@ FOLDER_TEST("a data set's folder as validation source means its validation shard
   ValidationSource source(config, 0, options);
   CHECK(source.rows() == 4);
   CHECK(source.read(0, 1).inputs[0] == 9);
+  config.validation[0].source.format = "raw_u16";
+  CHECK_THAT(thrown<Error>([&] { ValidationSource(config, 0, options); }),
+             Contains("a folder is read through its dataset.json"));
   config.validation[0].source = shard_source(without);
   CHECK(thrown<Error>([&] { ValidationSource(config, 0, options); }) ==
         "data.validation.0.path: no validation shards in this data set: no file matches " + without +

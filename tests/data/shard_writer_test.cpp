@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <fstream>
 
 #include "core/hash.h"
@@ -129,6 +130,21 @@ FOLDER_TEST("a data set is replaced only when asked, and stays whole until the n
   writer.finish();
   CHECK(read_documents(open_shards(folder.path().string(), {})) == Documents{{9, 8}});
   CHECK(!fs::exists(folder / "train_000001.bin"));
+}
+
+FOLDER_TEST("a shard takes documents up to its last token", "[fast]") {
+  ShardWriter writer(make_options(folder.path(), 61, 5));
+  for (const size_t tokens : {2, 3, 4, 2}) { writer.add_document(std::vector<int32_t>(tokens, 7)); }
+  const ShardWriter::Summary summary = writer.finish();
+  REQUIRE(summary.train.size() == 3);
+  for (size_t i = 0; i < 3; ++i) { CHECK(summary.train[i].tokens == std::array{5, 4, 2}[i]); }
+}
+
+FOLDER_TEST("shards without their dataset.json are not written over unless asked", "[fast]") {
+  folder.write("val_000003.idx", "kept");
+  CHECK_THAT(thrown<ConfigError>([&] { ShardWriter(make_options(folder.path(), 61, 1)); }),
+             Contains("found a folder that holds val_000003.idx, expected a folder without a data set"));
+  CHECK(read_file(folder / "val_000003.idx") == "kept");
 }
 
 FOLDER_TEST("an old data set stays whole where the last file of the new one cannot be written", "[fast]") {
