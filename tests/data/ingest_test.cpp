@@ -193,6 +193,16 @@ FOLDER_TEST("a share of the tokens is the same whatever sizes the documents have
   }
 }
 
+TEST_CASE("the speed of encoding is in millions of bytes of text a second", "[fast]") {
+  EncodeReport report;
+  report.input.text_bytes = 3'000'000;
+  CHECK(report.megabytes_per_second() == 0);  // so short that no clock saw it
+  report.seconds = 2;
+  CHECK(report.megabytes_per_second() == 1.5);
+  CHECK_THAT(report.text(), Contains("speed: 1.50 MB/s with "));
+  CHECK(report.json().at("mb_per_second").as_double() == 1.5);
+}
+
 FOLDER_TEST("a validation part or a separator that few would want is a warning", "[fast]") {
   const auto warnings = [&](const std::string& text, const char* split, double fraction, uint64_t documents) {
     EncodeOptions options = bytes_options(folder.write("in.txt", text), folder / "out");
@@ -205,6 +215,7 @@ FOLDER_TEST("a validation part or a separator that few would want is a warning",
     return report.warnings;
   };
   CHECK(warnings("a|b|c", "|", 0, 1).empty());
+  CHECK(warnings("a|b", "|", 0, 1).empty());  // a half is not more than half
   REQUIRE(warnings("a|b|c", "|", 1e-9, 0).size() == 1);
   CHECK_THAT(warnings("a|b|c", "|", 1e-9, 0)[0], Contains("the validation part is empty: --val-fraction 1e-09 has "
                                                           "drawn none of 3 documents"));
@@ -374,13 +385,26 @@ FOLDER_TEST("long lines are cut at white space, and reserved characters cost not
   text += "\n" + std::string(40'000, 'z') +
           "\nkept"
           "\xE2\x96\x85"
-          "keptalso\n";
+          "keptalso\xE2\x96\x85\n";
   TrainTokenizerOptions options = train_options(folder.write("in.txt", text));
   options.vocab_size = 300;
   const TrainedTokenizer trained = train(options);
   CHECK(trained.cut_lines == 6 + 2);
   CHECK(trained.lines == 7 + 3 + 2);
   CHECK_THAT(trained.model, Contains("longline"));
+}
+
+FOLDER_TEST("a line without white space is cut between two characters", "[fast]") {
+  std::string text = "a";
+  for (int i = 0; i < 4200; ++i) { text += "\xF0\x9F\x98\x80"; }
+  TrainTokenizerOptions options = train_options(folder.write("in.txt", text));
+  options.fits_vocab = true;
+  const TrainedTokenizer trained = train(options);
+  CHECK(trained.cut_lines == 1);
+  CHECK(trained.lines == 2);
+  for (const SentencePieceModel::Piece& piece : parse_sentencepiece_model(trained.model, "model").pieces) {
+    CHECK(piece.text.find("\xEF\xBF\xBD") == std::string::npos);  // stands for half a character
+  }
 }
 
 FOLDER_TEST("training options and inputs that do not fit are refused", "[fast]") {

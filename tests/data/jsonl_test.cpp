@@ -52,6 +52,7 @@ TEST_CASE("unpaired surrogates are an error or become U+FFFD", "[fast]") {
   CHECK(r.is_good);
   CHECK(r.text == "\xEF\xBF\xBD😀 \xEF\xBF\xBD\xEF\xBF\xBDx");
   CHECK(r.replaced == 3);
+  CHECK(jsonl_text(R"({"other": "\ude00", "text": "a"})", "", true).replaced == 0);  // nothing of the text
 }
 
 TEST_CASE("broken lines are reported with offset, found and expected", "[fast]") {

@@ -7,6 +7,7 @@
 #include "core/hash.h"
 #include "data/shards/ingest.h"
 #include "data/text/characters.h"
+#include "data/tokenizer/bpe_encoder.h"
 #include "tests/data/text_samples.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
@@ -190,6 +191,17 @@ TEST_CASE("models that the built-in encoder cannot reproduce go through the libr
   const Pair pair(changes);
   CHECK(pair.tokenizer->encoder_name() == "library (" + reason + ")");
   check_against_library(pair, 150);
+}
+
+TEST_CASE("a model in which a piece occurs twice is not for the built-in encoder", "[fast]") {
+  SentencePieceModel model;
+  model.type = SentencePieceModel::Type::bpe;
+  model.byte_fallback = true;
+  model.remove_extra_whitespaces = false;
+  model.pieces = {{"a", -1}, {"b", -2}};
+  CHECK(BpeEncoder::obstacle(model) == "");
+  model.pieces.push_back({"a", -3});
+  CHECK(BpeEncoder::obstacle(model) == "a piece that occurs twice");
 }
 
 TEST_CASE("bytes of a document are those of its text, without the space in front that encoding makes", "[fast]") {
