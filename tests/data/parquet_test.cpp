@@ -58,8 +58,9 @@ struct Thrift {
   }
 };
 
-/// A file of one page of so many nulls.
-std::string nulls(int64_t count) {
+/// A file of one page of so many nulls. converted: what the column says that its bytes mean, -1: nothing; dictionary:
+/// where it says that its dictionary begins, 0: nowhere.
+std::string nulls(int64_t count, int64_t converted = -1, int64_t dictionary = 0) {
   Thrift run;
   run.varint(2 * static_cast<uint64_t>(count));
   run.bytes += '\0';
@@ -73,10 +74,12 @@ std::string nulls(int64_t count) {
   Thrift column = Thrift().number(1, 6);
   column.field(2, 9).bytes += std::string("\x18\x04text", 6);  // path
   column.number(1, 0).number(1, count).number(1, body_size).number(1, body_size).number(2, 4);
+  if (dictionary > 0) { column.number(2, dictionary); }
   const Thrift chunk = Thrift().number(2, 4).part(1, column);
   const Thrift group = Thrift().list(1, {chunk}).number(1, body_size).number(1, count);
-  const Thrift root = Thrift().text(4, "schema").number(1, 1),
-               leaf = Thrift().number(1, 6).number(2, 1).text(1, "text");
+  const Thrift root = Thrift().text(4, "schema").number(1, 1);
+  Thrift leaf = Thrift().number(1, 6).number(2, 1).text(1, "text");
+  if (converted >= 0) { leaf.number(2, converted); }
   const std::string footer = Thrift().number(1, 1).list(1, {root, leaf}).number(1, count).list(1, {group}).bytes + '\0';
   return "PAR1" + body + footer + std::string{static_cast<char>(footer.size()), 0, 0, 0} + "PAR1";
 }
@@ -141,6 +144,23 @@ FOLDER_TEST("a page that claims more nulls than pages hold is refused before it 
   const fs::path endless = folder.write("endless.parquet", nulls(int64_t{1} << 60));
   CHECK(refusal(endless).ends_with("endless.parquet: row group 0, column text, page 0: number of values (found " +
                                    std::to_string(int64_t{1} << 60) + ", expected 0 to 2147483647)"));
+}
+
+FOLDER_TEST("byte strings are texts where they mean texts, names or JSON", "[fast]") {
+  constexpr int64_t kUtf8 = 0, kEnum = 4, kDecimal = 5, kJson = 19, kBson = 20;
+  for (const int64_t meaning : {kUtf8, kEnum, kJson}) {
+    CHECK(rows_of({.inputs = {folder.write("f.parquet", nulls(3, meaning)).string()}}) == Texts(3));
+  }
+  for (const int64_t meaning : {kDecimal, kBson}) {
+    CHECK(refusal(folder.write("f.parquet", nulls(3, meaning)))
+              .ends_with("column text (found bytes of another meaning, expected strings, one a row)"));
+  }
+}
+
+FOLDER_TEST("a dictionary that does not come before the pages of its column is none", "[fast]") {
+  for (const int64_t place : {4, 5, 1000}) {  // pages begin at byte 4
+    CHECK(rows_of({.inputs = {folder.write("f.parquet", nulls(3, -1, place)).string()}}) == Texts(3));
+  }
 }
 
 FOLDER_TEST("a changed byte of a page with a checksum is named with row group, column and page", "[fast]") {
