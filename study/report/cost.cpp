@@ -1,4 +1,4 @@
-// What evaluations of kind `efficiency` say about each length (docs/verbs/report.md, Cost over length).
+// What evaluations of kind `efficiency` say about each length (docs/verbs/report.md, Evaluations).
 #include <cmath>
 
 #include "core/statistics.h"
