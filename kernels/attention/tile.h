@@ -189,15 +189,17 @@ template <class S, class F> inline void each_panel(int columns, F&& f) {
 }
 
 /// Calls f(blocks of keys, first column, vectors) for panels of the tile's rows that see some keys. Rows of a narrow
-/// window share few keys: a panel of two vectors, which is the faster one per key, computes more that is hidden.
+/// window share few keys: a panel of two vectors, which is the faster one per key, computes more that is hidden. A
+/// panel holds whole blocks of rows, since add_to_rows reads the scores of all keys that some row of a block sees.
 template <class S, class F> inline void each_score_panel(const Meeting<S>& m, F&& f) {
   constexpr int w = Vec<S>::width;
+  static_assert(2 * w % kBlock == 0);
   const auto take = [&](Range blocks, int column, int vectors) {
     if (!blocks.empty()) { f(blocks, column, vectors); }
   };
   each_panel<S>(m.columns, [&](int column, int vectors) {
     const Range all = m.blocks_of(column, vectors * w);
-    if (vectors == 2) {
+    if (w % kBlock == 0 && vectors == 2) {
       const Range first = m.blocks_of(column, w), second = m.blocks_of(column + w, w);
       const int apart = std::max(0, first.end - first.begin) + std::max(0, second.end - second.begin);
       if (2 * apart < 3 * (all.end - all.begin)) {
