@@ -82,6 +82,13 @@ template <class S> inline void store(S* p, Vec<S> x) { std::memcpy(p, &x.v, size
 template <class S> inline Vec<S> load(const S* p, AllLanes) { return load(p); }
 template <class S> inline void store(S* p, Vec<S> x, AllLanes) { store(p, x); }
 
+/// The first `count` lanes (0 to width).
+template <class S> inline typename Vec<S>::Mask leading(int count) {
+  typename Vec<S>::Bits index{};
+  for (int i = 0; i < Vec<S>::width; ++i) { index[i] = i; }
+  return index < static_cast<detail::IntOf<S>>(count);
+}
+
 /// The first `count` elements (0 to width), zeros behind; touches no memory behind them.
 template <class S> inline Vec<S> load(const S* p, int count) {
 #if defined(HEBB_AVX512)
@@ -89,6 +96,13 @@ template <class S> inline Vec<S> load(const S* p, int count) {
     return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), p);
   } else {
     return _mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << count) - 1), p);
+  }
+#elif defined(HEBB_AVX2)
+  const auto lanes = reinterpret_cast<__m256i>(leading<S>(count));
+  if constexpr (sizeof(S) == 4) {
+    return _mm256_maskload_ps(p, lanes);
+  } else {
+    return _mm256_maskload_pd(p, lanes);
   }
 #else
   Vec<S> r(S(0));
@@ -116,8 +130,7 @@ template <class S> inline Vec<S> select(typename Vec<S>::Mask mask, Vec<S> if_tr
 
 /// The lanes behind `count` replaced by `fill`.
 template <class S> inline Vec<S> fill_behind(Vec<S> x, int count, S fill) {
-  for (int i = count; i < Vec<S>::width; ++i) { x.v[i] = fill; }
-  return x;
+  return select(leading<S>(count), x, Vec<S>(fill));
 }
 template <class S> inline Vec<S> fill_behind(Vec<S> x, AllLanes, S) { return x; }
 
@@ -175,39 +188,46 @@ template <class S> inline Vec<S> sqrt(Vec<S> x) {
 }
 
 namespace detail {
-/// Folds the upper half onto the lower until one lane is left.
-template <class S, class Op> inline S fold(Vec<S> x, Op op) {
-  S lanes[Vec<S>::width];
-  store(lanes, x);
-  for (int half = Vec<S>::width / 2; half >= 1; half /= 2) {
-    for (int i = 0; i < half; ++i) { lanes[i] = op(lanes[i], lanes[i + half]); }
-  }
-  return lanes[0];
+/// Folds the upper half onto the lower until one lane is left. In registers where intrinsics reach the halves, since
+/// dot products of short rows spend much of their time here.
+#if defined(HEBB_AVX512) || defined(HEBB_AVX2)
+template <class Op> inline float fold(__m128 x, Op op) {
+  x = op(x, _mm_movehl_ps(x, x));
+  return op(x, _mm_movehdup_ps(x))[0];
 }
+template <class Op> inline double fold(__m128d x, Op op) { return op(x, _mm_unpackhi_pd(x, x))[0]; }
+template <class Op> inline float fold(__m256 x, Op op) {
+  return fold(op(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)), op);
+}
+template <class Op> inline double fold(__m256d x, Op op) {
+  return fold(op(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1)), op);
+}
+#endif
+#if defined(HEBB_AVX512)
+// Masked forms: see sqrt.
+template <class Op> inline float fold(__m512 x, Op op) {
+  return fold(op(_mm512_maskz_extractf32x8_ps(0xff, x, 0), _mm512_maskz_extractf32x8_ps(0xff, x, 1)), op);
+}
+template <class Op> inline double fold(__m512d x, Op op) {
+  return fold(op(_mm512_maskz_extractf64x4_pd(0xff, x, 0), _mm512_maskz_extractf64x4_pd(0xff, x, 1)), op);
+}
+#elif !defined(HEBB_AVX2)
+template <class V, class Op> inline auto fold(V x, Op op) {
+  constexpr int width = sizeof(x) / sizeof(x[0]);
+  for (int half = width / 2; half >= 1; half /= 2) {
+    for (int i = 0; i < half; ++i) { x[i] = op(x[i], x[i + half]); }
+  }
+  return x[0];
+}
+#endif
 }  // namespace detail
 
 /// Sum of the lanes in a fixed order: halves onto halves.
 template <class S> inline S sum(Vec<S> x) {
-#if defined(HEBB_AVX512)
-  // In registers, since dot products of short rows spend much of their time here. Masked forms: see sqrt.
-  if constexpr (sizeof(S) == 4) {
-    const __m256 low = _mm512_maskz_extractf32x8_ps(0xff, x.v, 0), high = _mm512_maskz_extractf32x8_ps(0xff, x.v, 1);
-    const __m256 h = _mm256_add_ps(low, high);
-    const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-    const __m128 d = _mm_add_ps(q, _mm_movehl_ps(q, q));
-    return _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)));
-  } else {
-    const __m256d low = _mm512_maskz_extractf64x4_pd(0xff, x.v, 0), high = _mm512_maskz_extractf64x4_pd(0xff, x.v, 1);
-    const __m256d h = _mm256_add_pd(low, high);
-    const __m128d d = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
-    return _mm_cvtsd_f64(_mm_add_sd(d, _mm_unpackhi_pd(d, d)));
-  }
-#else
-  return detail::fold(x, [](S a, S b) { return a + b; });
-#endif
+  return detail::fold(x.v, [](auto a, auto b) { return a + b; });
 }
 template <class S> inline S max_lane(Vec<S> x) {
-  return detail::fold(x, [](S a, S b) { return a > b ? a : b; });
+  return detail::fold(x.v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 /// Calls f(i, lanes) for i = 0, width, ... below n with lanes = AllLanes, and with the int count of
