@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "tests/roundings.h"
+
 using namespace hebb_test;
 
 namespace {
@@ -107,7 +109,7 @@ TEST_CASE("gradients of additive writes that a token reads itself are not those 
       in.g = m.values(d.gates(), Values(static_cast<size_t>(d.gates().numel()), -100.0));
       GatedDeltaBackward args = delta_backward(m, d, in);
       args.d_o = m.values(d.values(), nearly_orthogonal(m.read(in.v), d.values()));
-      m.run(args, dk == 16 ? kRoundedTolerance : kDeltaTolerance, {"gated_delta_mma_", dk == 16});
+      m.run(args, roundings() * (dk == 16 ? kRoundedTolerance : kDeltaTolerance), {"gated_delta_mma_", dk == 16});
     });
   }
 }
