@@ -105,7 +105,7 @@ for run in rows.runs:
         gates = [gate for step, gate in curve[-(len(curve) // 4):]]
         assert abs(sum(gates) / len(gates) - run["values"]["gate.1"]) < 1e-6, run
 # Means with intervals: a title for each row, "ROW: MEAN ± HALF".
-for figure, key in {"ham-text": "text", "sdm-memory": "facts", "fwpkm-text": "text", "ham-needles": "score.%s"}.items():
+for figure, key in {"ham-text": "text", "sdm-memory": "facts", "fwpkm-text": "text", "fwpkm-ablation": "accuracy.128", "ham-needles": "score.%s"}.items():
     with open(os.path.join(SOURCE, "docs/images", f"claims-{figure}.svg")) as file:
         titles = re.findall(r"<title>([^:]*): ([-0-9.e]*) ± ([-0-9.e]*)", file.read())
     rows = claims.Results(os.path.join(SOURCE, "docs/claims", figure + ".json"))
