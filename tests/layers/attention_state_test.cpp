@@ -106,6 +106,44 @@ TEST_CASE("rows whose documents began at different times share a cache", "[fast]
   }
 }
 
+TEST_CASE("the cache of full attention drops documents that have ended", "[fast]") {
+  Stream stream;
+  Arena arena(DeviceKind::cpu), work(DeviceKind::cpu);
+  AttentionCache cache(arena, 1, 1, 16, 16, DType::f32, {});
+  const int64_t before = arena.in_use_bytes(), length = 30;
+  std::vector<int64_t> ids(static_cast<size_t>(length), 1);
+  std::fill_n(ids.begin(), 10, 0);  // 10 tokens of the document before, 20 of a new one
+  for (int segment = 0; segment < 20; ++segment) {
+    const Rows rows = Rows::documents(stream, work, 1, length, ids, segment > 0 ? 20 : 0);
+    Tape tape(stream, work, false);
+    Pass pass{tape, rows};
+    const Buffer x(work, {length, 16}, DType::f32, "x");
+    fill_zero(stream, x);
+    const Var v = tape.constant(x);
+    cache.attend(pass, v, v, v, 1, 1.0);
+  }
+  CHECK(arena.in_use_bytes() == before);  // room for 64 tokens, as at the start
+}
+
+TEST_CASE("launches of a step of full attention depend on the room of its cache, and end with it", "[fast]") {
+  Stream stream;
+  Arena arena(DeviceKind::cpu), work(DeviceKind::cpu);
+  AttentionCache cache(arena, 1, 1, 16, 16, DType::f32, {}), ring(arena, 1, 1, 16, 16, DType::f32, {10, 0, 0});
+  for (int64_t t = 0; t < 65; ++t) {
+    CHECK(cache.launches({.position = t}) == (t == 64 ? std::nullopt : std::optional<int64_t>(64)));
+    CHECK_FALSE(cache.launches({.position = t + 1}));
+    CHECK(ring.launches({.position = t}) == 0);
+    const Rows rows = Rows::streams(stream, work, 1, 1, t);
+    Tape tape(stream, work, false);
+    Pass pass{tape, rows};
+    const Buffer x(work, {1, 16}, DType::f32, "x");
+    fill_zero(stream, x);
+    const Var v = tape.constant(x);
+    cache.attend(pass, v, v, v, 1, 1.0);
+  }
+  CHECK(cache.launches({.position = 65}) == 128);
+}
+
 TEST_CASE("the cache of full attention doubles, and a ring keeps its size", "[fast]") {
   const auto bytes_after = [](const KeyRange& range, int64_t tokens) {
     Stream stream;

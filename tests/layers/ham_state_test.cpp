@@ -76,6 +76,21 @@ TEST_CASE("the list of keys holds the selected tokens of each row and grows past
   CHECK(longest > 64);
 }
 
+TEST_CASE("the list of keys drops documents that have ended", "[ham][fast]") {
+  TestModel m(ham_json(R"("threshold": {"mode": "all"})"), 3, 0.4);
+  const auto state = m.model->make_state(m.arena, 1);
+  const TraceInput input = random_input(1, 50);
+  std::vector<int64_t> ids(50, 1);
+  std::fill_n(ids.begin(), 25, 0);
+  int64_t settled = 0;
+  for (int segment = 0; segment < 12; ++segment) {  // 25 tokens of the document before, 25 of a new one
+    m.logits_of(Rows::documents(m.stream, m.arena, 1, 50, ids, segment > 0 ? 25 : 0), input.inputs, state.get());
+    CHECK(state_of(*state, 0).cache.tokens(0) == 25);
+    if (segment == 2) { settled = m.arena.in_use_bytes(); }
+  }
+  CHECK(m.arena.in_use_bytes() == settled);
+}
+
 TEST_CASE("too many selected tokens raise the threshold, too few lower it", "[ham][fast]") {
   Steered s(steering(), 1);
   s.step(0, {70});
