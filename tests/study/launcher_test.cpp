@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "study/ladder/ladder.h"
+#include "study/ladder/slurm.h"
 #include "tests/study/launcher_fixture.h"
 
 namespace {
@@ -158,10 +159,34 @@ TEST_CASE("several ranks are started by srun, and exit code 14 goes round three 
   CHECK(slurm.file("scontrol.log") == "requeue 1_0\nrequeue 1_0\n");
   CHECK(status(folder, "a").state == "failed");
   CHECK_THAT(status(folder, "a").error, Contains("3 times without a new step") && Contains("exit code 14"));
-  slurm.remove("srun.code");
   REQUIRE(submit(folder).code == 0);
+  CHECK(slurm.run_task(2, 0) == 14);  // a new submission counts from the beginning
+  CHECK(status(folder, "a").state == "pending");
+  slurm.remove("srun.code");
   CHECK(slurm.run_task(2, 0) == 0);
   CHECK(status(folder, "a").state == "done");
+}
+
+TEST_CASE("sbatch gets the log's path with its percent signs, and no option for zero GPUs", "[fast]") {
+  const Submission submission{
+      .number = "0001", .launcher = "slurm", .job = "", .runs = {"a", "b"}, .evals = "", .start = ""};
+  ClusterConfig cluster;
+  cluster.gpus = 0;
+  const std::vector<std::string> words = sbatch_words("/runs/5%j", submission, cluster, "name", 0);
+  const auto has = [&](const std::string& word) { return std::find(words.begin(), words.end(), word) != words.end(); };
+  CHECK(has("--output=/runs/5%%j/jobs/0001.%a.log"));
+  CHECK(has("--chdir=/runs/5%j"));
+  CHECK(has("--array=0-1"));
+  CHECK(std::none_of(words.begin(), words.end(), [](const std::string& w) { return w.starts_with("--gpus"); }));
+  CHECK(words.back() == "/runs/5%j/jobs/0001.sh");
+}
+
+FOLDER_TEST("submissions are counted on from the last one", "[fast]") {
+  CHECK(next_submission(folder.path()) == "0001");
+  for (const char* name : {"0001.json", "0002.json", "0007.json", "0009.sh", "more.json"}) {
+    folder.write(std::string("jobs/") + name, "");
+  }
+  CHECK(next_submission(folder.path()) == "0008");
 }
 
 TEST_CASE("a requeued job takes over the lock that it left on another machine, and no other") {

@@ -91,6 +91,20 @@ TEST_CASE("fits of a report recover known laws, predict held-out runs and compar
   CHECK(fit_json(groups, config).at("groups").items()[1].at("held_out").items().size() == 1);
 }
 
+TEST_CASE("a chart of fits has bands from five points on, and runs where they were trained", "[fast]") {
+  std::vector<Json> results = made_up_results();
+  for (Json& r : results) {  // planned alone
+    if (r.at("level").as_int() == 8) { r.erase("loss.final"); }
+  }
+  const auto chart = [&](const char* fitted) {
+    FitConfig config = by_arch();
+    config.fit_ids = {fitted};
+    return fit_chart(fit_groups(results, config), config);
+  };
+  CHECK_THAT(chart("*-[1-4]"), Contains("Scaling") && !Contains("95 % bands") && !Contains("nan"));
+  CHECK_THAT(chart("*-[1-5]"), Contains("Scaling, with 95 % bands of a new run") && !Contains("nan"));
+}
+
 TEST_CASE("tables of fits hold every coefficient, point and prediction in full", "[fast]") {
   const FitConfig config = by_arch();
   const std::vector<FitGroup> groups = fit_groups(made_up_results(), config);
@@ -194,7 +208,11 @@ TEST_CASE("runs that differ in seeds only are one row: means with sample deviati
   const TempFolder folder;
   FitConfig fit = by_arch();
   fit.fit_ids = {"*"};
-  for (Json& result : results) { result.set("eval.e.documents", 2); }
+  for (Json& result : results) {
+    result.set("eval.e.documents", 2);
+    result.set("val.held", result.at("loss.final").as_double() + 1);
+    result.set("ppl.held", std::exp(result.at("val.held").as_double()));
+  }
   CHECK_THAT(report_of(folder, runs_of(results), fit),
              Contains("## Results over seeds") && Contains("| 1 | 4.6 ± 1.3 | 4 (-0.6000) |"));
   CHECK_THAT(read_file(folder / "report" / "seeds.csv"),
@@ -202,6 +220,8 @@ TEST_CASE("runs that differ in seeds only are one row: means with sample deviati
                  Contains("\nfull_seed=1,loss.final,nats per token,1,4.0,,,\n"));
   CHECK_THAT(read_file(folder / "report/plots/seeds_loss.final.svg"), Contains("<title>full_seed=1: 4, one seed: no"));
   CHECK_FALSE(fs::exists(folder / "report/plots/seeds_eval.e.documents.svg"));  // the same everywhere
+  CHECK(fs::exists(folder / "report/plots/seeds_val.held.svg"));
+  CHECK_FALSE(fs::exists(folder / "report/plots/seeds_ppl.held.svg"));  // the loss in other words
   // Other settings at one level, say learning rates, are not averaged.
   results[1].set("setting", "other");
   CHECK_THAT(report_of(folder, runs_of(results), fit), Contains("| 1 | 2 settings | 4 |") &&
