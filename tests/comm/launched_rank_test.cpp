@@ -35,6 +35,7 @@ TEST_CASE("every launcher's variables are read", "[fast]") {
   const LaunchedRank torchrun = read(kTorchrun);
   CHECK((torchrun.rank == 5 && torchrun.size == 8 && torchrun.local_rank == 1 && torchrun.local_size == 4));
   CHECK((torchrun.address == "a" && torchrun.port == 29500 && torchrun.size_variable == "WORLD_SIZE"));
+  CHECK(read(with(kTorchrun, "MASTER_PORT", "65535")).port == 65535);
   const LaunchedRank mpirun = read(kMpirun);
   CHECK((mpirun.rank == 2 && mpirun.size == 4 && mpirun.local_rank == 0 && mpirun.local_size == 2));
   CHECK((mpirun.address.empty() && mpirun.port == 0 && mpirun.size_variable == "OMPI_COMM_WORLD_SIZE"));

@@ -148,6 +148,28 @@ int ports_of(pid_t pid) {
   return count;
 }
 
+/// Exit code and lines of a launcher whose ranks are a script of a shell, without mpirun.
+std::pair<int, std::string> launch_script(int ranks, const std::string& script) {
+  const TempFolder folder;
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::dup2(::open((folder / "stderr").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
+    RankProcessesOptions options;
+    options.program = "/bin/sh";
+    options.arguments = {"-c", script};
+    options.ranks = ranks;
+    options.uses_gpu = true;
+    int code = 99;
+    try {
+      code = run_rank_processes(options);
+    } catch (const std::exception& error) { std::fprintf(stderr, "%s\n", error.what()); }
+    ::_exit(code);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(pid, &status, 0) == pid);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(folder / "stderr")};
+}
+
 /// The state after some steps of so many ranks.
 std::string expected(int64_t steps, int64_t ranks) {
   int64_t state = 0;
@@ -165,13 +187,31 @@ TEST_CASE("ranks of an mpirun meet, add up and end") {
   CHECK(launcher.text("result") == expected(5, 3));
 }
 
+TEST_CASE("the launcher hands on what ranks say, a last line without its end too", "[fast]") {
+  const auto [code, lines] = launch_script(2, "echo rank $RANK begins >&2; printf 'rank %s' $RANK >&2; exit 3");
+  CHECK(code == 3);
+  for (const char* line : {"rank 0 begins\n", "rank 1 begins\n", "rank 0\n", "rank 1\n"}) {
+    CHECK_THAT(lines, Catch::Contains(line));
+  }
+  CHECK_THAT(lines, Catch::EndsWith("error: the ranks ended with exit code 3\n"));
+}
+
+TEST_CASE("the error that ended ranks is the last line, once where nothing came behind it", "[fast]") {
+  CHECK(launch_script(1, "echo first >&2; echo 'error: no disk' >&2; exit 4") ==
+        std::pair<int, std::string>(4, "first\nerror: no disk\n"));
+  CHECK(launch_script(1, "echo 'error: no disk' >&2; echo more >&2; echo 'error: late' >&2; exit 4") ==
+        std::pair<int, std::string>(4, "error: no disk\nmore\nerror: late\nerror: no disk\n"));
+}
+
 TEST_CASE("a signal to the launcher stops all ranks after a save") {
   if (!has_mpi()) { return; }
   Launcher launcher(2, {"100000", "slow"});
+  launcher.folder().write("train.log", "kept\n");
   launcher.wait_for("state");
   ::kill(launcher.pid(), SIGTERM);
   CHECK(launcher.wait() == 75);
   CHECK_THAT(launcher.text("stderr"), Catch::Contains("SIGTERM: the ranks stop\n") && !Catch::Contains("error"));
+  CHECK(launcher.text("train.log") == "kept\nSIGTERM: the ranks stop\n");
   const std::string result = launcher.text("result");
   CHECK(result == expected(std::stol(result), 2));
 }

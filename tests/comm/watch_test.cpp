@@ -296,6 +296,22 @@ TEST_CASE("a stopped rank is lost after lost_seconds, and ends when it goes on",
   CHECK(ranks.ends()[2].code == 14);
 }
 
+TEST_CASE("it is said how long ago a rank that waits was heard of", "[fast]") {
+  RankProcesses ranks(3, kQuick, [](Rank r) {
+    r.log.at(4, "forward", 0);
+    if (r.rank > 0) { r.log.begin("sum", 8); }
+    r.wait_for_ever();
+  });
+  ranks.wait_until_ready();
+  ranks.pass(kQuick.lost_seconds / 10);  // a beat of each rank tells where it is
+  const pid_t lost = ranks.pid(1);
+  for (const int rank : {1, 2}) { ranks.stop(rank); }
+  ranks.pass_until_end(0, kQuick.lost_seconds / 8);
+  CHECK_THAT(ranks.ends()[0].errors,
+             Catch::Contains(name_of(1, lost) + ": lost: no heartbeat for 0.25 s; last seen in step 4, forward, ") &&
+                 Catch::Contains("; rank 2 waits in sum 1 of step 4 (0.3 s ago)"));
+}
+
 TEST_CASE("a stopped rank 0 is lost for the others", "[fast]") {
   RankProcesses ranks(2, kQuick, [](Rank r) { r.wait_for_ever(); });
   ranks.wait_until_ready();
@@ -439,6 +455,22 @@ TEST_CASE("ranks that wait for each other are a stall", "[fast]") {
   CHECK_THAT(ends[0].errors, Catch::Contains("all ranks wait for each other") &&
                                  Catch::Contains("has entered the fewest collectives; rank 0 waits in barrier 2 of "
                                                  "step 0 (0.0 s ago); rank 1 waits in sum 1 of step 0 ("));
+}
+
+TEST_CASE("ranks that wait for each other are a stall although another one has come to its end", "[fast]") {
+  const WatchOptions options{.lost_seconds = 0.25, .stall_seconds = 0.5, .logs = {}};
+  RankProcesses ranks(3, options, [](Rank r) {
+    if (r.rank == 0) { return; }
+    r.log.at(0, "forward");
+    if (r.rank == 2) { r.log.end(r.log.begin("sum", 8)); }
+    r.log.begin("sum", 8);
+    r.wait_for_ever();
+  });
+  ranks.wait_until_ready();
+  const pid_t last = ranks.pid(1);
+  ranks.pass_until_end(0, options.lost_seconds / 8);
+  CHECK_THAT(ranks.ends()[0].errors, Catch::Contains("all ranks wait for each other") &&
+                                         Catch::Contains(name_of(1, last) + " has entered the fewest collectives"));
 }
 
 TEST_CASE("the error of a rank ends all with its code, in one line", "[fast]") {
