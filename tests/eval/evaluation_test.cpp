@@ -25,6 +25,34 @@ TEST_CASE_METHOD(EvalFixture, "streaming perplexity predicts every token but a d
   CHECK(metric(r, "ppl") == Approx(std::exp(metric(r, "nll"))));
 }
 
+TEST_CASE("streaming leaves no token unlearned at the end of a segment", "[fast]") {
+  const EvalFixture f(kFastModel, {76});
+  ScoringModel s = f.load();
+  const std::span<const int32_t> ids = f.documents[0];
+  const auto weights = s.save_fast_weights();
+  const auto nll = [&](bool flushes) {
+    s.restore_fast_weights(weights);
+    double sum = 0;
+    for (size_t at = 0; at < 75; at += 25) {  // chunks of five; the last one lacks its last target
+      const auto state = s.new_state();
+      for (const double loss : s.score(ids.subspan(at, 25), ids.subspan(at + 1, 25), *state, {})) { sum += loss; }
+      if (flushes) { s.flush(*state, {}); }
+    }
+    return sum / 75;
+  };
+  const double expected = nll(true);
+  REQUIRE(expected != Approx(nll(false)).epsilon(1e-6));
+  CHECK(metric(f.run(R"("kind": "stream_ppl", "sequence_length": 25)"), "nll") == Approx(expected).epsilon(1e-12));
+}
+
+TEST_CASE("curves of streaming are those of the first ten documents", "[fast]") {
+  const EvalFixture f(kModel, std::vector<int>(13, 5));
+  const EvalResult r = f.run(R"("kind": "stream_ppl")");
+  const auto& curve = r.series.at("curve").items();
+  REQUIRE(curve.size() == 10);
+  for (size_t d = 0; d < 10; ++d) { CHECK(curve[d].at("document").as_int() == static_cast<int64_t>(d)); }
+}
+
 TEST_CASE_METHOD(EvalFixture, "tokens of another tokenizer than the model's are refused", "[fast]") {
   ShardWriterOptions options;
   options.tokenizer_hash = 7;

@@ -110,7 +110,8 @@ TEST_CASE("collision, coverage and divergence are means over complete windows", 
     const std::string type = role == std::string("ffn") ? "pkm" : "fwpkm";
     CHECK(metric(r, (type + ".kld").c_str()) ==
           Approx((group(r, name, "kld") + group(r, std::string("blocks.0.") + role, "kld")) / 2));
-    CHECK(f.stats().groups.at(name).find("kld") == nullptr);  // no window of 32,768 tokens is complete
+    CHECK(r.metrics.at(type + ".kld").at("n").as_int() == 2);  // layers
+    CHECK(f.stats().groups.at(name).find("kld") == nullptr);   // no window of 32,768 tokens is complete
   }
 }
 
@@ -125,6 +126,7 @@ TEST_CASE("gates are counted in ten bins, and fast weights move from sequence to
   for (const Json& bin : bins) {
     share += bin.at("share").as_double();
     mean += bin.at("share").as_double() * (bin.at("from").as_double() + 0.05);
+    CHECK(bin.at("to").as_double() == Approx(bin.at("from").as_double() + 0.1));
   }
   CHECK(share == Approx(1));
   CHECK(std::abs(mean - group(moving, "blocks.0.memory", "gate_mean")) < 0.05);
@@ -248,6 +250,12 @@ TEST_CASE("ham: share of selected tokens by sequence, growth and scores by posit
     score += std::accumulate(scores.begin() + 40, scores.end(), 0.0) / 16;
   }
   CHECK((fraction > 0 && fraction < 1));
+  for (const std::string layer : {"blocks.0.mixer", "blocks.1.mixer"}) {
+    std::vector<double> shares;
+    for (const Json& point : points(r, "kv_fraction", layer)) { shares.push_back(point.at("fraction").as_double()); }
+    CHECK(group(r, layer, "kv_fraction_min") == *std::min_element(shares.begin(), shares.end()));
+    CHECK(group(r, layer, "kv_fraction_max") == *std::max_element(shares.begin(), shares.end()));
+  }
   CHECK(group(r, name, "kv_fraction") == Approx(fraction).epsilon(1e-12));
   CHECK(metric(r, "ham.kv_fraction") ==
         Approx((fraction + group(r, "blocks.0.mixer", "kv_fraction")) / 2).epsilon(1e-12));
@@ -449,6 +457,10 @@ TEST_CASE("selection: scores and shares of needles, of what repeats and of what 
     CHECK(metric(r, ("kept." + names[g]).c_str()) ==
           Approx((kept[g] + group(r, "blocks.0.mixer", "kept." + names[g])) / 2).epsilon(1e-12));
   }
+  const EvalResult nothing_after = evaluate(
+      s, R"("kind": "selection", "length": 40, "rows": 1, "pattern": 4, "needles": 2, "needle": 3, "after": 0)");
+  CHECK(nothing_after.metrics.find("score.after") == nullptr);
+  CHECK(nothing_after.metrics.find("score.needle") != nullptr);
   CHECK_THROWS_WITH(evaluate(s, R"("kind": "selection", "length": 38)"),
                     Contains("length: found 38, expected at least 42"));
   CHECK_THROWS_WITH(evaluate(s, R"("kind": "selection", "length": 48, "first_id": 4)"),

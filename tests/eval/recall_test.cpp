@@ -1,3 +1,5 @@
+#include <map>
+
 #include "data/tasks/synthetic_tasks.h"
 #include "tests/eval/model_file.h"
 #include "tests/test.h"
@@ -50,6 +52,54 @@ TEST_CASE("mqar counts by distance, and leaves out queries that are too near", "
   CHECK(asked(far) == distant);
   CHECK((distant > 0 && distant < total));
   CHECK(m.run(cases + R"(, "min_distance": 1000)").status == "failed");
+
+  SyntheticTask task;
+  task.task = "mqar";
+  task.seed = 7;
+  task.lengths = {24};
+  task.vocab = 64;
+  task.pairs = 3;
+  std::map<int64_t, int64_t> queries;  // by distance, the largest first
+  for (uint64_t k = 0; k < 20; ++k) {
+    const TaskRow row = generate_task_row(task, k);
+    for (size_t i = 0; i < row.inputs.size(); ++i) {
+      for (size_t p = 0; p < 3 && row.targets[i] >= 0; ++p) {
+        if (row.inputs[2 * p] == row.inputs[i]) { ++queries[-static_cast<int64_t>(i - (2 * p + 1))]; }
+      }
+    }
+  }
+  int64_t counted = 0;
+  for (const auto& [distance, n] : queries) {
+    counted += n;
+    const std::string one =
+        R"("kind": "mqar", "seed": 7, "vocab": 64, "samples": 20, "cases": [{"length": 24, "pairs": 3}])";
+    CHECK(asked(m.run(one + ", \"min_distance\": " + std::to_string(-distance))) == counted);
+  }
+  CHECK(counted == 20 * 3);
+}
+
+TEST_CASE("rows of more than 8,192 tokens are fewer unless it is said how many", "[fast]") {
+  struct Announced : Progress {
+    void begin(std::string_view, uint64_t total, Unit, uint64_t) override {
+      rows = static_cast<int64_t>(total);
+      throw ConfigError("rows", "enough");  // they would take a while
+    }
+    int64_t rows = 0;
+  };
+  const RandomModel m(64);
+  const auto rows = [&](const std::string& keys) {
+    const auto evaluations =
+        evaluations_of(R"({"name": "x", "kind": "icr", "task": "icr_basic", "vocab": 64, )" + keys + "}");
+    ScoringModel model = m.load();
+    Announced progress;
+    EvalContext context{model, nullptr, 32, 42, progress, {}};
+    CHECK_THROWS_WITH(evaluations[0].task->run(context), Contains("enough"));
+    return progress.rows;
+  };
+  CHECK(rows(R"("lengths": [8192])") == 200);
+  CHECK(rows(R"("lengths": [8193])") == 50);
+  CHECK(rows(R"("lengths": [512, 8193])") == 250);
+  CHECK(rows(R"("lengths": [8192, 8193], "samples": 3)") == 6);
 }
 
 TEST_CASE("accuracy is that of the last reading, and only fast weights remember the readings before", "[fast]") {
@@ -125,11 +175,28 @@ TEST_CASE("icr and icl report per length and per example of a function", "[fast]
       R"("kind": "icr", "task": "icr_basic", "lengths": [29, 41], "word": 2, "queries": 2, "vocab": 40, "samples": 3)");
   REQUIRE(icr.series.at("by_setting").items().size() == 2);
   CHECK(asked(icr) == 2 * 3 * 2 * 2);
-  const EvalResult icl = m.run(R"("kind": "icl", "functions": [2], "length": 70, "dim": 3, "samples": 2)");
-  int64_t answers = 0;
-  for (const Json& point : icl.series.at("by_example").items()) { answers += point.at("n").as_int(); }
-  CHECK(answers == asked(icl));
-  CHECK(asked(icl) == 2 * (70 / 8) * 3);
+  const EvalResult icl = m.run(R"("kind": "icl", "seed": 7, "functions": [2], "length": 70, "dim": 3, "samples": 40)");
+  CHECK(asked(icl) == 40 * (70 / 8) * 3);
+  SyntheticTask task;
+  task.task = "icl";
+  task.seed = 7;
+  task.lengths = {70};
+  task.functions = 2;
+  task.dim = 3;
+  std::map<int64_t, int64_t> expected;  // answers to the n-th example of a function, each row by itself
+  for (uint64_t k = 0; k < 40; ++k) {   // some arrows come again
+    const TaskRow row = generate_task_row(task, k);
+    std::map<int32_t, int64_t> examples;  // by arrow, behind which the answers of an example begin
+    for (size_t i = 0; i < row.inputs.size(); ++i) {
+      const bool is_first = row.targets[i] >= 0 && (i == 0 || row.targets[i - 1] < 0);
+      if (is_first) { expected[examples[row.inputs[i]]++] += 3; }
+    }
+  }
+  std::map<int64_t, int64_t> found;
+  for (const Json& point : icl.series.at("by_example").items()) {
+    found[point.at("example").as_int()] = point.at("n").as_int();
+  }
+  CHECK(found == expected);
 }
 
 TEST_CASE("recall evaluations refuse what they cannot judge", "[fast]") {
