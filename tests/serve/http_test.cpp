@@ -31,10 +31,14 @@ struct Service {
     thread = std::thread([this] { engine.run([this] { return ends.load(); }); });
   }
   ~Service() {
-    ends = true;
-    thread.join();
-    engine.end(ApiError(503, "end"));
+    end();
     server.reset();
+  }
+  /// The engine takes no more requests; the server does.
+  void end() {
+    ends = true;
+    if (thread.joinable()) { thread.join(); }
+    engine.end(ApiError(503, "end"));
   }
   httplib::Client client() const {
     httplib::Client made("127.0.0.1", server->port());
@@ -185,11 +189,24 @@ TEST_CASE("a server that is full says when to come again", "[fast]") {
     REQUIRE(other);
     CHECK(other->status == 503);
     CHECK(other->get_header_value("Retry-After") == "1");
+    std::string counts;
+    do { counts = client.Get("/metrics")->body; } while (counts.find("hebb_streams_running 1\n") == std::string::npos);
+    CHECK_THAT(counts, Contains("hebb_requests_running 1\n") && Contains("hebb_choices_waiting 0\n"));
     CHECK(parse_json(other->body, "b").at("error").at("type").as_string() == "server_error");
     return false;
   });
   while (s.server->running() > 0) { std::this_thread::yield(); }
   s.post("/v1/completions", R"({"prompt": "a"})");
+}
+
+TEST_CASE("a request that fails makes room for the next one", "[fast]") {
+  Service s([](ServerOptions& options) { options.max_concurrent = 1; });
+  s.end();
+  for (int i = 0; i < 3; ++i) {
+    const Json answer = s.post("/v1/completions", R"({"prompt": "a"})", 503);
+    CHECK(answer.at("error").at("message").as_string() == "end");
+  }
+  CHECK(s.server->running() == 0);
 }
 
 TEST_CASE("characters of several tokens come whole, and what is left of one as U+FFFD", "[fast]") {

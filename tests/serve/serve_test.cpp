@@ -107,6 +107,10 @@ TEST_CASE("requests name the key that is wrong, what was found and what was expe
     CHECK(fault_of(std::string("{") + key + "}") != "");
   }
   CHECK_THAT(fault_of(R"({"prompt": "abcdefghij", "max_tokens": 11})"), Contains("10 tokens and max_tokens 11"));
+  CHECK_THAT(fault_of(R"({"prompt": ["a", "abcdefghij"], "max_tokens": 11, "n": 3})"), Contains("prompt.1: found 10"));
+  CHECK(fault_of(R"({"top_k": -1})") == "");  // of some clients: all ids
+  CHECK_THAT(fault_of(R"({"top_k": -2})"), Contains("top_k: found -2, expected an integer from -1"));
+  CHECK_THAT(fault_of(R"({"user": 1})"), Contains("user: found 1, expected a string"));
   CHECK(fault_of(R"({"prompt": "abcdefghij", "max_tokens": 10, "n": 1, "stop": null, "some": 1})") == "");
 }
 
