@@ -73,6 +73,12 @@ TunedProducts tuned_products(std::string_view text, const std::string& where) {
   return Fields::read<TunedProducts>(parse_json(text, where), "");
 }
 
+std::string MeasuringNote::at(int64_t done, double seconds) {
+  if (was_said_ || seconds < 1) { return ""; }
+  was_said_ = true;
+  return fmt::format("autotune: measuring {:d} matrix products, {:d} done (train.autotune)", products_, done);
+}
+
 std::string TuningReport::text() const {
   return fmt::format("autotune: {:d} products{}, {:d} faster than the heuristic's first, {:.1f} s", products,
                      kept > 0 ? fmt::format(" ({:d} measured before)", kept) : "", faster, seconds);
@@ -134,13 +140,11 @@ TunedProducts choose(const ProductList& list, const fs::path& file, const Say& s
   take(kept, file.string());
   if (!missing.empty()) {
     const auto start = std::chrono::steady_clock::now();
-    bool was_said = false;
+    MeasuringNote note(missing.size());
     Stream stream{.device = DeviceKind::cuda};
     HEBB_DEVICE::MeasuredProducts measured = HEBB_DEVICE::measure_products(stream, missing, [&](int64_t done) {
       sign_of_life();
-      if (was_said || seconds_since(start) < 1) { return; }
-      say(fmt::format("autotune: measuring {:d} matrix products, {:d} done (train.autotune)", missing.size(), done));
-      was_said = true;
+      if (const std::string text = note.at(done, seconds_since(start)); !text.empty()) { say(text); }
     });
     report.without_memory = measured.without_memory;
     take(measured.products, "autotune");

@@ -23,6 +23,18 @@ std::string to_text(const TunedProducts& tuned);
 /// where: the name of what the text is read from. Errors: ConfigError.
 TunedProducts tuned_products(std::string_view text, const std::string& where);
 
+/// What is said of measuring that takes long: once, after a second.
+class MeasuringNote {
+ public:
+  explicit MeasuringNote(size_t products) : products_(products) {}
+  /// seconds: since measuring began. Empty where there is nothing to say.
+  std::string at(int64_t done, double seconds);
+
+ private:
+  size_t products_;
+  bool was_said_ = false;
+};
+
 /// What autotune() did.
 struct TuningReport {
   int64_t products = 0, kept = 0, faster = 0;  // in all; measured before; with another than the first choice

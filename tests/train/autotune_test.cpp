@@ -113,6 +113,13 @@ TEST_CASE("a file of measured choices that is damaged says where", "[fast]") {
       Contains("more: found an unknown key"));
 }
 
+TEST_CASE("measuring that takes longer than a second is said once", "[fast]") {
+  MeasuringNote note(34);
+  CHECK(note.at(3, 0.9).empty());
+  CHECK(note.at(5, 1) == "autotune: measuring 34 matrix products, 5 done (train.autotune)");
+  CHECK(note.at(6, 30).empty());
+}
+
 TEST_CASE("what autotune did is one line", "[fast]") {
   CHECK(TuningReport{.products = 34, .faster = 9, .seconds = 2.06}.text() ==
         "autotune: 34 products, 9 faster than the heuristic's first, 2.1 s");
