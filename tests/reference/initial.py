@@ -106,13 +106,14 @@ def layer_rule(cfg, model, block, n, shape):
     if kind in ("gdn", "ham") and own == "A_log":
         return uniform(0, 16, lambda u: np.log(np.maximum(u, 1e-4)))
     if kind in ("gdn", "ham") and own == "dt_bias":
-        return constant(1.0) if cfg.get("dt_bias_init") == "ones" else log_uniform_dt(1e-3, 0.1)
+        return constant(1.0) if cfg.get("rnn", cfg).get("dt_bias_init") == "ones" else log_uniform_dt(1e-3, 0.1)
     if kind == "sdm" and n == "A_log":
         return uniform(*cfg.get("A_init_range", [0, 16]), lambda u: np.log(np.maximum(u, 1e-4)))
     if kind == "sdm" and n == "dt_bias":
         return log_uniform_dt(*cfg.get("dt_init_range", [1e-3, 0.1]))
     if kind == "sdm" and n == "memory":
-        return truncated_normal(cfg.get("memory_init_std") or d ** -0.5)
+        given = cfg.get("memory_init_std")
+        return truncated_normal(d ** -0.5 if given is None else given)
     if kind == "sdm" and n.endswith("proj.weight"):
         return truncated_normal(d ** -0.5)
     if kind == "mamba2" and n == "A_log":

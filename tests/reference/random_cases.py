@@ -108,6 +108,9 @@ def sdm(rng, d):
     out.update(norm)
     if norm.get("out_norm") != "none":
         out.update(maybe(rng, "out_norm_eps", [1e-3, 1e-6], 0.3))
+    if learned.get("learned_init", True):
+        out.update(maybe(rng, "memory_init_std", [0.0, 0.3], 0.3))
+    out.update({**maybe(rng, "A_init_range", [[0, 2], [0.5, 3]], 0.3), **maybe(rng, "dt_init_range", [[1e-6, 1e-5], [0.01, 0.5]], 0.3)})
     out.update({**maybe(rng, "key_weighted_decay", [True, False]), **maybe(rng, "out_gate", ["sigmoid", "silu", "none"]), **maybe(rng, "bias", [True, False])})
     return out
 
@@ -186,7 +189,8 @@ def mamba2(rng, d):
     h = g * rng.choice([1, 2, 3])
     P = rng.choice([1, 2, 4])
     out = {"num_heads": h, "head_dim": P, "state_dim": rng.choice([1, 2, 5]), "num_groups": g, "conv_size": rng.choice([0, 2, 4]), **maybe(rng, "activation", ["silu", "none"]),
-           **maybe(rng, "dt_limit", [[0.0, None], [0.3, 0.9], [0.1, None]]), **maybe(rng, "skip", ["head", "channel", "none"]), **maybe(rng, "output_gate", ["silu", "none"]),
+           **maybe(rng, "dt_limit", [[0.0, None], [0.3, 0.9], [0.1, None]]), **maybe(rng, "A_init", [[0.5, 2.0]], 0.3),
+           **maybe(rng, "dt_init", [[1e-6, 1e-5], [0.02, 0.3]], 0.3), **maybe(rng, "dt_bias_init", ["log_uniform", "uniform"], 0.4), **maybe(rng, "skip", ["head", "channel", "none"]), **maybe(rng, "output_gate", ["silu", "none"]),
            **maybe(rng, "initial_state", ["zero", "learned"]), **maybe(rng, "chunk_size", [16, 32, 256])}
     if out["conv_size"]:
         out.update(maybe(rng, "conv_bias", [True, False]))
@@ -203,7 +207,8 @@ def mesanet(rng, d):
     conv = rng.choice([0, 2, 4])
     out = {"num_heads": rng.choice([1, 2]), "key_head_dim": rng.choice([1, 2, 4, 5]), **maybe(rng, "value_head_dim", [1, 3], 0.5), "conv_size": conv,
            **(maybe(rng, "conv_bias", [True, False]) if conv else {}), **maybe(rng, "activation", ["silu", "none"]), **maybe(rng, "qk_norm", ["l2", "none"], 0.4),
-           **maybe(rng, "lambda_min", [0.1, 0.5]), **maybe(rng, "output_norm", ["rms", "none"]), **maybe(rng, "output_gate", ["none", "silu", "sigmoid"]),
+           **maybe(rng, "lambda_min", [0.1, 0.5]), **maybe(rng, "lambda_init", [0.7, 3.0], 0.3),
+           **maybe(rng, "decay_bias_init", [-1.0, 1.7], 0.3), **maybe(rng, "output_norm", ["rms", "none"]), **maybe(rng, "output_gate", ["none", "silu", "sigmoid"]),
            **maybe(rng, "chunk_size", [16, 32, 64])}
     if rng.random() < 0.4:
         out["solver"] = "exact"
@@ -246,7 +251,8 @@ def ham(rng, d, eda_model=False):
         if threshold["mode"] == "learned":
             threshold["scope"] = "layer"
     out = {"rnn": {"num_heads": hr, "key_head_dim": qk // hr, "value_head_dim": v // hr, **maybe(rng, "activation", ["silu", "none"]),
-                   **maybe(rng, "allow_neg_eigval", [True, False]), **maybe(rng, "output_gate", ["silu", "sigmoid", "none"])},
+                   **maybe(rng, "allow_neg_eigval", [True, False]), **maybe(rng, "output_gate", ["silu", "sigmoid", "none"]),
+                   **maybe(rng, "dt_bias_init", ["log_uniform", "ones"], 0.4)},
            "kv": {"num_heads": hk, "key_head_dim": qk // hk, "value_head_dim": v // hk, **maybe(rng, "activation", ["silu", "none"]), **rope(rng, qk // hk)},
            "conv_size": rng.choice([0, 2, 4]), **maybe(rng, "qkv_norm", ["pre_conv", "post_conv", "none"]), **maybe(rng, "gates", ["head", "scalar", "none"]),
            **maybe(rng, "aggregate", ["min", "max"]), "threshold": threshold, **maybe(rng, "chunk_size", [16, 64], 0.3)}
@@ -297,7 +303,7 @@ def model(rng, only):
             block["memory"] = add(MEMORIES)
         pattern.append(block)
     out = {"vocab_size": rng.choice([5, 11, 29]), "hidden_size": d, "num_layers": rng.choice([len(pattern), len(pattern) + 1]), "layers": layers, "pattern": pattern,
-           **maybe(rng, "norm", ["rms", "rms_unit_offset", "layer"]), **maybe(rng, "norm_eps", [1e-6, 1e-3], 0.3), **maybe(rng, "tie_embeddings", [True, False], 0.4),
+           **maybe(rng, "norm", ["rms", "rms_unit_offset", "layer"]), **maybe(rng, "norm_eps", [1e-6, 1e-3], 0.3), **maybe(rng, "init_std", [0.1], 0.3), **maybe(rng, "tie_embeddings", [True, False], 0.4),
            **maybe(rng, "embed_norm", [True, False], 0.4), **maybe(rng, "residual_scale", [0.5, 1.5], 0.3)}
     if out["num_layers"] > 1 and rng.random() < 0.2:
         out["at"] = {str(rng.randrange(out["num_layers"])): {"ffn": add(FFNS)}}
