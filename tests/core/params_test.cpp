@@ -1,5 +1,6 @@
 #include "core/params.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -118,4 +119,24 @@ TEST_CASE("scratch memory is laid out with the parameters and is none of them", 
   CHECK(counter.shape == Shape{7, 2});
   CHECK(sum.dtype == DType::f32);
   CHECK(store.all().size() == 1);
+}
+
+TEST_CASE("gradients that begin anew have reached no parameter, and moments that do are zero", "[fast]") {
+  Store store(DType::f64);
+  for (Param* p : {&store.matrix, &store.vector}) {
+    p->reached = true;
+    p->updates = 3;
+    for (const Tensor& t : {p->grad, p->m, p->v}) { std::fill_n(t.as<double>(), t.numel(), 2.0); }
+  }
+  store.params.zero_grads(store.stream);
+  store.matrix.reset_moments(store.stream);
+  CHECK_FALSE((store.matrix.reached || store.vector.reached));
+  CHECK(store.matrix.updates == 0);
+  CHECK(store.vector.updates == 3);
+  const auto all = [](const Tensor& t, double value) {
+    return std::all_of(t.as<double>(), t.as<double>() + t.numel(), [&](double x) { return x == value; });
+  };
+  CHECK((all(store.matrix.grad, 0) && all(store.vector.grad, 0)));
+  CHECK((all(store.matrix.m, 0) && all(store.matrix.v, 0)));
+  CHECK((all(store.vector.m, 2) && all(store.vector.v, 2)));
 }
