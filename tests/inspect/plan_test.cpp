@@ -153,3 +153,18 @@ FOLDER_TEST("a plan names the operations that fall back from tensor cores, each 
   CHECK(plan("fp32", "cuda", 99).plain_cores.empty());  // has no tensor cores to leave
   CHECK(plan("fp32", "cpu", 99).plain_cores.empty());
 }
+
+TEST_CASE("plans group digits by three, and are compared by states after 4,096 and 65,536 tokens", "[fast]") {
+  Plan plan;
+  plan.name = "small";
+  plan.parameters.total = 1234567;
+  plan.parameters.non_embedding = 234567;
+  plan.parameters.active = 4567;
+  plan.contexts = {1024, 4096, 16384, 65536};
+  plan.state_bytes = {1 << 10, 3 << 10, 5 << 10, 7 << 10};
+  CHECK_THAT(plan.text(), Contains("total 1,234,567 (1.23M)") && Contains("non-embedding 234,567\n") &&
+                              Contains("active per token 4,567\n"));
+  const std::string compared = compare_plans({plan, plan});
+  CHECK_THAT(compared, Contains("state @4K") && Contains("3.0 KiB") && Contains("state @64K") && Contains("7.0 KiB"));
+  CHECK_THAT(compared, !Contains("1.0 KiB") && !Contains("5.0 KiB"));
+}

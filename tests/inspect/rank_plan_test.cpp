@@ -108,3 +108,35 @@ FOLDER_TEST("a plan of ranks predicts times where the speed of a device is known
   CHECK_THROWS_WITH(plan_ranks(config(), {.ranks = 16, .link = read_link("nvlink")}),
                     Contains("train.batch_size") && Contains("a multiple of 16 = 16 lanes x"));
 }
+
+TEST_CASE("the hours of a plan of ranks are those of all steps", "[fast]") {
+  RankPlan plan;
+  plan.is_timed = true;
+  plan.steps = 7200;
+  plan.rows.push_back({.ranks = 2, .memory = {}, .step_seconds = 0.5, .exposed_seconds = 0.002});
+  const Json row = plan.json().at("rows").items()[0];
+  CHECK(row.at("hours").as_double() == 1);
+  CHECK(row.at("step_ms").as_double() == 500);
+  CHECK(row.at("exposed_ms").as_double() == 2);
+  CHECK_THAT(plan.text(), Contains("500.0") && Contains("01:00:00"));
+}
+
+FOLDER_TEST("gradients leave beside the pass where each rank has one lane alone", "[fast]") {
+  const auto seconds = [&](bool overlaps) {
+    RunConfig config = run_of(folder, 4);
+    config.source = parse_json(R"({"train": {"zero": 0}})", "run.json");
+    config.train.zero = 0;  // values come back with the gradients: nothing is sent beside the forward pass
+    config.train.comm = CommConfig{};
+    config.train.comm->overlap = overlaps;
+    std::vector<double> found;
+    for (const RankPlanRow& row :
+         plan_ranks(std::move(config), {.ranks = 4, .link = read_link("1:1"), .tokens_per_s = 1e5}).rows) {
+      found.push_back(row.step_seconds);
+    }
+    return found;
+  };
+  const std::vector<double> with = seconds(true), without = seconds(false);
+  REQUIRE(with.size() == 3);
+  CHECK((with[0] == without[0] && with[1] == without[1]));
+  CHECK(with[2] != without[2]);
+}
