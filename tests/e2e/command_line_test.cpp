@@ -102,6 +102,8 @@ TEST_CASE("an option or a flag is given once", "[fast]") {
   check_refused("train", "c.json --resume auto --resume never", "--resume given 2 times, expected once");
   check_usage_error("train c.json train.threads=1 --threads 2",
                     "hebb train: give either --threads 2 or train.threads=1, not both");
+  check_usage_error("train c.json train.threads=1 --threads 0",
+                    "hebb train: give either --threads 0 or train.threads=1, not both");
   check_refused("plan", "m.json --json --json --json", "--json given 3 times, expected once");
 }
 
