@@ -218,6 +218,7 @@ FOLDER_TEST("the byte tokenizer encodes and decodes on the command line", "[fast
   CHECK(run_hebb(folder, "tokenizer decode bytes", "104 195,169\n10 257").out == "hé\n");
   check_error(folder, "tokenizer decode bytes", 3,
               Catch::Matchers::Equals("error: -: byte 4: no token id (found \"x\", expected an integer)\n"), "104 x");
+  check_error(folder, "tokenizer decode bytes", 3, Contains("(found \"x\", expected"), "104 x 105");
   check_error(folder, "tokenizer encode bytes", 3,
               Catch::Matchers::Equals("error: -: byte 1: invalid UTF-8 (found bytes FF, expected text in UTF-8)\n"),
               "a\xff");
