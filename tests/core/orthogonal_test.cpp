@@ -4,7 +4,8 @@
 #include "tests/test.h"
 
 TEST_CASE("orthogonal initial values are Q of a normal matrix with R's diagonal positive", "[fast]") {
-  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{7, 7}, {50, 3}, {3, 50}, {1, 5}, {5, 1}, {33, 20}}) {
+  for (const auto& size : {std::pair<int64_t, int64_t>{7, 7}, {50, 3}, {3, 50}, {1, 5}, {5, 1}, {33, 20}}) {
+    const int64_t rows = size.first, columns = size.second;
     INFO(rows << " x " << columns);
     const int64_t n = std::min(rows, columns), length = std::max(rows, columns), count = rows * columns;
     std::vector<float> values(static_cast<size_t>(count));

@@ -259,7 +259,8 @@ TEST_CASE("scores of texts do not depend on the segments in which they are read"
         {"cloze", "{\"context\": \"" + context + "\", \"target\": \" word\"}"},
         {"rolling", "{\"text\": \"" + context + "\"}"},
         {"answer_ppl", "{\"context\": \"" + context + "\", \"question\": \"Which?\", \"answers\": [\"this one\"]}"}};
-    for (const auto& [kind, record] : records) {
+    for (const auto& entry : records) {
+      const std::string &kind = entry.first, &record = entry.second;
       const auto ll = [&](const std::string& segment) {
         const std::string length = kind == "answer_ppl" ? "" : ", \"max_length\": 4096";
         return model.run_on(record, "\"kind\": \"" + kind + "\", \"segment\": " + segment + length)

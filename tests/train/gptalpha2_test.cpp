@@ -81,7 +81,6 @@ TEST_CASE("the documented settings scale learning rate and decay of GPTAlpha-2's
   const Json json = parse_json(page_blocks("layers/kvm.md")[0], "kvm.md");
   const auto optimizer = Fields::read<OptimizerConfig>(json.at("optimizer"), "optimizer");
   const auto schedule = Fields::read<ScheduleConfig>(json.at("schedule"), "schedule");
-  Stream stream;
   Arena arena(DeviceKind::cpu);
   const ModelConfig config = small_model("normal");
   Model model(config);
