@@ -152,22 +152,29 @@ void add_plan_verb(Command program) {
               "Configurations (a model object or a run), run folders or checkpoints, and changes as key=value")
       .required();
   const Option json = verb.flag("--json", o->json, "Machine-readable output");
-  verb.flag("--diff", o->diff, "Print in what the configurations differ, and nothing else").excludes(json);
+  const Option diff =
+      verb.flag("--diff", o->diff, "Print in what the configurations differ, and nothing else").excludes(json);
   verb.option("--memory", o->plan.memory_gib, "Find the largest micro-batch that fits, for each train.recompute [GiB]")
-      .above(0);
+      .above(0)
+      .excludes(diff);
   verb.option("--shared-memory", o->shared_memory,
               "Of a block of the GPU to plan for: 227 (9.0, 10.x), 163 (8.0), 99 (8.6, 8.9, 12.x) [KB]")
       .at_least(48);
   const Option tokens_per_s =
-      verb.option("--tokens-per-s", o->plan.tokens_per_s, "Speed to estimate the time with [tokens/s]").above(0);
+      verb.option("--tokens-per-s", o->plan.tokens_per_s, "Speed to estimate the time with [tokens/s]")
+          .above(0)
+          .excludes(diff);
   verb.option("--tflops", o->plan.tflops, "Or: the speed as FLOPs of training [TFLOP/s]")
       .above(0)
-      .excludes(tokens_per_s);
+      .excludes(tokens_per_s)
+      .excludes(diff);
   verb.option("--gpu", o->plan.gpu,
-              "Plan for this GPU, on any machine: h100, h200, a100; what fits, and the time at an estimated speed");
+              "Plan for this GPU, on any machine: h100, h200, a100; what fits, and the time at an estimated speed")
+      .excludes(diff);
   verb.option("--length", o->plan.length, "Row length for a model without a run (default 4096) [tokens]").at_least(1);
   verb.option("--ranks", o->ranks,
               "Plan data parallel over so many ranks, and over fewer; a sweep: its runs by so many")
+      .excludes(diff)
       .at_least(1)
       .default_text("");
   verb.option("--ranks-per-host", o->ranks_per_host, "Ranks on a host (default: all)").at_least(1).default_text("");

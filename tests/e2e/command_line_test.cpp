@@ -192,6 +192,7 @@ FOLDER_TEST("plan --diff prints in what configurations differ", "[fast]") {
   CHECK(output_of(folder, "plan run m.json --diff") ==
         "key               run  m.json\n"
         "model.num_layers    1       2\n");
+  check_error(folder, "plan c.json d.json --diff --ranks 2", 2, Contains("--diff excludes --ranks"));
   folder.write("sweep.json", R"({"base": "c.json", "grid": {"train.seed": [1, 2]}})");
   check_error(folder, "plan c.json sweep.json --diff", 2,
               Contains("left out, a sweep: sweep.json") &&
