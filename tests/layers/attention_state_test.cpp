@@ -125,6 +125,17 @@ TEST_CASE("the cache of full attention drops documents that have ended", "[fast]
   CHECK(arena.in_use_bytes() == before);  // room for 64 tokens, as at the start
 }
 
+/// One head of 16 zeros reads token t.
+static void attend_token(Stream& stream, Arena& work, AttentionCache& cache, int64_t t) {
+  const Rows rows = Rows::streams(stream, work, 1, 1, t);
+  Tape tape(stream, work, false);
+  Pass pass{tape, rows};
+  const Buffer x(work, {1, 16}, DType::f32, "x");
+  fill_zero(stream, x);
+  const Var v = tape.constant(x);
+  cache.attend(pass, v, v, v, 1, 1.0);
+}
+
 TEST_CASE("launches of a step of full attention depend on the room of its cache, and end with it", "[fast]") {
   Stream stream;
   Arena arena(DeviceKind::cpu), work(DeviceKind::cpu);
@@ -133,13 +144,7 @@ TEST_CASE("launches of a step of full attention depend on the room of its cache,
     CHECK(cache.launches({.position = t}) == (t == 64 ? std::nullopt : std::optional<int64_t>(64)));
     CHECK_FALSE(cache.launches({.position = t + 1}));
     CHECK(ring.launches({.position = t}) == 0);
-    const Rows rows = Rows::streams(stream, work, 1, 1, t);
-    Tape tape(stream, work, false);
-    Pass pass{tape, rows};
-    const Buffer x(work, {1, 16}, DType::f32, "x");
-    fill_zero(stream, x);
-    const Var v = tape.constant(x);
-    cache.attend(pass, v, v, v, 1, 1.0);
+    attend_token(stream, work, cache, t);
   }
   CHECK(cache.launches({.position = 65}) == 128);
 }
@@ -149,15 +154,7 @@ TEST_CASE("the cache of full attention doubles, and a ring keeps its size", "[fa
     Stream stream;
     Arena arena(DeviceKind::cpu), work(DeviceKind::cpu);
     AttentionCache cache(arena, 1, 1, 16, 16, DType::f32, range);
-    for (int64_t t = 0; t < tokens; ++t) {
-      const Rows rows = Rows::streams(stream, work, 1, 1, t);
-      Tape tape(stream, work, false);
-      Pass pass{tape, rows};
-      const Buffer x(work, {1, 16}, DType::f32, "x");
-      fill_zero(stream, x);
-      const Var v = tape.constant(x);
-      cache.attend(pass, v, v, v, 1, 1.0);
-    }
+    for (int64_t t = 0; t < tokens; ++t) { attend_token(stream, work, cache, t); }
     return arena.in_use_bytes();
   };
   constexpr int64_t kToken = 2 * 16 * 4;  // key and value
